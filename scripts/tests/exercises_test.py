@@ -13,14 +13,14 @@ import unittest
 
 from base import ROOT, Scratch, argument, read, write
 from ladder.base.console import Stop
-from ladder.base.sources import Source
+from ladder.base.sources import Source, read_sources
 from ladder.exercises.every import EXERCISES
 from ladder.exercises.kinds import CASES, Change, Experiment, Mask, Numbers, patches
 from ladder.exercises.lab import Lab, patch_text
 from ladder.exercises.lessons import written
 
 BIN = os.path.join(ROOT, "build/bin")
-IN_CODE = {number: exercise for number, exercise in EXERCISES.items() if exercise.file}
+IN_CODE = {name: exercise for name, exercise in EXERCISES.items() if exercise.file}
 
 
 def patched(text, patch):
@@ -38,8 +38,10 @@ class Listing(unittest.TestCase):
     def test_the_lessons_and_the_checks_have_the_same_exercises(self):
         tasks = written()
         self.assertEqual(set(tasks), set(EXERCISES))
-        for number, task in tasks.items():
-            with self.subTest(number):
+        self.assertEqual(set(tasks) & {f"{file.rung[:2]}/{file.step}" for file in read_sources()},
+                         set(), "a step is called so")
+        for name, task in tasks.items():
+            with self.subTest(name):
                 self.assertTrue(task.title and task.task and task.answer and task.hints)
                 self.assertNotIn("$", task.task)  # formulas are turned into text
                 self.assertNotRegex(task.answer, r"frac|mathrm|\^top")
@@ -48,10 +50,10 @@ class Listing(unittest.TestCase):
 class Answers(unittest.TestCase):
     def test_right_numbers_are_taken_and_wrong_ones_are_not(self):
         tasks = written()
-        for number, exercise in EXERCISES.items():
+        for name, exercise in EXERCISES.items():
             if isinstance(exercise, Numbers):
-                with self.subTest(number):
-                    self.check(exercise, tasks[number].answer)
+                with self.subTest(name):
+                    self.check(exercise, tasks[name].answer)
 
     def check(self, exercise, answer):
         right = list(exercise.answers.values())
@@ -76,14 +78,14 @@ class Code(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        jobs = [(exercise.file, number, patch) for number, exercise in IN_CODE.items()
-                for patch in patches(number, exercise)]
+        jobs = [(exercise.file, name, patch) for name, exercise in IN_CODE.items()
+                for patch in patches(name, exercise)]
 
         def build(job):
-            file, number, patch = job
+            file, name, patch = job
             lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, patch))
-            write(lab.scratch(number, file), text=patched(read(ROOT, file), patch_text(patch)))
-            return lab, lab.compile(number, file)
+            write(lab.scratch(name, file), text=patched(read(ROOT, file), patch_text(patch)))
+            return lab, lab.compile(name, file)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.solved = {patch: made for (*_, patch), made in zip(jobs, pool.map(build, jobs))}
@@ -94,8 +96,8 @@ class Code(unittest.TestCase):
                                         Source(file).step]
 
     def test_each_solution_is_right(self):
-        for number, exercise in IN_CODE.items():
-            for patch in patches(number, exercise):
+        for name, exercise in IN_CODE.items():
+            for patch in patches(name, exercise):
                 with self.subTest(patch):
                     lab, program = self.solved[patch]
                     good, why = exercise.check(lab, program)
@@ -104,8 +106,8 @@ class Code(unittest.TestCase):
                         self.assertEqual(why, f"Seen: {exercise.outcomes[patch][1]}.")
 
     def test_the_rung_as_it_is_is_not(self):
-        for number, exercise in IN_CODE.items():
-            with self.subTest(number):
+        for name, exercise in IN_CODE.items():
+            with self.subTest(name):
                 lab, program = self.unchanged[exercise.file]
                 good, why = exercise.check(lab, program)
                 self.assertFalse(good)
@@ -117,15 +119,15 @@ class Code(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         """A formula that is not the kernel's; results that are wrong; what does not compile."""
-        lab, _ = self.solved["00.6"]
-        path = lab.scratch("00.6", IN_CODE["00.6"].file)
+        lab, _ = self.solved["00.last_key"]
+        path = lab.scratch("00/last_key", IN_CODE["00/last_key"].file)
         write(path, text=read(path).replace("T(o)", "T(o"))
         with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
-            lab.compile("00.6", IN_CODE["00.6"].file)
+            lab.compile("00/last_key", IN_CODE["00/last_key"].file)
         with self.assertRaisesRegex(Stop, "^00_naive/new.cu is not built yet: scripts/run"):
-            lab.compile("00.6", "00_naive/new.cu")
+            lab.compile("00/last_key", "00_naive/new.cu")
         # Of a program's records, each changed in one place.
-        lab, program = self.unchanged[IN_CODE["00.6"].file]
+        lab, program = self.unchanged[IN_CODE["00/last_key"].file]
         for where, name, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                   ("errors", "max", "o is wrong: its error is"),
                                   ("errors", "nonfinite", "o is wrong: its error is")):
@@ -143,7 +145,7 @@ class Code(unittest.TestCase):
             return True
 
         for of, sees, predicted, said in (
-                (self.solved["05.7"], lambda j, last: j > last - 97, 39_488,
+                (self.solved["05.window"], lambda j, last: j > last - 97, 39_488,
                  "query 96 has an LSE of"),
                 (self.unchanged["05_flash_v2/attention.cu"], causal, 51_776, "Right"),
                 # It reads the tiles that no row of a block sees, too.
@@ -159,39 +161,40 @@ class Command(Scratch):
         return done.stdout if status in (0, 1) else done.stderr
 
     def test_a_task_and_its_copy(self):
-        path = self.at("03.6/03_online_softmax/attention.cu")
-        self.assertIn("03.6/03_online_softmax/attention.cu", self.exercise("03.6"))
+        path = self.at("03/skip/03_online_softmax/attention.cu")
+        self.assertIn("03/skip/03_online_softmax/attention.cu", self.exercise("03/skip"))
         write(path, text=read(path) + "// mine\n")
-        self.exercise("03.6")  # keeps what the reader has
+        self.exercise("03/skip")  # keeps what the reader has
         self.assertIn("// mine", read(path))
-        self.exercise("03.6", "--restart")
+        self.exercise("03/skip", "--restart")
         self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
 
     def test_hints_one_by_one(self):
-        hints = written()["01.1"].hints
+        hints = written()["01/bytes"].hints
         for shown in (1, 2, 3, 3):
-            out = self.exercise("--hint", "01.1")
+            out = self.exercise("--hint", "01/bytes")
             self.assertEqual([hint in out for hint in hints], [i < shown for i in range(3)])
-        self.exercise("01.1", "--restart")
-        self.assertNotIn(hints[1], self.exercise("01.1", "--hint"))
+        self.exercise("01/bytes", "--restart")
+        self.assertNotIn(hints[1], self.exercise("01/bytes", "--hint"))
 
     def test_numbers_and_a_solution(self):
         for words, status, said in ((["498,000", "240000"], 0, "Right.\n"),
                                     (["498,000", "1"], 1, "Not yet: bytes of `mma`: 1 is too ")):
-            self.assertIn(said, self.exercise("01.1", *words, status=status))
-        self.assertIn("4,944,000", self.exercise("00.1", "--solution"))
-        self.assertEqual(self.exercise("01.3", "--solution").count("\n-    __syncthreads();"), 2)
+            self.assertIn(said, self.exercise("01/bytes", *words, status=status))
+        self.assertIn("4,944,000", self.exercise("00/bytes", "--solution"))
+        self.assertEqual(
+            self.exercise("01/barriers", "--solution").count("\n-    __syncthreads();"), 2)
 
     def test_bad_usage(self):
-        for words, why in (("3.2", "no exercise 3.2, but 03.2: "),
-                           ("01.1 5", "asks for 2 numbers"),
-                           ("00.1 nan", "'nan' is not a number"),
-                           ("00.6 5", "asks for code, not for a number"),
-                           ("00.1 --check", "there is nothing to build"),
-                           ("00.6 --check", "there is no copy yet"),
-                           ("02.4 --check", "an answer in words"),
+        for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
+                           ("01/bytes 5", "asks for 2 numbers"),
+                           ("00/bytes nan", "'nan' is not a number"),
+                           ("00/last_key 5", "asks for code, not for a number"),
+                           ("00/bytes --check", "there is nothing to build"),
+                           ("00/last_key --check", "there is no copy yet"),
+                           ("02/bound --check", "an answer in words"),
                            ("--hint", "which exercise?"),
-                           ("00.1 5 --hint", "give numbers, or one of")):
+                           ("00/bytes 5 --hint", "give numbers, or one of")):
             with self.subTest(words):
                 self.assertIn(why, self.exercise(*words.split(), status=2))
 

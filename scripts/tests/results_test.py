@@ -58,8 +58,8 @@ class OfTheCode(unittest.TestCase):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
         for (rung, step, *point, options), records in by_run.items():
-            program, *words = grid.Config(rung, step, grid.Point(*point),
-                                          options.split()).words("sim")
+            program, *words = grid.Measurement(rung, step, grid.Point(*point),
+                                               options.split()).words("sim")
             now, before = ([{name: value for name, value in record.items()
                              if COUNTS.fullmatch(name)} for record in of]
                            for of in (printed(os.path.join(BIN, program), *words), records))

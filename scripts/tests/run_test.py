@@ -73,9 +73,11 @@ class RunTest(FakeLadder):
         said = self.called()
         self.assertIn("00_naive --seqlen 1024 --causal --step naive --device gpu --json", said)
         self.assertNotRegex(said, "--load|--device sim")
-        for option in (["--device", "sim"], ["--device=sim"], ["--dev", "sim"]):
+        for option in (["--device", "sim"], ["--device=sim"]):
             self.table(*option)
             self.assertIn("00_naive --step naive --device sim --json", self.called())
+        self.table("--dev", "sim")  # which they refuse
+        self.assertIn("00_naive --dev sim --step naive --device gpu", self.called())
 
     # ---- with a GPU ----
 

@@ -1,6 +1,8 @@
 """A changed copy of a source, compiled and linked by the build's own commands with all else as it
 is built: an exercise's answer, or mistakes that a test must find."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex
@@ -9,10 +11,10 @@ import subprocess
 from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
 
 
-def changed(build, program, file, copy, folder):
-    """Builds a program of a build folder anew in `folder`, with a copy in the place of a file of
-    the repository, in its sim half; its path. Raises Stop with the compiler's first error. A
-    warning is none: what a change leaves unused is not a mistake. -Og: fast to compile, still fast
+def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
+    """Builds a program of a build folder anew in `folder`, with `copy` in place of a file of the
+    repository, in its sim half; returns its path. Raises Stop with the compiler's first error.
+    Warnings are off: what a change leaves unused is not a mistake. -Og: fast to compile, still fast
     enough to run."""
     try:  # by its path: another folder may have one of this name
         out = subprocess.run(["ninja", "-t", "commands", f"bin/{program}"], check=True, cwd=build,
@@ -20,11 +22,11 @@ def changed(build, program, file, copy, folder):
     except (OSError, subprocess.CalledProcessError) as error:
         raise Stop(f"{build} is to be built by ninja, as scripts/run does ({error})",
                    NO_DEVICE) from None
-    *compiling, linking = [[word for word in shlex.split(line) if word not in (":", "&&")]
+    *compilers, linking = [[word for word in shlex.split(line) if word not in (":", "&&")]
                            for line in out.splitlines()]
-    # The sim's source of a kernel is a stub that includes it.
+    # The sim compiles a kernel through a stub that includes it.
     source = f"/{file}.cpp" if file.endswith(".cu") else f"/{file}"
-    command = next((words for words in compiling if words[-1].endswith(source)), None)
+    command = next((words for words in compilers if words[-1].endswith(source)), None)
     if not command:
         raise Stop(f"{file} is not built yet: scripts/run builds it", NO_DEVICE)
     os.makedirs(folder, exist_ok=True)
@@ -33,9 +35,9 @@ def changed(build, program, file, copy, folder):
     linking[linking.index(f"bin/{program}")] = made
     if old in linking:
         linking[linking.index(old)] = new
-    else:  # it is in a library: what comes before that is taken instead
+    else:  # it is in a library: an object that comes before the library is taken instead
         linking.insert(linking.index("-o"), new)
-    compiling = [word.replace(old, new) for word in command[:-2]]  # what depends on what, too
+    compiling = [word.replace(old, new) for word in command[:-2]]  # the dependencies' file, too
     run_tool([*compiling, "-w", "-Og", "-x", "c++", "-c", copy], build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
@@ -43,7 +45,7 @@ def changed(build, program, file, copy, folder):
     return made
 
 
-def run_tool(command, build, message, status):
+def run_tool(command: list[str], build: str, message: str, status: int) -> None:
     """Runs a compiler. If it fails, Stop has the first error that it reports."""
     done = subprocess.run(command, cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
                           encoding="utf-8", errors="replace")

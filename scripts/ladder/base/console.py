@@ -1,5 +1,7 @@
 """How a command ends, and what it shows meanwhile."""
 
+from __future__ import annotations
+
 import argparse
 import errno
 import os
@@ -7,15 +9,16 @@ import signal
 import sys
 import textwrap
 import time
+from typing import Any, Callable, NoReturn, TextIO
 
 WIDTH = 100
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
-# From bad to worse; any other status is a crash and worse than these.
+# Higher is worse; a status that is not here is a crash, and worse than these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
 
-# Where the system refuses a file.
+# What to do where the system refuses a file.
 WAYS_OUT = {
     errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
     errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
@@ -25,30 +28,31 @@ WAYS_OUT = {
 class Stop(Exception):
     """Ends the run with a message and a status."""
 
-    def __init__(self, message, status):
+    def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose help is that of a module."""
+    """argparse's, whose help is the docstring of a module: its first line describes, all else
+    follows the options."""
 
-    def __init__(self, prog, doc=None, **more):
+    def __init__(self, prog: str, doc: str | None = None, **more: Any) -> None:
         if doc:
             more["description"], more["epilog"] = doc.split("\n\n", 1)
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
 
 class Progress:
-    """What is running, on stderr, from the second second on: on a terminal one line that is
+    """What is running, on stderr, after the first two seconds: on a terminal one line that is
     rewritten, else at most a line every two seconds."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.live = sys.stderr.isatty()
         self.started = self.last = time.monotonic()
-        self.shown = None
+        self.shown: str | None = None
 
-    def at(self, what):
+    def show(self, what: str) -> None:
         now = time.monotonic()
         if now - self.started < 2 or not self.live and (
                 what == self.shown or now - self.last < 2):
@@ -57,39 +61,40 @@ class Progress:
               end="" if self.live else "\n", file=sys.stderr, flush=True)
         self.shown, self.last = what, now
 
-    def clear(self):
+    def clear(self) -> None:
         if self.live and self.shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         self.shown = None
 
 
 class Paint:
-    """Text in a colour, None for none, where the stream is a terminal that wants it."""
+    """Gives text a colour, by its code or None, where the stream is a terminal that wants it."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
                    and os.environ.get("TERM") != "dumb")
 
-    def __call__(self, code, text):
+    def __call__(self, code: str | None, text: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self.on and code and text.strip() else text
 
 
 BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
 
 
-def wrap(text, indent=""):
+def wrap(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent,
                          break_long_words=False, break_on_hyphens=False)
 
 
-def run_command(name, work):
+def run_command(name: str, work: Callable[[], int]) -> int:
     """Runs a script's work() and returns the status that the process ends with: work's own, a
     Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it."""
-    def terminated(*_):
+    def terminated(*_: Any) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, terminated)
-    for stream in (sys.stdout, sys.stderr):
+    streams: list[Any] = [sys.stdout, sys.stderr]  # a TextIO has no reconfigure()
+    for stream in streams:
         stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
         try:
@@ -103,12 +108,12 @@ def run_command(name, work):
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
-        # What is left of our output would fail again at the end.
+        # Python flushes stdout again when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # whoever read it has seen enough, like head
             return 128 + signal.SIGPIPE
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{name}: {where}{error.strerror or error}. "
-              f"{WAYS_OUT.get(error.errno, 'Choose another path, or move away what is there')}.",
-              file=sys.stderr)
+        way_out = WAYS_OUT.get(error.errno or 0,
+                               "Choose another path, or move away what is there")
+        print(f"{name}: {where}{error.strerror or error}. {way_out}.", file=sys.stderr)
         return BAD_USAGE

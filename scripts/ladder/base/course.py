@@ -4,7 +4,9 @@ All else that scripts say of a step comes from the step's own registration, thro
 that is added needs nothing here, unless a figure is to single it out.
 """
 
-import collections
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from ladder.base.records import Point
 
@@ -23,13 +25,22 @@ LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED])
 
 # ---- the sim's traces ----
 
-# Which array is touched when: of the figure `access`, (rung, step) and the order of its loops.
+# The figure `access`, which array is touched when: (rung, step) → the order of its loops.
 TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
           ("05_flash_v2", "mma"): "Q outside, K and V inside"}
 
-# What happens in a block. Forward two pieces of work for block 0, of four tiles of K and V each,
-# with two consumers and with three; backward one tile of K and V, and three of Q.
-Pipelined = collections.namedtuple("Pipelined", "figure rung step kernel options")
+
+class Pipelined(NamedTuple):
+    """A run of which a figure shows what happens in a kernel's block 0."""
+    figure: str
+    rung: str
+    step: str
+    kernel: str
+    options: list[str]
+
+
+# Forward two pieces of work for block 0, of four tiles of K and V each, with two consumers and with
+# three; backward one tile of K and V, and three of Q.
 ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
 PIPELINED = [
     Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
@@ -51,10 +62,10 @@ PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
 ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
                "and at the end the output.")
 
-# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. Of a panel's
-# title what a consumer has. What the boxes of a consumer's arithmetic are called, {} being the
-# step. The legend: of products, of that arithmetic, and what a wait is for.
-PIPELINES = {
+# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. `share`: what a
+# consumer has, for a panel's title. `texts`: the labels of a consumer's arithmetic, {} being the
+# number of the tile. `legend`: products and arithmetic; `waits`: what a wait is for.
+PIPELINES: dict[str, dict[str, Any]] = {
     "pipeline": {
         "what": "two tiles of Q in one block", "own": ["Q"],
         "share": "{rows} rows, tiles of {block_kv} keys",
@@ -79,8 +90,8 @@ PIPELINES = {
     },
 }
 
-# The kernels that are set beside shared memory's rate, (rung, step, kernel); and in the figure what
-# has a rate alone.
+# Kernels whose use of shared memory is compared with its rate, (rung, step, kernel); and peers, of
+# which only the rate is known.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
@@ -88,15 +99,15 @@ SHARED_ROOF_PEERS = ["cudnn", "flash"]
 # Shown on the roofline beside each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
-# Against their tile of keys: what they request, and the time.
+# Steps whose requested bytes, and whose time, are plotted against the size of their tile of keys.
 BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
 
-# Errors of a step with settings, beside those of a step in the I/O type: from `none`, what each
-# setting brings; from `all`, what it costs to leave it out. (text, settings)
+# Errors of a step with settings, beside those of a step in the I/O type. `rows` are (text,
+# settings): from NONE, what each setting brings; from ALL, what it costs to leave it out.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
-QUANTISED = {
+QUANTISED: dict[str, Any] = {
     "step": ("05_flash_v2", "fp8"), "beside": ("05_flash_v2", "mma"),
     "rows": [("FP8, one scale a tensor", NONE),
              ("… a scale a head", {**NONE, "scale": "head"}),
@@ -113,10 +124,10 @@ QUANTISED = {
     "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
                ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
                ("V + 1, 16k keys", None, "shifted_v")],
-    # It is timed at these head sizes, of which the last only here.
+    # The head sizes that it is timed at; the last is for this step alone.
     "head_dims": [64, 128, 256],
-    # FlashAttention-3's own kernel, of inputs in e4m3 already, on an H200 of another day: TFLOP/s
-    # by head size and mask, and cuBLAS's in that run.
+    # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by head
+    # size and mask, and cuBLAS's in that run.
     "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
                  "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
                             (64, True): [191, 300, 451, 535, 607, 630],
@@ -127,16 +138,17 @@ QUANTISED = {
 # ---- tables of lessons ----
 
 # TFLOP/s of a rung's steps, from `first` on, and of peers.
-STEP_TABLES = {
+STEP_TABLES: dict[str, dict[str, Any]] = {
     "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
 }
-# What two GPUs make of the kernels of these rungs, or of all steps.
-TWO_GPUS_TABLES = {
+# Two GPUs compared, on the kernels of these rungs or on all steps.
+TWO_GPUS_TABLES: dict[str, dict[str, Any]] = {
     "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
     "two_gpus_steps": {},
 }
-# A step over peers and other steps, at every N; of the figures' type unless `dtype` says another.
-RATIO_TABLES = {
+# A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
+# `dtype`.
+RATIO_TABLES: dict[str, dict[str, Any]] = {
     "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
     "mma_backward_beside_flash": {"step": ("06_backward", "mma"), "way": "bwd", "over": ["flash"]},
     "sm90_beside_cudnn": {"step": ("05_flash_v2", "sm90"), "way": "fwd",

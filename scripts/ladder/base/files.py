@@ -1,11 +1,14 @@
 """Where things are, and files that are written whole or not at all."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import glob
 import json
 import os
 import re
+from typing import Any, Iterable
 
 from ladder.base.console import BAD_USAGE, Stop
 
@@ -13,13 +16,13 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 RESULTS = os.path.join(ROOT, "scripts/results")
 
 
-def course_pages():
+def course_pages() -> list[str]:
     """README, the lessons with what lies beside them, and the page of what was measured."""
     return [path for pattern in ("README.md", "[0-9][0-9]_*/**/*.md", "scripts/results/README.md")
             for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
 
 
-def read(path):
+def read(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
@@ -28,12 +31,12 @@ def read(path):
 
 
 @functools.lru_cache(maxsize=8)
-def parsed(text):
-    """Not to be changed: results are large, and read again and again."""
+def parsed(text: str) -> list[Any]:
+    """Kept, since results are large and read again and again; so not to be changed."""
     return [json.loads(line) for line in text.splitlines()]
 
 
-def read_lines(path):
+def read_lines(path: str) -> list[Any]:
     """The values of a file, one a line; none where there is no file."""
     try:
         return parsed(read(path))
@@ -43,38 +46,38 @@ def read_lines(path):
         raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
-def json_text(values):
+def json_text(values: Iterable[Any]) -> str:
     """One a line, so that a diff shows which changed."""
     return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
-def short_name(gpu):
+def short_name(gpu: str) -> str:
     """H100 of an NVIDIA H100 80GB HBM3."""
-    return (re.search(r"[A-Za-z]*\d+", gpu) or re.search(r"\w+", gpu))[0]
+    return (re.findall(r"[A-Za-z]*\d+", gpu) or re.findall(r"\w+", gpu))[0]
 
 
-def file_of(gpu):
+def file_of(gpu: str | None) -> str:
     """Where a GPU's measurements go: h100.jsonl for an NVIDIA H100 80GB HBM3. None: the sim."""
     return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 
-def newest_measured(folder=RESULTS, but=None):
-    """The GPU's file with the latest date of its own, of two of a day the last by name; None where
-    no GPU has been measured, or none but the one called `but`. What README and figures show by
-    default."""
-    found = []
+def newest_measured(folder: str = RESULTS, but: str | None = None) -> str | None:
+    """The file of the GPU that was measured last, by the dates in its lines (of two on one day, the
+    last by name); None where no GPU has been measured, or only the one called `but`. README and
+    figures show it by default."""
+    dated = []
     for path in glob.glob(os.path.join(folder, "*.jsonl")):
         dates = [line["date"] for line in read_lines(path) if line.get("kind") == "run"
                  and line["device"] == "gpu" and line["device_name"] != but]
         if dates:
-            found.append((max(dates), os.path.basename(path), path))
-    return max(found)[-1] if found else None
+            dated.append((max(dates), os.path.basename(path), path))
+    return max(dated)[-1] if dated else None
 
 
 # ---- writing ----
 
 
-def write_whole(path, content):
+def write_whole(path: str, content: str | bytes) -> None:
     """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
     part = f"{path}.part-{os.getpid()}"
     try:
@@ -82,7 +85,7 @@ def write_whole(path, content):
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # the part is nothing to name
+        raise OSError(error.errno, error.strerror, path) from None  # not the part's path
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

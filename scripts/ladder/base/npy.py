@@ -1,13 +1,16 @@
 """Arrays as .npy files: version 1.0, little-endian, in C order."""
 
+from __future__ import annotations
+
 import ast
 import os
 import struct
+from typing import Sequence
 
 KINDS = {"<f2": "e", "<f4": "f"}
 
 
-def npy(shape, values, descr="<f4"):
+def npy(shape: Sequence[int], values: Sequence[float], descr: str = "<f4") -> bytes:
     """The bytes of a file."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
     header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
@@ -15,7 +18,7 @@ def npy(shape, values, descr="<f4"):
             + struct.pack(f"<{len(values)}{KINDS[descr]}", *values))
 
 
-def write_rows(folder, **arrays):
+def write_rows(folder: str, **arrays: list[list[float]]) -> None:
     """Rows of one head of each array, as --load takes them."""
     os.makedirs(folder, exist_ok=True)
     for name, rows in arrays.items():
@@ -23,7 +26,7 @@ def write_rows(folder, **arrays):
             file.write(npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))
 
 
-def read_npy(path):
+def read_npy(path: str) -> list[float]:
     """All values of a file."""
     with open(path, "rb") as file:
         data = file.read()

@@ -1,38 +1,57 @@
 """The rungs' programs: finding and running them, and what their steps say of themselves."""
 
-import collections
+from __future__ import annotations
+
 import contextlib
 import glob
 import json
 import os
 import re
 import subprocess
+from typing import Any, Iterable, NamedTuple, Sequence
 
-from ladder.base.console import BAD_USAGE, WRONG_RESULT, Stop
+from ladder.base.console import BAD_USAGE, WRONG_RESULT, Progress, Stop
 from ladder.base.files import ROOT
+from ladder.base.records import Record
 
 
-class Step(collections.namedtuple(
-        "Step", "rung name device default by_name_only summary colour backward deterministic "
-                "needs exact_architecture tiles grid_limit settings idea after decoding source "
-                "plans program",
-        defaults=[(), "", "", False, "", (), ""])):
+class Step(NamedTuple):
     """A line of --list: a step for a device. common/rung.h says what each field means; `program` is
-    the path of that which has it."""
+    the path of the program that has it."""
+    rung: str
+    name: str
+    device: str
+    default: bool
+    by_name_only: bool
+    summary: str
+    colour: str
+    backward: bool
+    deterministic: bool
+    needs: str
+    exact_architecture: bool
+    tiles: list[list[int]]  # [max_d, Br, Bc]
+    grid_limit: list[int]  # without and with the causal mask
+    settings: Sequence[Any] = ()  # [name, [value]]
+    idea: str = ""
+    after: str = ""
+    decoding: bool = False
+    source: str = ""
+    plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]
+    program: str = ""
 
-    def tiles_for(self, head_dim):
+    def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
         """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 
-    def registered(self):
+    def registered(self) -> Record:
         """What a results file keeps of it."""
         return {"step" if name == "name" else name: value for name, value in self._asdict().items()
                 if name not in ("device", "idea", "after", "decoding", "source", "program")}
 
 
-def step_of(line, **more):
-    """From its fields as --list and results files have them."""
+def step_of(line: Record, **more: Any) -> Step:
+    """A step from its fields as --list and results files have them."""
     fields = dict(line)
     return Step(name=fields.pop("step"), **fields, **more)
 
@@ -40,35 +59,35 @@ def step_of(line, **more):
 class Ladder:
     """All steps for one device, in the order of the rungs."""
 
-    def __init__(self, steps):
+    def __init__(self, steps: Iterable[Step]) -> None:
         self.steps = list(steps)
 
-    def rungs(self):
+    def rungs(self) -> list[str]:
         return list(dict.fromkeys(step.rung for step in self.steps))
 
-    def of(self, rung):
+    def of(self, rung: str) -> list[Step]:
         return [step for step in self.steps if step.rung == rung]
 
-    def last_portable(self, rung):
+    def last_portable(self, rung: str) -> Step | None:
         """The rung's last step that every GPU runs, or None."""
         portable = [step for step in self.of(rung)
                     if not step.by_name_only and not step.exact_architecture]
         return portable[-1] if portable else None
 
-    def stands_for_its_rung(self, step):
-        """The others show what a step brings."""
+    def stands_for_its_rung(self, step: Step) -> bool:
+        """Whether rungs are compared by this step; the others only show what a step gains."""
         return step.default or step == self.last_portable(step.rung)
 
-    def beside_peers(self):
+    def beside_peers(self) -> dict[str, str]:
         """Direction → the rung that is compared with PyTorch's attention: the last without a
         backward pass, the last with one."""
-        found = {}
+        compared = {}
         for rung in self.rungs():
-            found["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
-        return found
+            compared["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
+        return compared
 
 
-def steps_of(program):
+def steps_of(program: str) -> list[Step]:
     """What --list says: a Step for each step and device that the program was built for."""
     name = os.path.basename(program)
     status, out, err = run_quietly([program, "--list"], name)
@@ -81,54 +100,55 @@ def steps_of(program):
                    "it anew", WRONG_RESULT) from None
 
 
-def json_lines(text, name):
+def json_lines(text: str, name: str) -> list[Record]:
     try:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
 
 
-def rungs():
-    """The folders of the tree that hold one."""
+def rungs() -> list[str]:
+    """The names of the folders that hold a rung."""
     sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
     return [os.path.basename(os.path.dirname(source)) for source in sources]
 
 
-def programs_in(folder):
+def programs_in(folder: str) -> dict[str, str]:
     """Name → path, of a folder that has the tests' programs too."""
     if not os.path.isdir(folder):
         raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
                    "into build/bin", BAD_USAGE)
-    found = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
-             if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
-             and os.access(os.path.join(folder, name), os.X_OK)}
-    if not found:
+    programs = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
+                if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
+                and os.access(os.path.join(folder, name), os.X_OK)}
+    if not programs:
         raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
                    "build/bin", BAD_USAGE)
-    return found
+    return programs
 
 
-def ladder_of(programs, device):
+def ladder_of(programs: dict[str, str], device: str) -> Ladder:
     """What the programs list for a device."""
     return Ladder(step for program in programs.values() for step in steps_of(program)
                   if step.device == device)
 
 
-def run_quietly(command, what, progress=None):
+def run_quietly(command: Sequence[str], what: str,
+                progress: Progress | None = None) -> tuple[int, str, str]:
     """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
-        said = None
+        out = None
         try:
-            while said is None:
+            while out is None:
                 if progress:
-                    progress.at(what)
+                    progress.show(what)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    said, errors = process.communicate(timeout=0.5)
+                    out, errors = process.communicate(timeout=0.5)
         except BaseException:
             process.terminate()
             raise
     # An error is a line or a few; what ends in an ellipsis is progress.
     lines = [line.rstrip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.endswith("…")]
-    return process.returncode, said, "\n".join(lines[-6:])
+    return process.returncode, out, "\n".join(lines[-6:])

@@ -1,57 +1,74 @@
 """What a record, an object of a program's --json, says."""
 
-import collections
+from __future__ import annotations
+
 import math
+from typing import Any, Dict, NamedTuple
 
 from ladder.base.text import NO_VALUE
 
+# An object of a program's --json or --list, or a line of a file of results.
+Record = Dict[str, Any]
 
-class Point(collections.namedtuple("Point", "batch heads seqlen head_dim causal dtype kv_heads "
-                                   "seqlen_kv")):
-    """A workload; without the last two they are `heads` and `seqlen`."""
 
-    def __new__(cls, batch, heads, seqlen, head_dim, causal, dtype, kv_heads=None, seqlen_kv=None):
+class Workload(NamedTuple):
+    """The options that give inputs their shape and type, called as in a record."""
+    batch: int
+    heads: int
+    seqlen: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    kv_heads: int
+    seqlen_kv: int
+
+
+class Point(Workload):
+    """A workload of a grid; without the last two they are `heads` and `seqlen`."""
+
+    def __new__(cls, batch: int, heads: int, seqlen: int, head_dim: int, causal: bool, dtype: str,
+                kv_heads: int = 0, seqlen_kv: int = 0) -> Point:
         return super().__new__(cls, batch, heads, seqlen, head_dim, causal, dtype,
                                kv_heads or heads, seqlen_kv or seqlen)
 
-    def text(self):
+    def text(self) -> str:
         keys = f" of {self.seqlen_kv} keys" if self.decoding() else ""
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
-    def decoding(self):
+    def decoding(self) -> bool:
         return self.seqlen_kv != self.seqlen
 
 
-def total(record, kind):
+def total(record: Record, kind: str) -> int | None:
     """Bytes read and written together, None where the program does not know."""
-    parts = [record.get(f"{kind}_{way}_bytes") for way in ("read", "write")]
-    return None if None in parts else sum(parts)
+    read, written = (record.get(f"{kind}_{way}_bytes") for way in ("read", "write"))
+    return None if read is None or written is None else read + written
 
 
-def requested(record):
+def requested(record: Record) -> int | None:
     """What the kernels ask of HBM: the sim's count, or the formula that equals it."""
     counted = total(record, "requested")
     return total(record, "model") if counted is None else counted
 
 
-def flops(record):
+def flops(record: Record) -> float:
     """As the papers count them."""
     forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
                * record["batch"] / (2 if record["causal"] else 1))
     return forward * (2.5 if record["direction"] == "bwd" else 1)
 
 
-def uneven_counts(record):
+def uneven_counts(record: Record) -> str | None:
     """What is wrong if the sim's count is not the formula's to the byte."""
     for way in ("read", "write"):
         counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
-        if None not in (counted, formula) and counted != formula:
+        if counted is not None and formula is not None and counted != formula:
             return (f"HBM {way}s: the sim counted {counted:,} bytes, the rung's formula says "
                     f"{formula:,}")
     return None
 
 
-def largest_error(record):
+def largest_error(record: Record) -> float | None:
     """Of O, or of the gradients; LSE has a tolerance of its own. None where nothing was checked;
     infinite where a value is not finite that should be."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
@@ -60,15 +77,16 @@ def largest_error(record):
     return max((e["max"] for e in errors if e.get("max") is not None), default=None)
 
 
-def error_text(record):
+def error_text(record: Record) -> str:
     error = largest_error(record)
     if error is None:
         return NO_VALUE
     return "inf/nan" if error == math.inf else f"{error:.1e}"
 
 
-def shape_text(record):
-    usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}  # and so not said
+def shape_text(record: Record) -> str:
+    """A workload in words, without what follows from the rest of it."""
+    usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}
     words = [f"{name.replace('_', '-')} {record[name]}"
              for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
              if record[name] != usual.get(name)]

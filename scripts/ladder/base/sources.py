@@ -1,19 +1,21 @@
 """The files of the ladder's steps, and what they may be called."""
 
+from __future__ import annotations
+
 import glob
 import os
 import re
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT, read
-from ladder.base.programs import rungs
+from ladder.base.programs import Step, rungs
 
 
 class Source:
     """One .cu file of a rung; `step` is the name of its step, as its registration says, "" of a
     library's."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self.path = path
         self.rung, _, file = path[:-len(".cu")].partition(os.sep)
         self.text = read(os.path.join(ROOT, path))
@@ -26,34 +28,34 @@ class Source:
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
 
-def read_sources():
+def read_sources() -> list[Source]:
     """The files of all rungs."""
     paths = [os.path.relpath(path, ROOT) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
              for path in sorted(glob.glob(os.path.join(ROOT, rung, pattern)))]
     return [Source(path) for path in paths]
 
 
-def named(names, steps):
-    """Those of the steps that are called so."""
+def named(names: list[str], steps: list[Step]) -> list[Step]:
+    """The steps that are called so, each as find() takes a name."""
     by_name = {(step.rung, step.name): step for step in steps}
-    sources = [one for one in read_sources() if (one.rung, one.step) in by_name]
-    found = [find(sources, name) for name in names]
-    return [by_name[one.rung, one.step] for one in found]
+    sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
+    chosen = [find(sources, name) for name in names]
+    return [by_name[source.rung, source.step] for source in chosen]
 
 
-def find(sources, name, what=""):
-    """The step of a name; a file of that name comes first. `what` it is to be, besides a
-    rung or a step."""
+def find(sources: list[Source], name: str, what: str = "") -> Source:
+    """The file of a step or a rung, by any of its names; a file called so comes before a step.
+    Raises Stop with the names that there are; `what`, a sentence, says what else could be given."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
-    here = [one for one in sources if rung in (one.rung, one.rung[:2])]
-    found = [one for one in here if wanted in one.names] + \
-        [one for one in here if wanted == one.step]
-    if found:
-        return found[0]
-    known = {one.rung: [] for one in sources}
-    for one in sources:
-        other = one.step and f"{one.rung[:2]}/{one.step}" != one.name
-        known[one.rung].append(f"{one.name} ({one.step})" if other else one.name)
+    in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
+    matching = [source for source in in_rung if wanted in source.names] + \
+        [source for source in in_rung if wanted == source.step]
+    if matching:
+        return matching[0]
+    known: dict[str, list[str]] = {source.rung: [] for source in sources}
+    for source in sources:
+        other = source.step and f"{source.rung[:2]}/{source.step}" != source.name
+        known[source.rung].append(f"{source.name} ({source.step})" if other else source.name)
     raise Stop("\n".join([f"there is no {name}. {what}The rungs and their steps:",
-                          *(f"  {rung:<20}{', '.join(of)}" for rung, of in known.items())]),
+                          *(f"  {rung:<20}{', '.join(names)}" for rung, names in known.items())]),
                BAD_USAGE)

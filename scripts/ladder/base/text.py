@@ -1,21 +1,24 @@
 """Numbers that people read."""
 
+from __future__ import annotations
+
 NO_VALUE = "–"
 
 
-def in_units(value, units, factor=1000.0):
+def in_units(value: float | None, units: list[str], factor: float = 1000.0) -> str:
     """Three digits (fewer of a whole number of the smallest unit) and the first of the units that
     leaves fewer than four before the point."""
     if value is None:
         return NO_VALUE
-    for unit in units:
+    for unit in units[:-1]:
         text = three_digits(value)
-        if len(text.split(".")[0]) <= 3 or unit == units[-1]:
+        if len(text.split(".")[0]) <= 3:
             return f"{text} {unit}"
         value /= factor
+    return f"{three_digits(value)} {units[-1]}"
 
 
-def three_digits(value):
+def three_digits(value: float) -> str:
     if isinstance(value, int) and value < 1000:
         return str(value)
     for decimals in (2, 1):
@@ -25,16 +28,16 @@ def three_digits(value):
     return f"{value:.0f}"
 
 
-def bytes_text(count):
+def bytes_text(count: float | None) -> str:
     return in_units(count, ["B", "kB", "MB", "GB", "TB"])
 
 
-def time_text(milliseconds):
+def time_text(milliseconds: float | None) -> str:
     return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
 
 
-def rate_text(number):
-    """Of TFLOP/s, or of one number over another."""
+def rate_text(number: float | None) -> str:
+    """TFLOP/s, or a ratio."""
     if number is None:
         return NO_VALUE
     return f"{number:.2g}" if number < 0.1 else three_digits(number)

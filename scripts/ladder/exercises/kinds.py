@@ -5,17 +5,25 @@ The task and the answer in full stand in the lesson, under "Exercises", hints in
 solutions of those that ask for code in patches.
 """
 
-import collections
+from __future__ import annotations
+
+import dataclasses
 import functools
 import math
 import operator
 import os
 import random
+from typing import Callable, Dict, Iterator, Sequence, Set, Tuple, Union
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.base.records import requested, uneven_counts
+from ladder.base.records import Record, requested, uneven_counts
+from ladder.exercises.lab import Lab, Run
 
-# What comes up in the suite, as options; together well under a second on any step.
+Command = Sequence[str]
+Judged = Tuple[bool, str]          # whether an answer is right, and in a line why
+Sees = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
+
+# The kinds of cases that the test suite has, as options; well under a second together.
 CASES = """\
 --batch 2 --heads 2 --kv-heads 1 --seqlen 64 --seqlen-kv 40 --head-dim 48 --input outliers
 --heads 1 --seqlen 50 --head-dim 256 --dtype bf16 --input outliers --causal
@@ -46,17 +54,19 @@ class Words:
     asks, file = "an answer in words", None
 
 
-class Numbers(collections.namedtuple("Numbers", "answers tolerance", defaults=[0])):
-    """answers: {what is asked for: a number}. tolerance: relative."""
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    answers: dict[str, float]  # what is asked for → the number
+    tolerance: float = 0  # relative
 
     file = None
 
     @property
-    def asks(self):
+    def asks(self) -> str:
         return f"{len(self.answers)} numbers" if len(self.answers) > 1 else "a number"
 
-    def check(self, _, given):
-        """Of numbers in the order of `answers`; the first that is wrong is named."""
+    def check(self, _: Lab | None, given: Sequence[float]) -> Judged:
+        """Compares numbers in the order of `answers`; the first that is wrong is named."""
         for (what, right), value in zip(self.answers.items(), given):
             if not math.isclose(value, right, rel_tol=self.tolerance, abs_tol=1e-9):
                 size = "small" if value < right else "large"
@@ -64,13 +74,17 @@ class Numbers(collections.namedtuple("Numbers", "answers tolerance", defaults=[0
         return True, "Right."
 
 
-class Change(collections.namedtuple("Change", "file predicted")):
-    """A change to a file, after which a step still passes all cases, requests what its own formula
-    says, and in all so many bytes for each of COUNTED."""
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change to a file, after which a step still passes all cases and requests what its own
+    formula says."""
+
+    file: str
+    predicted: Sequence[int]  # bytes that are requested in all for each of COUNTED
 
     asks = "code"
 
-    def check(self, lab, program):
+    def check(self, lab: Lab, program: Command) -> Judged:
         for case in CASES:
             wrong = wrong_in(lab, program, case)
             if wrong:
@@ -82,14 +96,17 @@ class Change(collections.namedtuple("Change", "file predicted")):
         return True, f"Right: all {len(CASES)} cases pass, and request what was predicted."
 
 
-class Mask(collections.namedtuple("Mask", "file sees predicted")):
-    """A change of the mask: sees(j, last) says whether a query whose last key under the causal mask
-    is `last` sees key j. Tiles in which no row sees a key are not to be read: so many bytes are
-    requested in all for each of SHAPES."""
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """A change of the mask. Tiles in which no row sees a key are not to be read."""
+
+    file: str
+    sees: Sees
+    predicted: Sequence[int]  # bytes that are requested in all for each of SHAPES
 
     asks = "code"
 
-    def check(self, lab, program):
+    def check(self, lab: Lab, program: Command) -> Judged:
         for shape, predicted in zip(SHAPES, self.predicted):
             wrong = wrong_mask(lab, program, self.sees, predicted, *shape)
             if wrong:
@@ -97,14 +114,20 @@ class Mask(collections.namedtuple("Mask", "file sees predicted")):
         return True, "Right: each query has the keys it should see, and no other tile is read."
 
 
-class Experiment(collections.namedtuple("Experiment", "file outcomes")):
-    """A mistake made on purpose. outcomes: {name of its patch: (what shows it, what has been seen
-    then)}. It shows if runs with these options have these wrong outputs, {options: {names}}, or if
-    a function of a Lab and a program says so."""
+# A mistake shows if runs with these options have these wrong outputs, or if a function says so.
+Shows = Union[Dict[str, Set[str]], Callable[[Lab, Command], bool]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A mistake made on purpose."""
+
+    file: str
+    outcomes: dict[str, tuple[Shows, str]]  # by the name of its patch, and what has been seen then
 
     asks = "a mistake, in code"
 
-    def check(self, lab, program):
+    def check(self, lab: Lab, program: Command) -> Judged:
         for shows, seen in self.outcomes.values():
             if shows(lab, program) if callable(shows) else all(
                     wrong_outputs(lab.start(program, options.split())) == names
@@ -113,23 +136,27 @@ class Experiment(collections.namedtuple("Experiment", "file outcomes")):
         return False, "Not yet: nothing is to be seen of the mistake."
 
 
-def patches(number, exercise):
+Exercise = Union[Words, Numbers, Change, Mask, Experiment]
+
+
+def patches(name: str, exercise: Exercise) -> list[str]:
     """The names of an exercise's solutions in scripts/ladder/exercises/patches, without .patch."""
-    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [number]
+    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [
+        name.replace("/", ".")]
 
 
-def is_wrong(error):
+def is_wrong(error: Record) -> bool:
     return error["tolerance"] is not None and (
         error["nonfinite"] or error["max"] is None or error["max"] > error["tolerance"])
 
 
-def wrong_outputs(run):
-    """Of the last record; None if there is none."""
+def wrong_outputs(run: Run) -> set[str] | None:
+    """The wrong outputs of the last record; None if there is none."""
     return {name for name, error in run.records[-1]["errors"].items() if is_wrong(error)} \
         if run.records else None
 
 
-def wrong_in(lab, program, case):
+def wrong_in(lab: Lab, program: Command, case: str) -> str | None:
     """None, or in a line what is wrong."""
     run = lab.start(program, [*case.split(), "--check", "full"])
     if not run.records or run.status not in (0, 1):
@@ -147,8 +174,9 @@ def wrong_in(lab, program, case):
     return None
 
 
-def wrong_counts(record, predicted=None):
-    """Of a record whose kernels are to request what the formula says, and so many bytes in all."""
+def wrong_counts(record: Record, predicted: int | None = None) -> str | None:
+    """What is wrong with a record whose kernels are to request what the formula says, and the
+    predicted bytes in all."""
     for kernel in record["kernels"]:
         if uneven_counts(kernel):
             return f"{kernel['name']}: {uneven_counts(kernel)}"
@@ -165,16 +193,15 @@ SHAPES = ((400, 400), (70, 400))  # queries and keys
 
 
 @functools.lru_cache(maxsize=None)
-def inputs(n, n_kv):
+def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
     """Rows of Q, K and V, exact in 16 bits."""
     draw = random.Random(0)
     return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
             for rows in (n, n_kv, n_kv)]
 
 
-def attention(n, n_kv, sees):
-    """For each query its LSE and row of O over the keys j for which sees(j, last) is true; `last`
-    is the last key that the causal mask leaves it."""
+def attention(n: int, n_kv: int, sees: Sees) -> Iterator[tuple[float, list[float]]]:
+    """For each query its LSE and row of O over the keys that it sees."""
     q, k, v = inputs(n, n_kv)
     for i in range(n):
         last = i + n_kv - n
@@ -185,7 +212,8 @@ def attention(n, n_kv, sees):
                                 for c in range(D)]
 
 
-def wrong_mask(lab, program, sees, predicted, n, n_kv):
+def wrong_mask(lab: Lab, program: Command, sees: Sees, predicted: int, n: int,
+               n_kv: int) -> str | None:
     """None, or in a line what is wrong. The softmax over the keys that are seen is written out."""
     folder = os.path.join(os.path.dirname(program[0]), f"masked_{n}")
     write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))

@@ -1,22 +1,31 @@
 """Exercises as the lessons have them, title, task and answer, with the hints of hints.md."""
 
-import collections
+from __future__ import annotations
+
 import os
 import re
+from typing import NamedTuple
 
 from ladder.base.files import ROOT, course_pages, read
 
-Written = collections.namedtuple("Written", "title task answer lesson hints")
 
-ONE = re.compile(r"^\*\*(\d+)\. (.*?)\*\*(.*?)"
-                 r"^<details><summary>Answer</summary>\n(.*?)^</details>",
-                 re.MULTILINE | re.DOTALL)
+class Written(NamedTuple):
+    title: str
+    task: str
+    answer: str
+    lesson: str  # its path
+    hints: list[str]
 
 
-def written():
-    """{"03.2": Written} of what stands under "## Exercises" in each lesson, by its folder:
-    "05/hopper.1". Two lessons in one folder count on."""
-    found = {}
+EXERCISE = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
+                      r"^<details><summary>Answer</summary>\n(.*?)^</details>",
+                      re.MULTILINE | re.DOTALL)
+
+
+def written() -> dict[str, Written]:
+    """What stands under "## Exercises" in each lesson, by the rung's number and a name, as steps
+    are called: "05/window"."""
+    exercises = {}
     hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in (
         part.partition("\n") for part in
         read(os.path.join(ROOT, "scripts/ladder/exercises/hints.md")).split("\n## "))}
@@ -24,15 +33,14 @@ def written():
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
                             re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
-        where = "/".join([lesson[:2], *lesson.split(os.sep)[1:-1]])
-        for number, title, task, answer in ONE.findall(section[1] if section else ""):
-            name = f"{where}.{number}"
-            found[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
-                                  hints.get(name, []))
-    return found
+        for name, title, task, answer in EXERCISE.findall(section[1] if section else ""):
+            name = f"{lesson[:2]}/{name}"
+            exercises[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
+                                      hints.get(name, []))
+    return exercises
 
 
-def plain(text):
+def plain(text: str) -> str:
     """Markdown as a terminal shows it best: formulas and code without their marks."""
     parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
     for i in range(0, len(parts), 2):  # every second one is fenced
@@ -41,7 +49,8 @@ def plain(text):
     return "".join(parts).strip("\n ")
 
 
-def formula(tex):
+def formula(tex: str) -> str:
+    """TeX as a terminal shows it."""
     tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
     for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
                      ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),

@@ -1,5 +1,7 @@
 """scripts/explore: runs steps with --trace and writes a page."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import shlex
@@ -8,7 +10,7 @@ import webbrowser
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.base.files import ROOT, write_whole
-from ladder.base.programs import ladder_of, programs_in
+from ladder.base.programs import Step, ladder_of, programs_in
 from ladder.base.sources import named
 from ladder.explore.page import page_of, pane_of
 from ladder.trace.read import Trace
@@ -16,14 +18,14 @@ from ladder.trace.read import Trace
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# Of a step that decodes: a query of each of eight heads, four of which share one of K and V.
+# For a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
 NOT_PASSED_ON = ("--step", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
-def asked_of(words):
+def asked_of(words: list[str]) -> argparse.Namespace:
     """What the command line says. The steps come first, and what is not for this script is for the
     programs."""
     own = argparse.ArgumentParser("scripts/explore", add_help=False, allow_abbrev=False,
@@ -43,7 +45,7 @@ def asked_of(words):
     return asked
 
 
-def explore(words):
+def explore(words: list[str]) -> int:
     asked = asked_of(words)
     progress, panes, faulty = Progress(), [], False
     for step in chosen(asked):
@@ -73,13 +75,14 @@ def explore(words):
 
 # ---- running ----
 
-def chosen(asked):
+def chosen(asked: argparse.Namespace) -> list[Step]:
     """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 
-def options_of(step, options):
+def options_of(step: Step, options: list[str]) -> list[str]:
+    """The programs' options: those given, or else such as make a small page."""
     if not options and step.decoding:
         options = DECODING
     elif not options:

@@ -2,32 +2,56 @@
 memory and on to the products that meet them there; and so what shared memory holds. No kernel says
 it."""
 
+from __future__ import annotations
+
 import collections
 import itertools
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-from ladder.trace.read import Kind
+from ladder.explore.times import Meeting
+from ladder.trace.read import Event, Kind, Ranges, Trace
 
 PIECE = 64  # bytes of shared memory that are followed as one
 
-# From a first row of an array to the one past the last.
-Rows = collections.namedtuple("Rows", "array first last")
+
+class Rows(NamedTuple):
+    array: str | None
+    first: int
+    last: int  # past the last one
+
+
 COMPUTED = Rows(None, 0, 1)  # did not come from HBM
 ZEROS = Rows("", 0, 1)       # past an array's last row
+# An array's pieces in shared memory → the rows in each, and the event that wrote them.
+Pieces = Dict[int, Tuple[Rows, Event]]
+# Arrays → the rows of them that a warp has read, the last to be read at the end.
+Seen = Dict[Optional[str], Rows]
 
 
-def joined(rows, others):
+class Stage(NamedTuple):
+    """Neighbouring pieces in shared memory that were filled together."""
+    begin: int
+    end: int
+    array: str | None
+    first: int
+    last: int  # row
+    event: Event  # the last that wrote there
+
+
+def joined(rows: Rows, others: Rows | None) -> Rows:
     if others is None or others.array != rows.array:
         return rows
     return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
 
 
-def put_tiles(trace, meetings):
+def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
     """Gives each product of rows of Q with rows of K its tile of S, in rows of all heads; and each
     event what is, after its tick, in the arrays of shared memory that it writes."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for (launch, _), events in trace.blocks().items():
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
-        held, seen = collections.defaultdict(dict), collections.defaultdict(dict)
+        held: dict[str, Pieces] = collections.defaultdict(dict)
+        seen: dict[int, Seen] = collections.defaultdict(dict)
         for _, tick in itertools.groupby(events, key=lambda event: event.order[0]):
             written = {}
             for event in tick:
@@ -38,15 +62,17 @@ def put_tiles(trace, meetings):
                 event.holds = {name: stages(held[name], meetings) for name in names}
 
 
-def rows_of(array, begin, end, width):
+def rows_of(array: str, begin: int, end: int, width: dict[str, int]) -> Rows:
+    """The rows of an array that have these bytes."""
     return Rows(array, begin // width[array], -(-end // width[array]))
 
 
-def follow(event, starts, held, seen, width):
-    """held: array of shared memory → its pieces → (Rows that are there, the event that wrote them).
-    seen: array → Rows that the warp has read, the last to be read at the end. The arrays of shared
-    memory that it writes."""
-    reads, written = {}, []
+def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: Seen,
+           width: dict[str, int]) -> list[str]:
+    """Notes what the event reads of HBM and of what shared memory holds, in `seen` too, and its
+    tile. The arrays of shared memory that it writes are filled, and returned."""
+    reads: Seen = {}
+    written: list[str] = []
     if event.ranges:
         rows = rows_of(event.name, event.ranges[0][0], event.ranges[-1][1], width)
         event.rows = [rows.first, rows.last - 1]
@@ -54,16 +80,16 @@ def follow(event, starts, held, seen, width):
             reads[event.name] = rows
     for (name, writes), ranges in event.shared.items():
         start = starts.get(name, 0)
-        found = [(begin - start, end - start) for begin, end in ranges]
+        in_array = [(begin - start, end - start) for begin, end in ranges]
         if writes:
             written.append(name)
-            for begin, end, rows in contents(event.source or event, found, width):
+            for begin, end, rows in contents(event.source or event, in_array, width):
                 fill(held[name], begin, end, rows, event)
             continue
-        event.reads[name] = [min(found)[0], max(end for _, end in found)]
-        for begin, end in found:
+        event.reads[name] = [min(in_array)[0], max(end for _, end in in_array)]
+        for begin, end in in_array:
             for place in range(begin // PIECE, -(-end // PIECE)):
-                rows, _ = held[name].get(place, (COMPUTED, None))
+                rows = held[name][place][0] if place in held[name] else COMPUTED
                 if rows is not ZEROS:
                     reads[rows.array] = joined(rows, reads.get(rows.array))
     for array, rows in reads.items():
@@ -74,52 +100,54 @@ def follow(event, starts, held, seen, width):
     return written
 
 
-def fill(held, begin, end, rows, event):
+def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None:
     for place in range(begin // PIECE, -(-end // PIECE)):
         partial = begin > place * PIECE or end < (place + 1) * PIECE
-        there, _ = held.get(place, (None, None))
-        held[place] = joined(rows, there) if partial and rows is not ZEROS else rows, event
+        earlier = pieces[place][0] if place in pieces else None
+        pieces[place] = joined(rows, earlier) if partial and rows is not ZEROS else rows, event
 
 
-def stages(held, meetings):
-    """[[begin, end, array, first row, last, event]] of neighbouring pieces that were filled
-    together: by what a barrier waits for, or the copies of a group, or by no copy."""
-    found, before = [], None
-    for place, (rows, event) in sorted(held.items()):
+def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
+    """The pieces joined where one barrier waits for them, or one group of copies, or no copy filled
+    them."""
+    filled: list[Stage] = []
+    before = None
+    for place, (rows, event) in sorted(pieces.items()):
         together = event.lands is not None and meetings[event.lands].title.partition(" of warp ")[0]
         if (place * PIECE, rows.array, together) == before:
-            last = found[-1]
-            last[1:] = [last[1] + PIECE, rows.array, min(last[3], rows.first),
-                        max(last[4], rows.last - 1), event]
+            last = filled[-1]
+            filled[-1] = Stage(last.begin, last.end + PIECE, rows.array,
+                               min(last.first, rows.first), max(last.last, rows.last - 1), event)
         else:
-            found.append([place * PIECE, (place + 1) * PIECE, rows.array, rows.first,
-                          rows.last - 1, event])
+            filled.append(Stage(place * PIECE, (place + 1) * PIECE, rows.array, rows.first,
+                                rows.last - 1, event))
         before = (place + 1) * PIECE, rows.array, together
-    return found
+    return filled
 
 
-def contents(event, places, width):
+def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[int, int, Rows]]:
     """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
     as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
-        return [(*place, ZEROS if event.kind is Kind.ZEROS else COMPUTED) for place in places]
+        return [(begin, end, ZEROS if event.kind is Kind.ZEROS else COMPUTED)
+                for begin, end in places]
     source = event.ranges
     if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):
         rows = rows_of(event.name, source[0][0], source[-1][1], width)
-        return [(*place, rows) for place in places]
-    found, left = [], iter(source)
+        return [(begin, end, rows) for begin, end in places]
+    parts, left = [], iter(source)
     begin = end = 0
     for first, last in places:
         while first < last:
             if begin == end:
                 begin, end = next(left)
             size = min(last - first, end - begin)
-            found.append((first, first + size, rows_of(event.name, begin, begin + size, width)))
+            parts.append((first, first + size, rows_of(event.name, begin, begin + size, width)))
             first, begin = first + size, begin + size
-    return found
+    return parts
 
 
-def tile_of(seen):
+def tile_of(seen: Sequence[Rows]) -> list[int] | None:
     """The tile of S that a product of what was read last makes, or None if it is no product of Q
     and K. Between the two others may have been read, but nothing that was computed."""
     if seen and seen[-1].array in ("Q", "K"):

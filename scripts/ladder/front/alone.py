@@ -1,41 +1,44 @@
 """Writes a step, and what it needs of common/, as one file that nvcc alone compiles: what
 scripts/run --alone does. There alone.cu stands for the contract (rung.h) and for the harness."""
 
+from __future__ import annotations
+
 import os
 import re
 import sys
+from typing import Container
 
 from ladder.base.console import BAD_USAGE, GOOD, Stop, run_command
 from ladder.base.files import ROOT, read, write_whole
-from ladder.base.sources import find, read_sources
+from ladder.base.sources import Source, find, read_sources
 
 NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
-# At namespace scope, as clang-format leaves it: comment, then all that is for one kind of GPU, or
-# head, and on the head's last line all the rest or a brace, whose fellow begins a line.
+# A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
+# a head whose last line ends the definition or opens a brace, closed by a line that begins with }.
 DEFINITION = re.compile(
     r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
     r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
     r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
 
 
-def words(code):
+def words(code: str) -> set[str]:
     return set(re.findall(r"\w+", re.sub(r"//.*", "", code)))
 
 
-def names_of(definition):
-    """What it defines: one name, none of an operator, several for one kind of GPU."""
+def names_of(definition: str) -> set[str]:
+    """The names that it defines: one, none for an operator, several for an #if … #endif."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))
     code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\) (?=\w)", "",
                   definition)
-    found = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
-    return {found[1] or found[2]} if found else set()
+    name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
+    return {name[1] or name[2]} if name else set()
 
 
-def definitions(path, seen):
-    """Of a header of common/ for the GPU and, before, of those that it includes."""
+def definitions(path: str, seen: set[str]) -> list[str]:
+    """Those of a header of common/ for the GPU, after those of the headers that it includes."""
     if path in seen or "/sim/" in path:
         return []
     seen.add(path)
@@ -44,26 +47,26 @@ def definitions(path, seen):
             for definition in definitions(other, seen)] + DEFINITION.findall(text)
 
 
-def resolve(text, used):
-    """#ifdef NAME: where NAME is used."""
-    def chosen(block):
+def resolve(text: str, used: Container[str]) -> str:
+    """The text without #ifdef and #ifndef: a NAME is defined where it is used."""
+    def chosen(block: re.Match[str]) -> str:
         return block[3] if (block[2] in used) != bool(block[1]) else block[4] or ""
 
     return re.sub(r"(?m)^#if(n?)def (\w+)\n((?:.*\n)*?)(?:#else\n((?:.*\n)*?))?#endif\n", chosen,
                   text)
 
 
-def body(text):
+def body(text: str) -> str:
     """A step's file from its first definition on, without what tells the harness of it."""
     text = text.partition("namespace ladder::MACHINE {\n")[2]
     return re.sub(r"const Register step\{.*?\}\};\n\n", "", text, flags=re.DOTALL)
 
 
-def file_of(source):
+def file_of(source: Source) -> str:
     return f"{source.rung[:2]}_{source.step}"
 
 
-def alone(sources, source):
+def alone(sources: list[Source], source: Source) -> str:
     """The text of the file."""
     headers, step = source.text, body(source.text)
     for other in re.findall(r'\.forward_of = "(\w+/\w+)"', source.text):
@@ -76,7 +79,8 @@ def alone(sources, source):
 
     includes, begin, frame = read(FRAME).partition("\n\n")[2].partition("namespace ladder")
     frame = resolve(begin + frame, words(step))
-    own, seen = set().union(*map(names_of, DEFINITION.findall(frame))), set()
+    own = set().union(*map(names_of, DEFINITION.findall(frame)))
+    seen: set[str] = set()
     common = {definition: names for path in re.findall('#include "(.*)"', headers)
               for definition in definitions(path, seen)
               if not (names := names_of(definition)) & own}
@@ -88,25 +92,25 @@ def alone(sources, source):
 
     head = re.sub("//   build/bin/.*", f"//   {NVCC} {file_of(source)} {file_of(source)}.cu",
                   source.text.partition("\n\n#include")[0])
-    theirs = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
+    standard = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
     inlined = "".join("\n" + definition for definition in common if definition in kept)
     frame = frame.replace('#include "common"\n', inlined).replace('#include "step"\n', step)
-    return f"{head}\n\n{theirs}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
+    return f"{head}\n\n{standard}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
                                                                          "ladder::gpu")
 
 
-def portable(source):
+def portable(source: Source) -> bool:
     """Whether every GPU runs it."""
-    return source.step and ".exact_architecture = true" not in source.text
+    return bool(source.step) and ".exact_architecture = true" not in source.text
 
 
-def main():
+def main() -> int:
     if len(sys.argv) != 2:
         raise Stop("--alone takes a step and nothing else, such as 00 or 05/rows", BAD_USAGE)
     sources = read_sources()
     source = find(sources, sys.argv[1])
     if not portable(source):
-        command = re.search("//   (build/bin/.*)", source.text)[1]
+        command = re.findall("//   (build/bin/.*)", source.text)[0]
         raise Stop(f"--alone {sys.argv[1]}: only steps that every GPU runs can stand alone; after "
                    f"scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))

@@ -4,19 +4,24 @@ The programs do the work, this only gathers: `PROGRAM --list` names a rung's ste
 `PROGRAM --json` measures one.
 """
 
+from __future__ import annotations
+
+import argparse
 import contextlib
+import dataclasses
 import itertools
 import os
 import shlex
 import signal
 import sys
+from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
                                  Progress, Stop, run_command, wrap)
 from ladder.base.files import ROOT
-from ladder.base.programs import json_lines, programs_in, run_quietly, rungs, steps_of
-from ladder.base.records import total, uneven_counts
-from ladder.front.table import TIME, TRAFFIC, print_tables
+from ladder.base.programs import Step, json_lines, programs_in, run_quietly, rungs, steps_of
+from ladder.base.records import Record, total, uneven_counts
+from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
@@ -26,60 +31,63 @@ PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "
 FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list"]
 
 
+@dataclasses.dataclass
 class Run:
     """One step on one device: its records, two where it has a backward pass, or why there are
     none."""
+    step: Step
+    device: str
+    status: int = GOOD
+    records: list[Record] = dataclasses.field(default_factory=list)
+    message: str = ""
 
-    def __init__(self, step, device):
-        self.path, self.step, self.device = step.program, step, device
-        self.rung = step.rung
-
-    def judge(self, status, records, message):
+    def judge(self, status: int, records: list[Record], message: str) -> None:
+        """Takes what the program said, and sets the status that it deserves."""
         self.status, self.records, self.message = status, records, message
         if status < 0:
             crash = signal.Signals(-status).name
             self.status, self.message = 128 - status, f"{message}\nkilled by {crash}".strip()
         elif status == GOOD:
-            faults = [uneven_counts(record) or record.get("pass") is False and "wrong result"
+            faults = [uneven_counts(record) or "wrong result" * (record.get("pass") is False)
                       for record in records] or ["the program reported nothing"]
             if any(faults):
                 self.status, self.message = WRONG_RESULT, next(filter(None, faults))
 
 
-def go(runs, options, progress, label):
+def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> None:
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
-    first, names = runs[0], [run.step.name for run in runs]
+    step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     status, out, message = run_quietly(
-        [first.path, *options, "--step", ",".join(names), "--device", first.device, "--json"],
-        f"{label} {first.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
-        f"{first.device}", progress)
+        [step.program, *options, "--step", ",".join(names), "--device", device, "--json"],
+        f"{label} {step.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
+        f"{device}", progress)
     if status and len(runs) > 1:
         for run in runs:
             go([run], options, progress, label)
         return
-    records = []
+    records: list[Record] = []
     # Some lines of a program that crashed may be cut short.
     with contextlib.nullcontext() if status in SEVERITY else contextlib.suppress(Stop):
-        records = json_lines(out, first.rung)
+        records = json_lines(out, step.rung)
     for run in runs:
         run.judge(status, [record for record in records
                            if len(runs) == 1 or record["step"] == run.step.name], message)
 
 
-def parse(words):
-    """What scripts/run itself acts on; `passed`: what the programs get; `words`: both but for what
-    is shown. As in getopt_long, a name may be cut short."""
-    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False)
+def parse(words: list[str]) -> argparse.Namespace:
+    """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
+    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False,
+                    allow_abbrev=False)
     parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
-    options, options.passed = parser.parse_known_args(words)
-    options.words = [word for word in words if word != "--all"]
+    options, passed = parser.parse_known_args(words)
+    options.passed, options.words = passed, [word for word in words if word != "--all"]
     return options
 
 
-def gpu_answers(program, progress):
+def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
     """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
     counters may be read; and if not, why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
@@ -95,14 +103,14 @@ def gpu_answers(program, progress):
     with contextlib.suppress(Stop):
         if any(total(record, "dram") is not None for record in json_lines(out, name)):
             return dtype, True, ""
-    said = [line for line in message.splitlines() if line.startswith("--dram: ")]
-    return dtype, False, "".join(said[-1:]).removeprefix("--dram: ")
+    reasons = [line for line in message.splitlines() if line.startswith("--dram: ")]
+    return dtype, False, "".join(reasons[-1:]).removeprefix("--dram: ")
 
 
-def plan(steps, options, gpu):
-    """The tables to make: (title, options of the programs, what the table tells or None for
-    everything, [Run])."""
-    def runs(device, wanted=lambda step: options.all or not step.by_name_only):
+def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
+    """The tables to make; `gpu` is the I/O type to measure it in."""
+    def runs(device: str, wanted: Callable[[Step], bool] = (
+            lambda step: options.all or not step.by_name_only)) -> list[Run]:
         return [Run(step, device) for step in steps if step.device == device and wanted(step)]
 
     if options.words:
@@ -116,21 +124,24 @@ def plan(steps, options, gpu):
         chosen = runs(device, lambda step: step.name == wanted) if wanted else runs(device)
         if not chosen:  # built without CUDA: the program says so better
             chosen = [Run(step, device) for step in steps if wanted in (None, step.name)]
-        return [(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
+        return [Table(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
     title = "q, k, v captured from a trained model"
     given = ["--load", os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))]
     paper = "the FlashAttention-2 paper's workload at N = 2k"
     if not options.all:
-        tables = [(f"HBM traffic, {title}", given, TRAFFIC,
-                   runs("sim", lambda step: not step.by_name_only
-                        and not step.exact_architecture))]
-        return tables + [(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))] * bool(gpu)
-    both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.rung)
-    return [(title, given, None, both)] + [(paper, [*PAPER_2K, gpu], None, runs("gpu"))] * bool(gpu)
+        tables = [Table(f"HBM traffic, {title}", given, TRAFFIC,
+                        runs("sim", lambda step: not step.by_name_only
+                             and not step.exact_architecture))]
+        timed = Table(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))
+    else:
+        both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.step.rung)
+        tables = [Table(title, given, None, both)]
+        timed = Table(paper, [*PAPER_2K, gpu], None, runs("gpu"))
+    return tables + [timed] * bool(gpu)
 
 
-def next_steps(steps):
+def next_steps(steps: list[Step]) -> list[str]:
     """What to do after the first table."""
     sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
@@ -143,45 +154,46 @@ def next_steps(steps):
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
-def ladder(words):
-    there = programs_in(os.path.join(ROOT, "build/bin"))
-    found = {rung: there[rung] for rung in rungs() if rung in there}
+def ladder(words: list[str]) -> int:
+    built = programs_in(os.path.join(ROOT, "build/bin"))
+    programs = {rung: built[rung] for rung in rungs() if rung in built}
     for option in words:
         if option.partition("=")[0] in FOR_ONE_PROGRAM:
-            raise Stop(f"{option} is for one program alone, such as build/bin/{min(found)}",
+            raise Stop(f"{option} is for one program alone, such as build/bin/{min(programs)}",
                        BAD_USAGE)
     options = parse(words)
 
     progress = Progress()
-    gpu, counters, why_not = gpu_answers(found[min(found)], progress)
-    steps = [step for program in found.values() for step in steps_of(program)]
+    gpu, counters, why_not = gpu_answers(programs[min(programs)], progress)
+    steps = [step for program in programs.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
     dram = ["--dram"] if counters and "--dram" not in options.passed else []
-    count = sum(len(runs) for _, _, _, runs in tables)
+    count = sum(len(table.runs) for table in tables)
     done = 0
     finished = []
-    for title, program_options, story, runs in tables:
-        for _, group in itertools.groupby(runs, key=lambda run: (run.path, run.device)):
-            group = list(group)
-            go(group, program_options + dram * (group[0].device == "gpu"), progress,
+    for table in tables:
+        for (_, device), group in itertools.groupby(
+                table.runs, key=lambda run: (run.step.program, run.device)):
+            together = list(group)
+            go(together, table.options + dram * (device == "gpu"), progress,
                f"[{done + 1}/{count}]")
-            done += len(group)
+            done += len(together)
         progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
-        finished.append((title, story, [run for run in runs if options.words
-                                        or run.status != NO_DEVICE
-                                        or not run.step.exact_architecture]))
+        finished.append(table._replace(runs=[
+            run for run in table.runs if options.words or run.status != NO_DEVICE
+            or not run.step.exact_architecture]))
 
-    every = [run for _, _, runs in finished for run in runs]
+    shown = [run for table in finished for run in table.runs]
     print_tables(finished, steps[0])
-    if not options.words and not options.all and any(run.records for run in every):
+    if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))
     sys.stdout.flush()
     if not gpu and options.device == "auto":
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
-    elif gpu and not counters and why_not and any(run.device == "gpu" for run in every):
+    elif gpu and not counters and why_not and any(run.device == "gpu" for run in shown):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
-    return max((run.status for run in every), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
+    return max((run.status for run in shown), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
 
 
 if __name__ == "__main__":

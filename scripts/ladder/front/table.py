@@ -1,23 +1,30 @@
 """The tables that scripts/run prints: the story, a row a step with a bar, and all that is known."""
 
-import collections
+from __future__ import annotations
+
 import math
 import re
 import sys
+from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
 
 from ladder.base.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH,
                                  YELLOW, WRONG_RESULT, Paint, wrap)
-from ladder.base.records import error_text, largest_error, requested, shape_text, total
+from ladder.base.programs import Step
+from ladder.base.records import Record, error_text, largest_error, requested, shape_text, total
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 
+if TYPE_CHECKING:  # it imports this module
+    from ladder.front.run import Run
+
 # Head → text of a record.
-COLUMNS = {"time": lambda record: time_text(record.get("time_ms")),
-           "TFLOP/s": lambda record: rate_text(record.get("tflops")),
-           "requested": lambda record: bytes_text(requested(record)),
-           "distinct": lambda record: bytes_text(total(record, "distinct")),
-           "DRAM": lambda record: bytes_text(total(record, "dram")),
-           "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
-           "error": error_text}
+COLUMNS: dict[str, Callable[[Record], str]] = {
+    "time": lambda record: time_text(record.get("time_ms")),
+    "TFLOP/s": lambda record: rate_text(record.get("tflops")),
+    "requested": lambda record: bytes_text(requested(record)),
+    "distinct": lambda record: bytes_text(total(record, "distinct")),
+    "DRAM": lambda record: bytes_text(total(record, "dram")),
+    "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
+    "error": error_text}
 
 MEANINGS = {"requested": "bytes that the kernels ask of HBM, {}",
             "distinct": "each byte once per kernel",
@@ -25,36 +32,54 @@ MEANINGS = {"requested": "bytes that the kernels ask of HBM, {}",
             "workspace": "HBM beyond inputs and outputs",
             "error": "the largest, against float64"}
 
-# What a table tells of each step: a number, as a bar and against that of the row before, and the
-# columns that follow.
-Story = collections.namedtuple("Story", "head value text less more columns")
+
+class Story(NamedTuple):
+    """What a table tells of each step: a number, as a bar and against that of the row before, and
+    the columns that follow."""
+    head: str
+    value: Callable[[Record], float | None]
+    text: Callable[[float | None], str]  # of the number
+    less: str  # what a smaller number is called
+    more: str
+    columns: list[str]
+
+
+class Table(NamedTuple):
+    """What scripts/run prints under a title; without a story all that is known."""
+    title: str
+    options: list[str]  # of the programs
+    story: Story | None
+    runs: list[Run]
+
+
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"])
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              ["TFLOP/s", "DRAM"])
 
 
-def steps_of(runs, passes=None):
-    """[(Run, record)] that have a row: of each run its records, or the last one alone; an empty one
-    where a program failed without any, and had not refused to run."""
-    return [(run, record) for run in runs for record in run.records[passes:] or
+def records_of(runs: list[Run], begin: int = 0) -> list[tuple[Run, Record]]:
+    """What has a row: of each run its records from `begin` on; an empty one where a program failed
+    without any, and had not refused to run."""
+    return [(run, record) for run in runs for record in run.records[begin:] or
             [{}] * (run.status not in (BAD_USAGE, NO_DEVICE))]
 
 
-def is_backward(record):
+def is_backward(record: Record) -> bool:
     return record.get("direction") == "bwd"
 
 
-def name_of(run, record):
-    return f"{run.rung[:2]} {run.step.name}{' bwd' * is_backward(record)}"
+def name_of(run: Run, record: Record) -> str:
+    return f"{run.step.rung[:2]} {run.step.name}{' bwd' * is_backward(record)}"
 
 
-def known(header, rows):
+def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
     """The columns that have a value."""
     columns = [column for column in zip(header, *rows) if set(column[1:]) != {NO_VALUE}]
     return list(map(list, zip(*columns)))
 
 
-def draw(rows, left, steps, paint, colours=None):
+def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[Run, Record]],
+         paint: Paint, colours: list[dict[int, str | None]] | None = None) -> list[str]:
     """Lines of a table, the header's first. Columns in `left` begin at the left; `colours` has for
     each step {column: code}."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
@@ -75,7 +100,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 BAR = 2  # the bar's column
 
 
-def bar(value, scale, width):
+def bar(value: float | None, scale: tuple[float, float], width: int) -> str:
     """On a logarithmic scale (low, high)."""
     if not value:
         return ""
@@ -83,7 +108,7 @@ def bar(value, scale, width):
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip().ljust(width)
 
 
-def against(story, value, before):
+def against(story: Story, value: float | None, before: float | None) -> tuple[str, str | None]:
     """How much smaller or larger, and its colour."""
     if not value or not before:
         return "", None
@@ -95,28 +120,32 @@ def against(story, value, before):
     return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
 
 
-def ticks(story, scale, width):
+def ticks(story: Story, scale: tuple[float, float], width: int) -> str:
     """A scale's powers of ten, over its bars."""
     text, powers = "", round(math.log10(scale[1] / scale[0]))
     for power in range(powers):
         value = scale[0] * 10 ** power
-        at = round(width * power / powers)
+        column = round(width * power / powers)
         mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
-        if at >= len(text) and at + len(mark) <= width:
-            text = text.ljust(at) + mark
+        if column >= len(text) and column + len(mark) <= width:
+            text = text.ljust(column) + mark
     return text.ljust(width)
 
 
-def story_table(story, runs, paint):
-    """A row for each step, of what it adds to the ladder: the backward pass where it has one."""
-    steps = steps_of(runs, -1)
+def story_table(story: Story, runs: list[Run],
+                paint: Paint) -> tuple[list[str], list[str]] | None:
+    """The header and the lines, a row for each step, of what it adds to the ladder: the backward
+    pass where it has one."""
+    steps = records_of(runs, -1)
     values = [story.value(record) for _, record in steps]
-    if not any(values):
+    measured = [value for value in values if value]
+    if not measured:
         return None
-    low, high = (way(math.log10(of(filter(None, values))))
-                 for way, of in ((math.floor, min), (math.ceil, max)))
+    low, high = math.floor(math.log10(min(measured))), math.ceil(math.log10(max(measured)))
     scale = 10 ** low, 10 ** max(high, low + 1)
-    rows, colours, before = [], [], {}
+    rows: list[list[str]] = []
+    colours: list[dict[int, str | None]] = []
+    before: dict[bool, float | None] = {}
     for (run, record), value in zip(steps, values):
         brings, colour = against(story, value, before.get(is_backward(record)))
         before[is_backward(record)] = value
@@ -135,14 +164,15 @@ def story_table(story, runs, paint):
 # ---- all that is known ----
 
 
-def details_table(runs, first, paint):
-    """A row a record. `first` is the ladder's first step: what the others request is set against
-    what it does on that device."""
-    steps = steps_of(runs)
+def details_table(runs: list[Run], first: Step,
+                  paint: Paint) -> tuple[list[str], list[str]] | None:
+    """The header and the lines, a row a record. `first` is the ladder's first step: what the others
+    request is set against what it does on that device."""
+    steps = records_of(runs)
     if not steps:
         return None
     base = {run.device: requested(record) for run, record in steps
-            if (run.rung, run.step.name) == (first.rung, first.name)}
+            if (run.step.rung, run.step.name) == (first.rung, first.name)}
     rows = []
     for run, record in steps:
         asked, ask_first = requested(record), base.get(run.device)
@@ -154,16 +184,17 @@ def details_table(runs, first, paint):
     return rows[0], draw(rows, (0, 1), steps, paint)
 
 
-def messages(runs, paint):
+def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
     """What the failed runs said, once where they said the same."""
-    said = {}
+    failures: dict[tuple[int, str], dict[tuple[str, str], list[str]]] = {}
     for run in runs:
         if run.status != GOOD:
-            text = re.sub(rf"^{re.escape(run.rung)}: *", "", run.message, flags=re.MULTILINE)
-            by_rung = said.setdefault((run.status, text), {})
-            by_rung.setdefault((run.rung, run.device), []).append(run.step.name)
+            rung = run.step.rung
+            text = re.sub(rf"^{re.escape(rung)}: *", "", run.message, flags=re.MULTILINE)
+            by_rung = failures.setdefault((run.status, text), {})
+            by_rung.setdefault((rung, run.device), []).append(run.step.name)
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
-    for (status, text), by_rung in said.items():
+    for (status, text), by_rung in failures.items():
         names = "; ".join(f"{rung} {', '.join(steps)} on the {device}"
                           for (rung, device), steps in by_rung.items())
         yield ""
@@ -173,12 +204,13 @@ def messages(runs, paint):
             yield from wrap(part, "  ")
 
 
-def print_tables(tables, first):
-    """[(title, story or None, [Run])] as tables, what failed, and what the columns mean."""
+def print_tables(tables: list[Table], first: Step) -> None:
+    """Prints the tables, what failed, and what the columns mean."""
     paint = Paint(sys.stdout)
-    every = [run for _, _, runs in tables for run in runs]
-    parts, heads = [], []
-    for title, story, runs in tables:
+    all_runs = [run for table in tables for run in table.runs]
+    parts: list[str] = []
+    heads: list[str] = []
+    for title, _, story, runs in tables:
         rows = story_table(story, runs, paint) if story else details_table(runs, first, paint)
         if rows:
             heads += rows[0]
@@ -188,12 +220,12 @@ def print_tables(tables, first):
             title += f"; gpu: {gpu}" if gpu else ""
             parts += ["", *(paint(BOLD, line) for line in wrap(title)), "", *rows[1]]
         parts += messages(runs, paint)
-    if heads and any(run.records for run in every):
-        parts += ["", *(paint(DIM, line) for line in wrap(legend(heads, every)))]
+    if heads and any(run.records for run in all_runs):
+        parts += ["", *(paint(DIM, line) for line in wrap(legend(heads, all_runs)))]
     print("\n".join(parts[1:]))
 
 
-def legend(heads, runs):
+def legend(heads: list[str], runs: list[Run]) -> str:
     """What the columns mean, and that the results are right."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
@@ -204,7 +236,7 @@ def legend(heads, runs):
              if head in heads]
     if heads[-1].startswith("vs "):
         parts.append(f"{heads[-1]}: requested, against that rung's first step")
-    errors = list(map(largest_error, records))
+    errors = [error for error in map(largest_error, records) if error is not None]
     return "; ".join(parts) + "." + (
         f" All results are right: none is further than {max(errors):.1e} from float64."
-        if right and None not in errors else "")
+        if right and len(errors) == len(records) else "")

@@ -1,18 +1,26 @@
-"""What scripts/figures measures: workloads, and from options to commands, in order."""
+"""What scripts/figures measures: grids of workloads, and the runs that the options ask for."""
 
-import collections
+from __future__ import annotations
+
+import argparse
+import dataclasses
 import os
 import random
 import shlex
+from typing import Any, NamedTuple, Tuple, Union
 
 from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, LOADED,
                                 QUANTISED, SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
-from ladder.base.records import Point
+from ladder.base.programs import Ladder, Step
+from ladder.base.records import Point, Record
+
+# What a line of a file is known by: see key().
+Key = Union[str, Tuple[Any, ...]]
 
 GRIDS = ("quick", "paper", "long", "decode")
-# What a plot at one N shows comes first: an interrupted run leaves what is most useful.
+# First the N of plots at one N: what an interrupted run has measured is then the most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
@@ -23,7 +31,7 @@ DECODE_CACHES = [(1, 32, 32, 4096), (1, 32, 8, 4096), (1, 32, 8, 32768), (1, 32,
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
 
-# Steps that do not stand for their rung show what a step brings; for that these lengths do,
+# Steps that do not stand for their rung show what a step brings: these lengths are enough for that,
 # without and with the causal mask.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
@@ -31,17 +39,23 @@ UNCHECKED = ("--check", "off")
 PEER = "pytorch"  # in the place of a rung; the step is a backend, its option the direction
 
 
-def paper_point(n, d, causal, dtype):
+def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
     return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
-class Config(collections.namedtuple("Config", "rung step point options")):
+@dataclasses.dataclass(frozen=True)
+class Measurement:
     """One run of a program; `options` beyond the workload, as the program takes them."""
+    rung: str
+    step: str
+    point: Point
+    options: tuple[str, ...]
 
-    def words(self, device):
+    def words(self, device: str) -> list[str]:
+        """Its command: the program's name, then the options."""
         point = self.point
-        shape = ["--batch", point.batch, "--heads", point.heads, "--seqlen", point.seqlen,
-                 "--head-dim", point.head_dim]
+        shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
+                            "--seqlen", point.seqlen, "--head-dim", point.head_dim]
         if point.decoding():
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [self.rung, "--device", device, "--step", self.step,
@@ -49,98 +63,105 @@ class Config(collections.namedtuple("Config", "rung step point options")):
                  *["--causal"] * point.causal, *self.options]
         return [str(word) for word in words]
 
-    def fields(self):
+    def fields(self) -> Record:
         """What all its lines in a file have; among them those of key()."""
         return {"rung": self.rung, "step": self.step, **self.point._asdict(),
                 "options": shlex.join(self.options)}
 
-    def text(self):
+    def text(self) -> str:
         return ", ".join([f"{self.rung} {self.step}", self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
-def key(line):
-    """What a line of a file is known by: a run's by these, another's by what kind it is of."""
+class Group(NamedTuple):
+    """What is measured at a point; None for a point where no peer is measured."""
+    point: Point | None
+    measurements: list[Measurement]
+
+
+def key(line: Record) -> Key:
+    """A run's line is known by its step, workload and options, another by its kind."""
     if "options" not in line:
         return line["kind"]
     return tuple(line[name] for name in ("rung", "step", *Point._fields, "options"))
 
 
-def config(step, point, *options):
-    return Config(step.rung, step.name, point, options)
+def measurement_of(step: Step, point: Point, *options: str) -> Measurement:
+    return Measurement(step.rung, step.name, point, options)
 
 
-def is_quantised(step):
+def is_quantised(step: Step) -> bool:
     """Its times have a table of their own."""
     return (step.rung, step.name) == QUANTISED["step"]
 
 
-def grid_has(point, step, ladder):
+def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
     """Whether a step is run at a point of a grid: it may be too slow there, or an earlier step of
     its rung."""
-    # The paper's workload, of B·H·N²·d = 16k·2048·N, with as much work has this N.
-    like = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
+    # The N at which the paper's workload, of B·H·N²·d = 16k·2048·N, is as much work.
+    paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
-    return not (limit and like > limit) and (
+    return not (limit and paper_n > limit) and (
         point.seqlen in STEP_LENGTHS[point.causal] or ladder.stands_for_its_rung(step)
         or is_quantised(step))
 
 
-def ladder_at(points, steps, ladder):
-    return [(point, [config(step, point, *UNCHECKED) for step in steps
-                     if step.decoding or grid_has(point, step, ladder)]) for point in points]
+def ladder_at(points: list[Point], steps: list[Step], ladder: Ladder) -> list[Group]:
+    return [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
+                          if step.decoding or grid_has(point, step, ladder)])
+            for point in points]
 
 
-def plan(options, ladder, steps):
-    """What to run of the steps that were chosen, in order: [(point, [Config])]; None for a point
-    where no peer is measured."""
+def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Group]:
+    """What to run of the steps that were chosen, in order."""
     dtype = options.dtype
     decoding = [step for step in steps if step.decoding]
     steps = [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(steps, dtype)
-    found = []
+    groups: list[Group] = []
     for grid in options.grid:
         if grid == "decode":
-            found += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
-                                for d in (128, 64)
-                                for batch, heads, kv_heads, keys in DECODE_CACHES], decoding,
-                               ladder)
+            groups += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
+                                 for d in (128, 64)
+                                 for batch, heads, kv_heads, keys in DECODE_CACHES], decoding,
+                                ladder)
         elif grid == "long":
-            found += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
-                                for causal in (False, True)], steps, ladder)
+            groups += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
+                                 for causal in (False, True)], steps, ladder)
         elif grid == "quick":
-            found += ladder_at([paper_point(LADDER_LENGTH, 64, False, dtype)], steps, ladder)
+            groups += ladder_at([paper_point(LADDER_LENGTH, 64, False, dtype)], steps, ladder)
         else:
-            found += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
-                                for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
-            found.append((None, wide_heads(steps, dtype)))
+            groups += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
+                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
+            groups.append(Group(None, wide_heads(steps, dtype)))
             timed = [step for step in steps if (step.rung, step.name) in BLOCK_SIZE_TIMED]
-            found.append((None, checks(steps, dtype) + [
-                one for d in HEAD_DIMS
-                for one in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
-    return found
+            groups.append(Group(None, checks(steps, dtype) + [
+                measured for d in HEAD_DIMS
+                for measured in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
+    return groups
 
 
-def checks(steps, dtype):
+def checks(steps: list[Step], dtype: str) -> list[Measurement]:
     """Each step against float64, every row."""
-    return [config(step, Point(1, 2, CHECK_LENGTH, 64, False, dtype), "--check", "full",
-                   "--input", kind) for step in steps for kind in ("normal", "outliers")]
+    return [measurement_of(step, Point(1, 2, CHECK_LENGTH, 64, False, dtype), "--check", "full",
+                           "--input", kind) for step in steps for kind in ("normal", "outliers")]
 
 
-def tile_sizes(steps, point):
-    return [config(step, point, "--block-q", str(rows), "--block-kv", str(keys), *UNCHECKED)
+def tile_sizes(steps: list[Step], point: Point) -> list[Measurement]:
+    return [measurement_of(step, point, "--block-q", str(rows), "--block-kv", str(keys),
+                           *UNCHECKED)
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
-def wide_heads(steps, dtype):
-    """The step of numbers of 8 bits at head sizes that nothing else is timed at."""
-    return [config(step, paper_point(n, d, causal, dtype), *UNCHECKED)
+def wide_heads(steps: list[Step], dtype: str) -> list[Measurement]:
+    """The FP8 step at head sizes that nothing else is timed at."""
+    return [measurement_of(step, paper_point(n, d, causal, dtype), *UNCHECKED)
             for step in steps if is_quantised(step) for n in PAPER_LENGTHS
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
-def loaded(words):
+def loaded(words: list[str]) -> list[str]:
     """A command's words with the folders of --load where they are; what is missing is made."""
     folder = os.path.join(ROOT, SHIFTED_V)
     if SHIFTED_V in words and not os.path.exists(os.path.join(folder, "v.npy")):
@@ -151,31 +172,33 @@ def loaded(words):
     return [os.path.join(ROOT, word) if word in (CAPTURED, SHIFTED_V) else word for word in words]
 
 
-def quantised(steps):
-    """The step with settings at each row of its table, and the one beside it."""
-    found = []
+def quantised(steps: list[Step]) -> list[Measurement]:
+    """The FP8 step with the settings of each row of its table, and the step beside it."""
+    measurements = []
     for step in steps:
-        settings = ([settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
-                    [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
-        for one in settings:
-            chosen = ",".join(f"{name}={value}" for name, value in one.items())
+        rows: list[dict[str, str]] = (
+            [settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
+            [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
+        for settings in rows:
+            chosen = ",".join(f"{name}={value}" for name, value in settings.items())
             for _, d, kind in QUANTISED["inputs"]:
                 point, options = (LOADED[kind] if not d else
                                   (Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]))
-                found.append(config(step, point, *options, *(["--set", chosen] if one else []),
-                                    "--check", "full"))
-    return found
+                if settings:
+                    options = [*options, "--set", chosen]
+                measurements.append(measurement_of(step, point, *options, "--check", "full"))
+    return measurements
 
 
-def plan_sim(steps, dtype):
+def plan_sim(steps: list[Step], dtype: str) -> list[Group]:
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
     points += [Point(1, 1, 512, d, True, dtype) for d in HEAD_DIMS]
-    groups = [[config(step, point) for step in steps] for point in points]
-    for kind in dict.fromkeys((dtype, "fp16")):  # of fp16 a paper's claim speaks
+    groups = [[measurement_of(step, point) for step in steps] for point in points]
+    for kind in dict.fromkeys((dtype, "fp16")):  # a paper's claim is about fp16
         outliers = Point(1, 1, 512, 64, False, kind)
-        groups.append([config(step, outliers, "--input", "outliers") for step in steps])
+        groups.append([measurement_of(step, outliers, "--input", "outliers") for step in steps])
     groups.append(quantised(steps))
-    # The tiles of a step with a backward pass are its forward pass's, which another rung shows.
+    # A step with a backward pass has the tiles of its forward pass, which another rung shows.
     tiled = [step for step in steps if not step.backward]
     groups += [tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS]
-    return [(None, ones) for ones in groups]
+    return [Group(None, measurements) for measurements in groups]

@@ -1,5 +1,8 @@
 """What lines of results say of the machine: GPU, driver, CUDA, commit, date, the SM's clock."""
 
+from __future__ import annotations
+
+import argparse
 import contextlib
 import datetime
 import os
@@ -10,9 +13,10 @@ import tempfile
 
 from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.files import ROOT, read
+from ladder.base.records import Record
 
 
-def output_of(*command):
+def output_of(*command: str) -> str:
     """What a command printed; nothing where it failed."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -21,7 +25,7 @@ def output_of(*command):
     return ""
 
 
-def add_options(parser):
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What measure and profile both have to be told."""
     parser.add_argument("--commit", metavar="HASH",
                         help="of this tree, where it is no git checkout")
@@ -29,28 +33,28 @@ def add_options(parser):
                         help="the programs (default build/bin; scripts/run builds them)")
 
 
-def commit(given):
+def commit(given: str | None) -> str | None:
     if given:
         return given
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    # Earlier results, and text, change nothing in what is measured.
+    # Changed results and texts do not change what is measured.
     if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                           ".", ":(exclude)scripts/results", ":(exclude)*.md"):
         head += "+changes"
     return head or None
 
 
-def cuda_version():
+def cuda_version() -> str | None:
     nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
     release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version")
                         or output_of(nvcc, "--version"))
-    return release and release[1]
+    return release[1] if release else None
 
 
-def machine(given_commit):
+def machine(given_commit: str | None) -> tuple[str, Record]:
     """The GPU's name, and the rest that each line has."""
-    said = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    name, _, driver = said.partition("\n")[0].partition(", ")
+    gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    name, _, driver = gpus.partition("\n")[0].partition(", ")
     if not driver:
         raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
                    NO_DEVICE)
@@ -62,19 +66,19 @@ def machine(given_commit):
 class Clock:
     """The SM's clock, read once a second while all else runs."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.log = tempfile.NamedTemporaryFile()
         self.process = subprocess.Popen(
             ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms",
              "1000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.DEVNULL)
 
-    def mhz(self):
+    def mhz(self) -> float | None:
         """The median so far, or None."""
-        # The last line may still be in the making.
+        # The last line may be incomplete.
         seen = re.findall(r"^([\d.]+)\n", read(self.log.name), re.MULTILINE)
         return statistics.median(map(float, seen)) if seen else None
 
-    def stop(self):
+    def stop(self) -> None:
         self.process.kill()
         self.process.wait()
         self.log.close()

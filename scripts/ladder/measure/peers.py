@@ -5,23 +5,28 @@ file. FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halve
 2.5×.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import statistics
 import time
 import warnings
+from typing import Any, Callable
 
 from ladder.base.console import NO_DEVICE, Stop
-from ladder.base.records import flops
+from ladder.base.records import Point, Record, flops
+from ladder.measure.grid import Measurement
 
-# PyTorch itself is imported where it is needed alone: who imports this module may do without.
+# PyTorch is imported only where it is needed, so that this module can be imported without it; its
+# values are Any here.
 BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
             "cudnn": "CUDNN_ATTENTION"}
 
 COPIED = 1 << 30  # bytes
 
 
-def import_torch():
+def import_torch() -> Any:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
@@ -35,7 +40,8 @@ def import_torch():
 # ---- timing, as common/machine/gpu times our kernels ----
 
 
-def sample(budget_ms, batch, clock_ms):
+def sample(budget_ms: float, batch: Callable[[], list[float]],
+           clock_ms: Callable[[], float]) -> list[float]:
     """Times of repeated runs in ms, by the rule of common/machine/gpu/sampling.h: ours and theirs
     must be equally warm. batch() makes some runs and returns their times.
 
@@ -49,7 +55,8 @@ def sample(budget_ms, batch, clock_ms):
         if now > 0.99 * last and clock_ms() - start >= budget_ms:
             break
         last = now
-    samples, before, stable = [], 0, 0
+    samples: list[float] = []
+    before, stable = 0.0, 0
     start = clock_ms()
     while not samples or clock_ms() - start < budget_ms or (
             stable < 3 and clock_ms() - start < 3 * budget_ms):
@@ -61,26 +68,28 @@ def sample(budget_ms, batch, clock_ms):
 
 
 class Gpu:
-    def __init__(self, torch):
+    """The GPU as PyTorch has it, and a buffer larger than its L2, which flushes that."""
+
+    def __init__(self, torch: Any) -> None:
         self.torch = torch
         properties = torch.cuda.get_device_properties(0)
         l2 = getattr(properties, "L2_cache_size", 64 << 20)
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
-        self.copied = None
+        self.copied = 0.0  # bytes per second, once they are measured
 
-    def time(self, run, budget_ms):
+    def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
         """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
         between."""
-        once = self.batch(run, 2)[0][-1]  # how many runs make a batch
-        size = min(max(int(20 / max(once, 1e-3)), 3), 50)
+        run_ms = self.batch(run, 2)[0][-1]
+        size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)
         # Python may be slower than a short kernel. Then the GPU waits before each batch until it
         # is queued, so that no gap between launches is measured.
-        head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0
+        head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
         return sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
                       lambda: 1000 * time.monotonic())
 
-    def copy_bytes_per_s(self, budget_ms):
+    def copy_bytes_per_s(self, budget_ms: float) -> float:
         """Of a copy of 1 GiB, read and written; measured once."""
         if not self.copied:
             source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
@@ -89,12 +98,13 @@ class Gpu:
             self.copied = 2 * COPIED / statistics.median(times) * 1e3
         return self.copied
 
-    def free(self):
+    def free(self) -> None:
         """Our programs need memory too."""
         with contextlib.suppress(RuntimeError):  # of a GPU that a backend has brought down
             self.torch.cuda.empty_cache()
 
-    def batch(self, run, size, head_start_ms=0):
+    def batch(self, run: Callable[[], Any], size: int,
+              head_start_ms: float = 0.0) -> tuple[list[float], float, float]:
         """Each run's time; the host's time to queue them all; the GPU's from first to last."""
         cuda = self.torch.cuda
         events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(size)]
@@ -115,17 +125,17 @@ class Gpu:
 # ---- what is measured ----
 
 
-def measure(gpu, one, budget_ms):
-    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, beside
-    those of one.fields(), or None and why there is none."""
-    point, direction = one.point, one.options[0]
+def measure(gpu: Gpu, measurement: Measurement, budget_ms: float) -> tuple[Record, str]:
+    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, without
+    those of measurement.fields(), or an empty one and why there is none."""
+    point, direction = measurement.point, measurement.options[0]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            times = timed(gpu, one.step, point, direction, budget_ms)
+            times = timed(gpu, measurement.step, point, direction, budget_ms)
             copy = gpu.copy_bytes_per_s(budget_ms) if point.decoding() else None
         except Exception as error:  # whatever a backend may throw: the others go on
-            return None, reason(gpu.torch, error, warned)
+            return {}, reason(gpu.torch, error, warned)
     median, about = statistics.median(times), {"direction": direction, **point._asdict()}
     record = {"direction": direction, "device": "gpu",
               "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch),
@@ -133,10 +143,10 @@ def measure(gpu, one, budget_ms):
               "samples": len(times), "tflops": flops(about) / median * 1e-9}
     if copy:  # decoding is judged by the rate of its own run
         record["copy_bytes_per_s"] = copy
-    return record, None
+    return record, ""
 
 
-def timed(gpu, backend, point, direction, budget_ms):
+def timed(gpu: Gpu, backend: str, point: Point, direction: str, budget_ms: float) -> list[float]:
     torch = gpu.torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -144,7 +154,7 @@ def timed(gpu, backend, point, direction, budget_ms):
     backward = direction == "bwd"
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[point.dtype]
 
-    def make(heads, rows, requires_grad=False):
+    def make(heads: int, rows: int, requires_grad: bool = False) -> Any:
         return torch.randn(point.batch, heads, rows, point.head_dim, device="cuda", dtype=dtype,
                            requires_grad=requires_grad)
 
@@ -161,7 +171,7 @@ def timed(gpu, backend, point, direction, budget_ms):
         return gpu.time(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), budget_ms)
 
 
-def reason(torch, error, warned):
+def reason(torch: Any, error: Exception, warned: list[warnings.WarningMessage]) -> str:
     """A line that says why a backend did not run."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "the GPU's memory is used up"
@@ -173,7 +183,7 @@ def reason(torch, error, warned):
     return "; ".join([first, *why[:2]])
 
 
-def version(torch):
+def version(torch: Any) -> str:
     parts = [f"PyTorch {torch.__version__}", f"CUDA {torch.version.cuda}"]
     cudnn = torch.backends.cudnn.version()
     if cudnn:  # 91900 is 9.19.0
@@ -181,25 +191,25 @@ def version(torch):
     return ", ".join(parts)
 
 
-def ceilings(gpu, budget_ms):
-    """What the roofs of a roofline are: cuBLAS on a large matrix product, and a device copy. And
-    that product of e4m3 numbers, null where the GPU has none."""
+def ceilings(gpu: Gpu, budget_ms: float) -> Record:
+    """The roofs of a roofline: cuBLAS on a large matrix product, and a device copy. And that
+    product of e4m3 numbers, null where the GPU has none."""
     torch, size = gpu.torch, 8192
 
-    def tflops(product, *operands, **more):
+    def tflops(product: Callable[..., Any], *operands: Any, **more: Any) -> float:
         times = gpu.time(functools.partial(product, *operands, **more), budget_ms)
         return 2 * size**3 / statistics.median(times) * 1e-9
 
     a, b, c = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    found = {"matmul_tflops": tflops(torch.mm, a, b, out=c),
+    roofs = {"matmul_tflops": tflops(torch.mm, a, b, out=c),
              "matmul": f"bf16, {size}×{size}×{size}, cuBLAS, {version(torch)}",
              "matmul_e4m3_tflops": None,
              "copy_bytes_per_s": gpu.copy_bytes_per_s(budget_ms),
              "copy": f"{COPIED >> 20} MiB on the device, bytes read and written"}
     if torch.cuda.get_device_capability() >= (8, 9):
-        one = torch.ones((), device="cuda")
+        scale = torch.ones((), device="cuda")
         a, b = (operand.to(torch.float8_e4m3fn) for operand in (a, b))
-        found["matmul_e4m3_tflops"] = tflops(
-            torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
+        roofs["matmul_e4m3_tflops"] = tflops(
+            torch._scaled_mm, a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16,
             use_fast_accum=True)
-    return found
+    return roofs

@@ -13,6 +13,9 @@ Examples:
 Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no GPU, no ncu, or no such counter.
 """
 
+from __future__ import annotations
+
+import argparse
 import csv
 import os
 import shutil
@@ -23,8 +26,10 @@ from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress,
 from ladder.base.course import PROFILED_LENGTH
 from ladder.base.files import RESULTS, read
 from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.records import Record
 from ladder.base.sources import named
-from ladder.measure.grid import HEAD_DIMS, UNCHECKED, config, key, paper_point
+from ladder.measure.grid import (HEAD_DIMS, UNCHECKED, Measurement, key, measurement_of,
+                                 paper_point)
 from ladder.measure.machine import add_options, machine
 from ladder.measure.results import Results
 
@@ -37,7 +42,7 @@ METRICS = {
     "instructions_special": "sm__inst_executed_pipe_xu.sum"}
 
 
-def values_of(text, kernel):
+def values_of(text: str, kernel: str) -> dict[str, float]:
     """The metrics in what ncu wrote of one launch, --csv --page raw: a line of names, one of
     units, and one a kernel."""
     lines = text.splitlines()
@@ -53,35 +58,36 @@ def values_of(text, kernel):
                    "`ncu --query-metrics` says what there is", NO_DEVICE) from None
 
 
-def counted(words, kernel, what, progress):
+def counted(words: list[str], kernel: str, what: str, progress: Progress) -> dict[str, float]:
+    """The metrics of a kernel's first launch in a command, `what` in messages."""
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "ncu.csv")
         # By the NVTX range around a launch: kernels of two names may be one template's.
-        status, _, said = run_quietly(
+        status, _, message = run_quietly(
             ["ncu", "--csv", "--page", "raw", "--log-file", log, "--clock-control", "none",
              "--metrics", ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel}/",
              "--launch-count", "1", *words, "--time", "1"], f"{what} {kernel}", progress)
         text = read(log) if os.path.exists(log) else ""
     if status:  # ncu says itself how a user comes to read the GPU's counters
-        raise Stop(f"ncu {what} failed:\n{said}\n{text}", WRONG_RESULT)
+        raise Stop(f"ncu {what} failed:\n{message}\n{text}", WRONG_RESULT)
     return values_of(text, kernel)
 
 
-def profiled(program, one, progress):
+def profiled(program: str, measurement: Measurement, progress: Progress) -> list[Record]:
     """The lines of a step's own pass: the backward one, where it has one."""
-    words = [program, *one.words("gpu")[1:], "--json"]
-    status, out, said = run_quietly(words, one.text(), progress)
+    words, what = [program, *measurement.words("gpu")[1:], "--json"], measurement.text()
+    status, out, message = run_quietly(words, what, progress)
     if status:
-        raise Stop(f"{one.text()}: status {status}: {said}", status)
-    record = json_lines(out, one.rung)[-1]
-    return [{"kind": "profile", **one.fields(), "kernel": kernel["name"],
+        raise Stop(f"{what}: status {status}: {message}", status)
+    record = json_lines(out, measurement.rung)[-1]
+    return [{"kind": "profile", **measurement.fields(), "kernel": kernel["name"],
              **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
                                                 "block_kv")}, "time_ms": kernel["time_ms"],
-             **counted(words, kernel["name"], one.text(), progress)}
+             **counted(words, kernel["name"], what, progress)}
             for kernel in record["kernels"] if kernel["time_ms"] >= 0.1 * record["time_ms"]]
 
 
-def profile(options):
+def profile(options: argparse.Namespace) -> int:
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
@@ -89,17 +95,18 @@ def profile(options):
     results, progress = Results(options.out, gpu), Progress()
     for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
-            one = config(step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), *UNCHECKED)
-            at = key(one.fields())
-            if options.again or not results.texts.get(at):
-                results.put(at, [{**line, **about}
-                                 for line in profiled(step.program, one, progress)])
+            measurement = measurement_of(
+                step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), *UNCHECKED)
+            name = key(measurement.fields())
+            if options.again or not results.texts.get(name):
+                results.put(name, [{**line, **about}
+                                   for line in profiled(step.program, measurement, progress)])
     progress.clear()
     print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
     return GOOD
 
 
-def parse(arguments=None):
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("scripts/figures profile", __doc__)
     parser.add_argument("steps", nargs="*", metavar="STEP",
                         help="such as 05/sm90 (default all but those for decoding)")

@@ -1,19 +1,23 @@
 """A file that scripts/figures measures into: lines of JSON, each with all its fields."""
 
+from __future__ import annotations
+
 import json
 import os
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import json_text, read_lines, write_whole
-from ladder.measure.grid import key
+from ladder.base.records import Record
+from ladder.measure.grid import Key, key
 
 
 class Results:
     """The lines of a file by key(): each text is that of a run's lines. What is put there is
     written at once, all of it or nothing."""
 
-    def __init__(self, path, gpu):
-        self.path, self.texts = path, {}
+    def __init__(self, path: str, gpu: str | None) -> None:
+        self.path = path
+        self.texts: dict[Key, str] = {}
         try:
             for line in read_lines(path):
                 name = key(line)
@@ -26,12 +30,12 @@ class Results:
             raise Stop(f"{os.path.relpath(path)} is no file of this script's ({error}); "
                        "--out names another", BAD_USAGE) from None
 
-    def lines(self, name):
+    def lines(self, name: Key) -> list[Record]:
         return [json.loads(text) for text in self.texts.get(name, "").splitlines()]
 
-    def put(self, name, lines):
+    def put(self, name: Key, lines: list[Record]) -> None:
         self.texts[name] = json_text(lines)
         self.save()
 
-    def save(self):
+    def save(self) -> None:
         write_whole(self.path, "".join(self.texts.values()))

@@ -37,27 +37,32 @@ Exit status: 0 good (what was skipped included); 1 a program failed or gave a wr
 usage; 3 no GPU.
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 import os
 import signal
 import sys
+from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                                  run_command)
 from ladder.base.files import ROOT, file_of
-from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import GRIDS, PEER, TOKENS, UNCHECKED, Config, key, loaded, plan
+from ladder.measure.grid import (GRIDS, PEER, TOKENS, UNCHECKED, Group, Key, Measurement, key,
+                                 loaded, plan)
 from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
 
 
-def some_of(*names):
+def some_of(*names: str) -> Callable[[str], list[str]]:
     """The type of an option: words that are among these."""
-    def chosen(text):
+    def chosen(text: str) -> list[str]:
         words = [word for word in text.split(",") if word]
         for word in words:
             if word not in names:
@@ -66,14 +71,14 @@ def some_of(*names):
     return chosen
 
 
-def positive(text):
+def positive(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError("must be above 0")
     return value
 
 
-def parse(arguments=None):
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("scripts/figures measure", __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
                         help="quick, paper, long, decode (default quick)")
@@ -104,16 +109,18 @@ def parse(arguments=None):
 
 
 class Bench:
-    """`about`: what the lines have of the machine."""
+    """Measures into a file. `about`: what its lines say of the machine."""
 
-    def __init__(self, options, programs, ladder, results, about):
+    def __init__(self, options: argparse.Namespace, programs: dict[str, str], ladder: Ladder,
+                 results: Results, about: Record) -> None:
         self.options, self.programs, self.results = options, programs, results
         self.ladder, self.about = ladder, about
         self.progress = Progress()
-        self.pytorch = self.clock = None
+        self.pytorch: peers.Gpu | None = None
+        self.clock: Clock | None = None
         self.count = self.failures = 0
 
-    def go(self, groups):
+    def go(self, groups: list[Group]) -> None:
         self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
@@ -121,114 +128,117 @@ class Bench:
             self.count = len(tasks)
             self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
             self.results.save()
-            for number, (one, beside) in enumerate(tasks.values(), 1):
-                what = f"[{number}/{self.count}] {one.text()}"
-                if one.rung == PEER:
-                    self.ask_peer(one, beside, what)
+            for number, (measurement, beside) in enumerate(tasks.values(), 1):
+                what = f"[{number}/{self.count}] {measurement.text()}"
+                if measurement.rung == PEER and self.pytorch:
+                    self.ask_peer(self.pytorch, measurement, beside, what)
                 else:
-                    self.run(one, what)
+                    self.run(measurement, what)
         finally:
             if self.clock:
                 self.clock.stop()
             self.progress.clear()
 
-    def tasks(self, groups):
-        """What is to be measured, in order: {its key: (Config, the steps that are measured right
-        after it)}."""
-        found, compared = {}, self.ladder.beside_peers().values()
-        for point, ones in groups:
-            ones = list(filter(self.wanted, ones))
+    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Measurement, list[str]]]:
+        """What is to be measured, in order, by its key; with it the steps that are measured right
+        after it."""
+        tasks: dict[Key, tuple[Measurement, list[str]]] = {}
+        compared = self.ladder.beside_peers().values()
+        for point, measurements in groups:
+            ours = list(filter(self.wanted, measurements))
             # The peers just before what is compared with them.
-            last = [one for one in ones if one.rung in compared]
-            theirs = [Config(PEER, name, point, (direction,)) for direction in ("fwd", "bwd")
-                      for name in self.options.peers
-                      if point and self.pytorch and not (point.decoding() and direction == "bwd")]
-            beside = sorted({f"{one.rung} {one.step}" for one in last})
-            for one in [*(one for one in ones if one not in last),
-                        *filter(self.wanted, theirs), *last]:
-                found.setdefault(key(one.fields()), (one, beside))
-        return found
+            last = [measurement for measurement in ours if measurement.rung in compared]
+            peer_runs = [Measurement(PEER, name, point, (direction,))
+                         for direction in ("fwd", "bwd") for name in self.options.peers
+                         if point and self.pytorch
+                         and not (point.decoding() and direction == "bwd")]
+            beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
+            for measurement in [*(other for other in ours if other not in last),
+                                *filter(self.wanted, peer_runs), *last]:
+                tasks.setdefault(key(measurement.fields()), (measurement, beside))
+        return tasks
 
-    def wanted(self, one):
+    def wanted(self, measurement: Measurement) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
-        return self.options.again or not self.results.texts.get(key(one.fields()))
+        return self.options.again or not self.results.texts.get(key(measurement.fields()))
 
-    def find_pytorch(self):
-        """And measures the ceilings."""
+    def find_pytorch(self) -> None:
+        """Starts PyTorch, if it is there and wanted, and measures the ceilings."""
         if self.options.sim or "none" in self.options.peers:
             return
-        self.progress.at("starting PyTorch")
+        self.progress.show("starting PyTorch")
         try:
             self.pytorch = peers.Gpu(peers.import_torch())
         except Stop as stop:
             self.say(f"no peers and no ceilings: {stop}")
             return
-        # Of some steps again: the others' ceilings stay.
+        # Where only some steps are measured again, the ceilings stay as the others had them.
         afresh = self.options.again and not self.options.steps
         if self.results.texts.get("ceilings") and not afresh:
             return
-        self.progress.at("measuring the ceilings")
+        self.progress.show("measuring the ceilings")
         try:
             self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
         except Exception as error:  # whatever PyTorch may throw: the peers go on
             self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
         self.pytorch.free()
 
-    def put(self, kind, records, one=None):
+    def put(self, kind: str, records: list[Record], measurement: Measurement | None = None) -> None:
         about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
-        fields = one.fields() if one else {}
-        self.results.put(key(fields) if one else kind, [
+        fields = measurement.fields() if measurement else {}
+        self.results.put(key(fields) if measurement else kind, [
             {"kind": kind, **fields, **record, **about} for record in records])
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         self.progress.clear()
         print(text, file=sys.stderr, flush=True)
 
-    def run(self, one, what):
-        words = one.words("sim" if self.options.sim else "gpu")
+    def run(self, measurement: Measurement, what: str) -> None:
+        rung, words = measurement.rung, measurement.words("sim" if self.options.sim else "gpu")
         if not self.options.sim:
-            words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(one)]
+            words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
         status, out, message = run_quietly(
-            [self.programs[one.rung], *loaded(words[1:]), "--json"], what, self.progress)
-        message = message.removeprefix(f"{one.rung}: ")
+            [self.programs[rung], *loaded(words[1:]), "--json"], what, self.progress)
+        message = message.removeprefix(f"{rung}: ")
         try:
-            records = json_lines(out, one.rung)
+            records = json_lines(out, rung)
         except Stop as stop:
             records, status, message = [], WRONG_RESULT, str(stop)
         if records:
-            self.put("run", records, one)
+            self.put("run", records, measurement)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
-            self.skip(one, status, message)
+            self.skip(measurement, status, message)
         elif status != GOOD or not records:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             message = message or ("wrong result" if records else "it reported nothing")
             self.failures += 1
-            self.say(f"{one.text()}: failed ({ended}): {message}")
+            self.say(f"{measurement.text()}: failed ({ended}): {message}")
 
-    def skip(self, one, status, why):
-        self.say(f"{one.text()}: left out: {why}")
-        self.put("skipped", [{"status": status, "reason": why}], one)
+    def skip(self, measurement: Measurement, status: int, why: str) -> None:
+        self.say(f"{measurement.text()}: left out: {why}")
+        self.put("skipped", [{"status": status, "reason": why}], measurement)
 
-    def ask_peer(self, one, beside, what):
-        self.progress.at(what)
-        record, why = peers.measure(self.pytorch, one, self.options.time)
+    def ask_peer(self, pytorch: peers.Gpu, measurement: Measurement, beside: list[str],
+                 what: str) -> None:
+        self.progress.show(what)
+        record, why = peers.measure(pytorch, measurement, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
-        self.pytorch.free()
+        pytorch.free()
         if record:
-            self.put("peer", [{**record, "beside": beside}], one)
+            self.put("peer", [{**record, "beside": beside}], measurement)
         else:
-            self.skip(one, NO_DEVICE, why)
+            self.skip(measurement, NO_DEVICE, why)
 
 
-def wants_dram(one):
+def wants_dram(measurement: Measurement) -> bool:
     """Where a figure or a table may show it: reading the counters costs about as much time again as
     the rest of a run."""
-    point = one.point
-    return (one.options == UNCHECKED and not point.causal
+    point = measurement.point
+    return (measurement.options == UNCHECKED and not point.causal
             and point.batch * point.seqlen == TOKENS)
 
 
-def bench(options):
+def bench(options: argparse.Namespace) -> int:
     programs = programs_in(options.bin)
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
@@ -238,12 +248,12 @@ def bench(options):
     path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     results = Results(path, gpu)
-    # Those that decode have a grid of their own, and stand beside the ladder; a step of which there
-    # are lines stays, though its program has gone.
+    # Steps for decoding have a grid of their own and are not listed; a step that the file lists
+    # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
     names = {(step.rung, step.name) for step in ladder.steps}
     gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
-    # Finds out now whether it can be written.
+    # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     work = Bench(options, programs, ladder, results, about)
     try:

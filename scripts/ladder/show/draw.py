@@ -22,12 +22,16 @@ Exit status: 0 good (left out counts as good); 1 --check found something stale; 
 such file; 3 no matplotlib.
 """
 
+from __future__ import annotations
+
+import argparse
 import io
 import os
 import pathlib
 import re
 import sys
 import textwrap
+from typing import Collection, Iterable, Iterator
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command
 from ladder.base.files import RESULTS, ROOT, course_pages, newest_measured, write_whole
@@ -38,7 +42,7 @@ from ladder.show.measured import Files
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
-def parse():
+def parse() -> argparse.Namespace:
     figures = "\n".join(textwrap.fill(
         f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
         subsequent_indent=" " * 20) for figure in FIGURES.values())
@@ -59,7 +63,7 @@ def parse():
     return options
 
 
-def draw(files, out, only=None):
+def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
     """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
     inside, and says on stderr what is left out."""
     plt = style.pyplot()
@@ -67,7 +71,7 @@ def draw(files, out, only=None):
     for name, data in figure_data(files).items():
         path = os.path.join(out, f"{name}.svg")
         if not data:
-            said = f"{name} is left out: {FIGURES[name].command} measures it"
+            message = f"{name} is left out: {FIGURES[name].command} measures it"
             if os.path.exists(path):
                 os.unlink(path)
         elif name in (only or FIGURES):
@@ -77,14 +81,14 @@ def draw(files, out, only=None):
                 "Description": digest(name, data)})
             plt.close(figure)
             write_whole(path, svg.getvalue())
-            said = f"Wrote {os.path.relpath(path)}."
+            message = f"Wrote {os.path.relpath(path)}."
         else:
             continue
-        print(said, file=sys.stderr)
+        print(message, file=sys.stderr)
 
 
-def relinked(text, path):
-    """Links of a table, which are from the project's root, as they have to be in a page of it."""
+def relinked(text: str, path: str) -> str:
+    """A table with its links, which are from the project's root, as they have to be in a page."""
     folder = os.path.relpath(os.path.dirname(os.path.abspath(path)), ROOT)
     if folder.startswith(os.pardir):
         return text
@@ -92,7 +96,7 @@ def relinked(text, path):
         match[2], folder), text)
 
 
-def renewed(path, files):
+def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
     text = pathlib.Path(path).read_text(encoding="utf-8")
     whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
@@ -100,10 +104,10 @@ def renewed(path, files):
         if name not in whole:
             raise Stop(f"{os.path.relpath(path)}: <!-- {name}:begin --> has no <!-- {name}:end --> "
                        f"after it, or is none of {', '.join(TABLES)}", BAD_USAGE)
-    differ = []
+    differ: list[str] = []
 
-    def new(found):
-        begin, name, old, end = found.groups()
+    def new(block: re.Match[str]) -> str:
+        begin, name, old, end = block.groups()
         lines = relinked(f"\n{table(files, name)}\n\n", path)
         differ.extend([name] if lines != old else [])
         return begin + lines + end
@@ -111,31 +115,31 @@ def renewed(path, files):
     return BLOCK.sub(new, text), differ
 
 
-def stale(files, out, pages):
+def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
     show what the measured files say."""
     for name, data in figure_data(files).items():
-        path = pathlib.Path(out, f"{name}.svg")
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        drawn = pathlib.Path(out, f"{name}.svg")
+        text = drawn.read_text(encoding="utf-8") if drawn.exists() else ""
         if text and not data:
-            yield f"{os.path.relpath(path)} shows what the files no longer have"
+            yield f"{os.path.relpath(drawn)} shows what the files no longer have"
         elif data and digest(name, data) not in text:
-            yield f"{os.path.relpath(path)} is {'stale' if text else 'missing'}"
+            yield f"{os.path.relpath(drawn)} is {'stale' if text else 'missing'}"
     for path in pages:
         for name in renewed(path, files)[1]:
             yield f"the table {name} of {os.path.relpath(path)} is stale"
 
 
-def plot(options):
+def plot(options: argparse.Namespace) -> int:
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
     if options.check:
-        found = list(stale(files, out, pages))
-        if found:
-            print("\n".join(found))
+        differences = list(stale(files, out, pages))
+        if differences:
+            print("\n".join(differences))
             print("scripts/figures draw --readme renews them", file=sys.stderr)
-        return WRONG_RESULT if found else GOOD
+        return WRONG_RESULT if differences else GOOD
     draw(files, out, options.only)
     for path in pages:
         text, differ = renewed(path, files)

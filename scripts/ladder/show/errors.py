@@ -1,16 +1,19 @@
 """Errors against float64; and what FP8 brings for its own."""
 
-import itertools
+from __future__ import annotations
+
+from typing import Iterator
 
 from ladder.base import course
-from ladder.base.records import flops
+from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
-from ladder.show.measured import Measured, need
-from ladder.show.names import at_the_machine, gpu_text, markdown, over_lengths
-from ladder.show.style import INK, plots, row_axis
+from ladder.show.measured import Files, Measured, need
+from ladder.show.names import (Data, Shape, StepKey, at_the_machine, gpu_text, markdown,
+                               over_lengths)
+from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
-def error(files):
+def error(files: Files) -> Data:
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
     source = [e for e in files.gpu.entries if "--check full" in e.options]
@@ -18,14 +21,14 @@ def error(files):
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
         rows = []
-        for step, of in files.steps_of(e for e in source if e.input == kind and e.errors):
-            for name, one in itertools.chain(*(e.errors.items() for e in of)):
-                if one and one["tolerance"] and name != "lse" and not (
+        for step, entries in files.steps_of(e for e in source if e.input == kind):
+            for name, values in (item for e in entries for item in e.errors.items()):
+                if values and values["tolerance"] and name != "lse" and not (
                         name == "o" and files.own_way(step) == "bwd"):
                     what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
                     # JSON has no infinity, so an error without a value is not finite.
-                    rows.append({**files.look(step, what), "tolerance": one["tolerance"],
-                                 "max": one["max"] if not one["nonfinite"] else None})
+                    rows.append({**files.look(step, what), "tolerance": values["tolerance"],
+                                 "max": values["max"] if not values["nonfinite"] else None})
         if rows:
             panels.append({"title": title, "rows": rows})
     e = need(source)[0]
@@ -33,7 +36,7 @@ def error(files):
                      f"({gpu_text(files)})", "panels": panels}
 
 
-def draw_error(plt, data):
+def draw_error(plt: Pyplot, data: Data) -> Drawing:
     figure, pairs = plots(plt, data, (
         11, 1.4 + 0.24 * max(len(panel["rows"]) for panel in data["panels"])))
     for axis, panel in pairs:
@@ -50,17 +53,17 @@ def draw_error(plt, data):
     return figure
 
 
-def line_to_mark(axis, row, y, x, end):
+def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
     axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
     axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
-def quantised(files):
+def quantised(files: Files) -> list[tuple[str, list[float]]]:
     """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
     I/O type, then of each row of the step with settings. All have to be counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
-    def errors_of(step, settings):
+    def errors_of(step: StepKey, settings: Record | None) -> Iterator[float]:
         for _, d, kind in about["inputs"]:
             (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
                 course.LOADED[kind][0], "load")
@@ -71,16 +74,17 @@ def quantised(files):
         (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
 
 
-def fp8_error(files):
-    rows, look = quantised(files), files.look(course.QUANTISED["step"])
+def fp8_error(files: Files) -> Data:
+    about = course.QUANTISED
+    rows, look = quantised(files), files.look(about["step"])
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
                 {**look, "label": text.replace("`", ""), "rms": errors[i]}
                 for text, errors in rows]}
-                for i, (title, *_) in enumerate(course.QUANTISED["inputs"])]}
+                for i, (title, *_) in enumerate(about["inputs"])]}
 
 
-def draw_fp8_error(plt, data):
+def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(plt, data, (2.4 + 2.6 * len(panels),
                                       1.5 + 0.24 * len(panels[0]["rows"])), sharey=True)
@@ -96,10 +100,10 @@ def draw_fp8_error(plt, data):
     return figure
 
 
-def fp8_error_table(files):
+def fp8_error_table(files: Files) -> list[str]:
     """A line a choice of settings: the root mean square error of O at each input."""
-    rows = quantised(files)
-    titles = [title for title, *_ in course.QUANTISED["inputs"]]
+    about = course.QUANTISED
+    rows, titles = quantised(files), [title for title, *_ in about["inputs"]]
     lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
                                      for text, errors in rows], range(1, 1 + len(titles)))
     plain, best = rows[1][1], dict(rows)["all of these"]
@@ -111,24 +115,25 @@ def fp8_error_table(files):
         + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
 
 
-def fp8_times_table(files):
+def fp8_times_table(files: Files) -> list[str]:
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
-    cells, rates = {}, {}
+    cells: dict[Shape, str] = {}
+    rates: dict[Shape, float] = {}
     for e in files.gpu.paper():
-        alone = [k["time_ms"] for k in e.kernels if k["name"] == "attention"]
+        alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
         if e.step == step and alone and alone[0]:
-            at = e.seqlen, e.head_dim, e.causal
-            rates[at] = flops(e.record) / alone[0] * 1e-9
-            cells[at] = f"{rate_text(rates[at])} · {rate_text(e.tflops)}"
+            shape = e.seqlen, e.head_dim, e.causal
+            rates[shape] = flops(e.record) / alone[0] * 1e-9
+            cells[shape] = f"{rate_text(rates[shape])} · {rate_text(e.tflops)}"
     matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
-    def theirs(n, *point):
+    def theirs(n: int, *point: int) -> str:
         known = dict(zip(released["lengths"], released["tflops"].get(point, [])))
         return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
 
-    shares = {at: f"{rate / matmul:.2f} · {theirs(*at)}" for at, rate in rates.items()}
+    shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [*over_lengths(need(cells)), "", (
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
         f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),

@@ -4,21 +4,34 @@ A figure's first function is of the files and returns plain data, or raises Miss
 draws the data with matplotlib. A table's returns lines.
 """
 
-import collections
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 from functools import partial
+from typing import Any, Callable, List, NamedTuple
 
 from ladder.base import course
 from ladder.show import claims, errors, memory, pipeline, rates, tables, two_gpus
-from ladder.show.measured import Missing
+from ladder.show.measured import Files, Missing
+from ladder.show.names import Data
+from ladder.show.style import Drawing, Pyplot
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
 BOTH = f"{PAPER}, and {SIM}"
-Figure = collections.namedtuple("Figure", "name data draw command caption")
+
+
+class Figure(NamedTuple):
+    name: str
+    data: Callable[[Files], Data]
+    draw: Callable[[Pyplot, Data], Drawing]
+    command: str  # that measures it
+    caption: str
+
+
 FIGURES = {figure.name: figure for figure in (
     Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
            "How much each step brings, on a logarithmic scale."),
@@ -55,18 +68,18 @@ FIGURES = {figure.name: figure for figure in (
 )}
 
 
-def figure_data(files):
-    """{name: data}, None where it is not measured."""
-    found = dict.fromkeys(FIGURES)
+def figure_data(files: Files) -> dict[str, Data | None]:
+    """What each figure shows, by its name; None where that is not measured."""
+    data_of: dict[str, Data | None] = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
         with contextlib.suppress(Missing):
             # Six digits: what a figure can show, and the same on every machine.
-            found[name] = json.loads(json.dumps(figure.data(files)),
-                                     parse_float=lambda text: float(f"{float(text):.6g}"))
-    return found
+            data_of[name] = json.loads(json.dumps(figure.data(files)),
+                                       parse_float=lambda text: float(f"{float(text):.6g}"))
+    return data_of
 
 
-def digest(name, data):
+def digest(name: str, data: Data) -> str:
     text = json.dumps([name, data], sort_keys=True)
     return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -74,9 +87,9 @@ def digest(name, data):
 # ---- tables ----
 
 
-def figure_list(files):
-    """Those that can be drawn, each with a line."""
-    lines = []
+def figure_list(files: Files) -> list[str]:
+    """The figures that can be drawn, each with its caption."""
+    lines: list[str] = []
     for name, data in figure_data(files).items():
         caption = FIGURES[name].caption
         if data:
@@ -85,24 +98,33 @@ def figure_list(files):
     return lines[:-1]
 
 
-# How each is made, of the files, and what measures it.
+class Table(NamedTuple):
+    lines: Callable[[Files], List[str]]
+    command: str  # that measures it
+
+
 TABLES = {
-    "ladder": (partial(tables.ladder_table, short=True), SIM), "peers": (tables.peers_table, PAPER),
-    "claims": (claims.claims_table, ""), "figures": (figure_list, ""),
-    "steps": (tables.ladder_table, SIM),
-    "visits": (tables.visits_tables, SIM), "shared_roof": (memory.shared_roof_table, SIM),
-    "plans": (tables.plans_table, SIM),
-    "profile": (tables.profile_table, "scripts/figures profile"),
-    "decode": (rates.decode_table, DECODE),
-    "fp8_error": (errors.fp8_error_table, SIM), "fp8_times": (errors.fp8_times_table, PAPER),
-    **{name: (partial(make, **about), PAPER) for make, every in (
-        (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
-        (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)) for name, about in every.items()}}
+    "ladder": Table(partial(tables.ladder_table, short=True), SIM),
+    "peers": Table(tables.peers_table, PAPER),
+    "claims": Table(claims.claims_table, ""), "figures": Table(figure_list, ""),
+    "steps": Table(tables.ladder_table, SIM),
+    "visits": Table(tables.visits_tables, SIM),
+    "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
+    "profile": Table(tables.profile_table, "scripts/figures profile"),
+    "decode": Table(rates.decode_table, DECODE),
+    "fp8_error": Table(errors.fp8_error_table, SIM),
+    "fp8_times": Table(errors.fp8_times_table, PAPER),
+}
+# One of each table of course.py, whose fields are the arguments.
+MADE_OF: list[tuple[Callable[..., List[str]], dict[str, Any]]] = [
+    (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
+    (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)]
+TABLES.update((name, Table(partial(make, **arguments), PAPER))
+              for make, of_course in MADE_OF for name, arguments in of_course.items())
 
 
-def table(files, name):
-    make, command = TABLES[name]
+def table(files: Files, name: str) -> str:
     try:
-        return "\n".join(make(files))
+        return "\n".join(TABLES[name].lines(files))
     except Missing:
-        return f"*Not measured yet: `{command}` does it.*"
+        return f"*Not measured yet: `{TABLES[name].command}` does it.*"

@@ -1,18 +1,22 @@
 """Bytes: HBM traffic, what tiles make of it, shared memory."""
 
+from __future__ import annotations
+
 import itertools
+from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.show.measured import need, of_the_paper, series
-from ladder.show.names import HEADS, gpu_text, library, markdown, number
-from ladder.show.style import (FAINT, INK, PEER_LINES, byte_tick, draw_lines, plots, roof, spread,
-                               two_marks)
+from ladder.show.measured import Files, need, of_the_paper, series
+from ladder.show.names import (HEADS, Contender, Data, StepKey, gpu_text, library, markdown,
+                               number)
+from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
+                               plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
 
 
-def traffic(files):
-    """Of each rung's default, by head size in rows and by kind in columns."""
+def traffic(files: Files) -> Data:
+    """Bytes a head that each rung's default moves; a row a head size, a column a kind of count."""
     panels = []
     for d in HEADS:
         for kind, title, measured in (
@@ -26,33 +30,33 @@ def traffic(files):
                            if e.device == "sim" or of_the_paper(e.record)]
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
-                           **series({e.seqlen: e.bytes_a_head[kind] for e in of})}
-                          for step, of in files.steps_of(entries, way)
+                           **series({e.seqlen: e.bytes_a_head[kind] for e in its_entries})}
+                          for step, its_entries in files.steps_of(entries, way)
                           if files.gpu.is_default(step)]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
     return {"title": "HBM traffic of a head against N", "panels": panels}
 
 
-def draw_traffic(plt, data):
+def draw_traffic(plt: Pyplot, data: Data) -> Drawing:
     figure, pairs = plots(plt, data, (12.9, 8.4), columns=3, sharey=True)
-    every = [y for _, panel in pairs for line in panel["lines"] for y in line["y"] if y > 0]
+    amounts = [y for _, panel in pairs for line in panel["lines"] for y in line["y"] if y > 0]
     for axis, panel in pairs:
         axis.set_visible(bool(panel["lines"]))
         if panel["lines"]:
-            axis.set(yscale="log", ylim=(min(every) / 4, max(every) * 2))
+            axis.set(yscale="log", ylim=(min(amounts) / 4, max(amounts) * 2))
             axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
             first, last = axis.get_xticks()[[0, -1]]
             for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
-                ends = [min(every) * 0.4 * (n / first) ** power for n in (first, last)]
+                ends = [min(amounts) * 0.4 * (n / first) ** power for n in (first, last)]
                 axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
                 axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
                           va="bottom")
     return figure
 
 
-def block_size(files):
+def block_size(files: Files) -> Data:
     panels = []
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
@@ -61,11 +65,11 @@ def block_size(files):
              lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
         lines = []
         for step, d in itertools.product(steps, HEADS):
-            of = [e for e in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
-                                           causal=False) if e.tiled]
-            line = series({e.block_kv: value(e) for e in of})
+            tiled = [e for e in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
+                                              causal=False) if e.tiled]
+            line = series({e.record["block_kv"]: value(e) for e in tiled})
             if line["x"]:
-                n = of[0].seqlen
+                n = tiled[0].seqlen
                 lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
@@ -73,7 +77,7 @@ def block_size(files):
             "panels": need(panels)}
 
 
-def draw_block_size(plt, data):
+def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
     figure, pairs = plots(plt, data, (1.5 + 4.8 * len(data["panels"]), 4.4))
     for axis, panel in pairs:
         axis.set(ylim=(0, max(y for line in panel["lines"] for y in line["y"]) * 1.12),
@@ -86,51 +90,62 @@ def draw_block_size(plt, data):
 
 # ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
 
-# Of one SM, per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
+# An SM reads or writes per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
 SHARED_BYTES = 128
 COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 
-def iterations(files):
-    """[(rung, step), what an iteration, one tile of Q against one of K, does to shared memory]
-    of all that course.py names and the sim has counted. A kernel does a·N² + b·N + c: b
-    once for a tile, c once for a block that stays. At 4N, less three times that at 2N, and twice
-    that at N: 6a·N²."""
-    found = []
+class Iteration(NamedTuple):
+    """What one tile of Q against one of K does to shared memory."""
+
+    step: StepKey
+    d: int
+    tile: tuple[int, int]
+    cycles: int  # of its products
+    operands: int  # bytes that products read
+    accessed: int  # all bytes
+
+    def share(self, amount: int) -> float:
+        """The time that shared memory takes for so many bytes, over that of the products."""
+        return amount / SHARED_BYTES / self.cycles
+
+
+def iterations(files: Files) -> list[Iteration]:
+    """Of each kernel that course.py names and the sim has counted. A kernel's count is
+    a·N² + b·N + c: a from iterations, b from tiles, c from blocks that stay. The count at 4N, minus
+    three times that at 2N, plus twice that at N is 6a·N²."""
+    counted = []
     for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
         records = [entry.record for n in COUNTED for entry in files.sim.plain(
             "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)]
         counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
         if len(counts) == len(COUNTED):
             tile = records[0]["block_q"], records[0]["block_kv"]
-            flops, operands, *every = (
+            flops, operands, *accesses = (
                 (counts[2][name] - 3 * counts[1][name] + 2 * counts[0][name])
                 * tile[0] * tile[1] // (6 * COUNTED[0] ** 2)
                 for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
                              "sram_write_bytes"))
-            cycles, every = flops // MATMUL_FLOPS, sum(every)
-            found.append(((rung, step), {
-                "d": d, "tile": tile, "cycles": cycles, "operands": operands, "every": every,
-                "of_operands": operands / SHARED_BYTES / cycles,
-                "of_every": every / SHARED_BYTES / cycles}))
-    return need(found)
+            counted.append(Iteration((rung, step), d, tile, flops // MATMUL_FLOPS, operands,
+                                     sum(accesses)))
+    return need(counted)
 
 
-def shared_roof(files):
+def shared_roof(files: Files) -> Data:
     """Points: where a step stands by what its products read and by all bytes, and its share of the
     measured matmul rate."""
     roofs, panels = files.gpu.roofs(), []
 
-    def at_the_end(one, d):
+    def at_the_end(contender: Contender, d: int) -> Data:
         """The rate at the largest N that was measured, and its share."""
-        rates = files.gpu.rates_by_n("bwd", one, d, False)
-        n = max(rates, default=None)
-        return rates and {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n]}
+        rates = files.gpu.rates_by_n("bwd", contender, d, False)
+        rate = rates[max(rates)] if rates else 0
+        return {"y": rate / roofs["matmul_tflops"], "tflops": rate} if rates else {}
 
     for d in HEADS:
-        points = [{**files.look(step), "operands": 1 / one["of_operands"],
-                   "every": 1 / one["of_every"], **rate} for step, one in iterations(files)
-                  if one["d"] == d and (rate := at_the_end(step, d))]
+        points = [{**files.look(it.step), "operands": 1 / it.share(it.operands),
+                   "every": 1 / it.share(it.accessed), **rate} for it in iterations(files)
+                  if it.d == d and (rate := at_the_end(it.step, d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
@@ -139,7 +154,7 @@ def shared_roof(files):
             "panels": panels}
 
 
-def draw_shared_roof(plt, data):
+def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
@@ -169,11 +184,11 @@ def draw_shared_roof(plt, data):
     return figure
 
 
-def shared_roof_table(files):
+def shared_roof_table(files: Files) -> list[str]:
     """A line a step and head size: bytes of shared memory against the products' time."""
-    rows = [[f"{number(step[0])} `{step[1]}`", str(one["d"]), "{} × {}".format(*one["tile"]),
-             f"{one['cycles']:,}", f"{one['operands']:,}", f"{one['of_operands']:.2f}",
-             f"{one['every']:,}", f"{one['of_every']:.2f}"] for step, one in iterations(files)]
+    rows = [[f"{number(it.step[0])} `{it.step[1]}`", str(it.d), "{} × {}".format(*it.tile),
+             f"{it.cycles:,}", f"{it.operands:,}", f"{it.share(it.operands):.2f}",
+             f"{it.accessed:,}", f"{it.share(it.accessed):.2f}"] for it in iterations(files)]
     lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
                       "all bytes", "cycles of it"], rows, range(1, 8))
     return [*lines, "", (

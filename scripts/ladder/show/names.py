@@ -1,8 +1,19 @@
 """What steps, points and amounts are called in figures and tables, and parts of tables."""
 
+from __future__ import annotations
+
 from statistics import median
+from typing import TYPE_CHECKING, Any, Container, Dict, Mapping, Sequence, Tuple, Union
 
 from ladder.base.text import NO_VALUE, bytes_text
+
+if TYPE_CHECKING:
+    from ladder.show.measured import Files
+
+Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
+StepKey = Tuple[str, str]        # a step's rung and its name
+Contender = Union[StepKey, str]  # a step, or a backend of PyTorch
+Shape = Tuple[int, int, bool]    # N, d, causal
 
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
@@ -12,65 +23,67 @@ HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
 
-def number(rung):
+def number(rung: str) -> str:
     """"05" of 05_flash_v2."""
     return rung.partition("_")[0]
 
 
-def label(step, files=None):
-    """"05 mma"; a rung of one step is its name alone."""
+def label(step: StepKey, files: Files | None = None) -> str:
+    """"05 mma"; of a rung with one step the rung's name alone."""
     rung, name = step
     alone = files and len(files.ladder.of(rung)) == 1
     return rung.replace("_", " ") if alone else f"{number(rung)} {name}"
 
 
-def library(backend):
+def library(backend: str) -> str:
     """"cuDNN" of cudnn, which is used through PyTorch."""
     return PEER_NAMES[backend].partition(", ")[2]
 
 
-def point_text(d, causal):
+def point_text(d: int, causal: bool) -> str:
     return f"d = {d}{', causal' if causal else ''}"
 
 
-def where(at):
-    n, *point = at
-    return f"N = {length_text(n)}, {point_text(*point)}"
+def where(shape: Shape) -> str:
+    n, d, causal = shape
+    return f"N = {length_text(n)}, {point_text(d, causal)}"
 
 
-def length_text(n, _=None):
+def length_text(n: float, _: Any = None) -> str:
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 
 
-def gpu_text(files):
+def gpu_text(files: Files) -> str:
     return f"{files.gpu.name}, {files.gpu.dtype}"
 
 
-def whole_bytes(count):
+def whole_bytes(count: float | None) -> str:
     return bytes_text(None if count is None else round(count))
 
 
 # ---- tables ----
 
 
-def markdown(header, rows, right=()):
-    """A table; the columns numbered in `right` are figures."""
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
+             right: Container[int] = ()) -> list[str]:
+    """The lines of a table; the columns numbered in `right` hold figures."""
     lines = ["| " + " | ".join(header) + " |",
              "|" + "|".join("--:" if i in right else "---" for i in range(len(header))) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def over_lengths(cells):
-    """A line for each head size and mask, a column for each N, of {(N, d, causal): text}."""
-    lengths, points = sorted({n for n, *_ in cells}), sorted({at[1:] for at in cells})
+def over_lengths(cells: Mapping[Shape, str]) -> list[str]:
+    """A line for each head size and mask, a column for each N."""
+    lengths, points = sorted({n for n, *_ in cells}), sorted({shape[1:] for shape in cells})
     return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
         [point_text(*point), *(cells.get((n, *point), NO_VALUE) for n in lengths)]
         for point in points], range(1, 1 + len(lengths)))
 
 
-def at_the_machine(files):
+def at_the_machine(files: Files) -> str:
+    """The GPU that was measured, its driver, CUDA, clock and the last date."""
     newest = max(files.gpu.runs, key=lambda r: r["date"])
     clock = [r["sm_mhz"] for r in files.gpu.runs if r["sm_mhz"]]
     return ", ".join(filter(None, (
         files.gpu.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
-        clock and f"SM clock {median(clock):.0f} MHz in the median", newest["date"])))
+        f"SM clock {median(clock):.0f} MHz in the median" if clock else "", newest["date"])))

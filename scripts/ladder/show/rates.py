@@ -1,23 +1,26 @@
 """What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
 
+from __future__ import annotations
+
 import math
 from statistics import geometric_mean
+from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.records import flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
-from ladder.show.measured import need, series
-from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, at_the_machine, gpu_text, label,
-                               length_text, library, markdown, number, point_text)
-from ladder.show.style import (FAINT, INK, byte_tick, draw_lines, plots, roof, row_axis, spread,
-                               two_marks)
+from ladder.show.measured import Files, need, series
+from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, at_the_machine,
+                               gpu_text, label, length_text, library, markdown, number, point_text)
+from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
+                               row_axis, spread, two_marks)
 
 
-def speedup(files):
+def speedup(files: Files) -> Data:
     panels = []
     for way in ("fwd", "bwd"):
         for d in HEADS:
-            timed = {step: of[0] for step, of in files.steps_of(
+            timed = {step: entry for step, (entry, *_) in files.steps_of(
                 files.gpu.paper(way, seqlen=course.LADDER_LENGTH, head_dim=d, causal=False))}
             base = files.base() if way == "fwd" else next(iter(timed), None)
             if base not in timed:
@@ -35,7 +38,7 @@ def speedup(files):
                      f"{gpu_text(files)})", "panels": need(panels)}
 
 
-def draw_speedup(plt, data):
+def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
             for i in range(0, len(panels), 2)]
@@ -62,7 +65,7 @@ def draw_speedup(plt, data):
     return figure
 
 
-def tflops(files, direction):
+def tflops(files: Files, direction: str) -> Data:
     """Forward what stands for each rung, backward all steps but asides."""
     panels, way = [], "fwd" if direction == "fwd" else "bwd"
     for d, causal in POINTS:
@@ -70,11 +73,11 @@ def tflops(files, direction):
             files.gpu.paper(way, head_dim=d, causal=causal), way)
             if (files.stands_for_its_rung(step) if way == "fwd" else
                 not files.about[step].by_name_only)]
-        looks = {step: {**files.look(step), "dashed": not files.gpu.is_default(step)}
-                 for step in steps}
+        looks: dict[Contender, Data] = {
+            step: {**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps}
         looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
-        lines = [{**look, **series(files.gpu.rates_by_n(direction, one, d, causal))}
-                 for one, look in looks.items()]
+        lines = [{**look, **series(files.gpu.rates_by_n(direction, contender, d, causal))}
+                 for contender, look in looks.items()]
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
@@ -82,7 +85,7 @@ def tflops(files, direction):
                      f"{gpu_text(files)}", "panels": need(panels)}
 
 
-def draw_tflops(plt, data):
+def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(plt, data, (11.5, 1 + 3.9 * -(-len(panels) // 2)), columns=2, sharey=True)
     rates = [y for panel in panels for line in panel["lines"] for y in line["y"]]
@@ -98,7 +101,7 @@ def draw_tflops(plt, data):
     return figure
 
 
-def roofline(files):
+def roofline(files: Files) -> Data:
     """Each rung, and decoding at its intensity H/Hk: of each the largest cache."""
     roofs, n, panels = files.gpu.roofs(), 4096, []
     for d in HEADS:
@@ -109,7 +112,7 @@ def roofline(files):
                 if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
                     r, dram = entry.record, total(entry.record, "dram")
                     points.append({**files.look(step, " bwd" if way == "bwd" else ""),
-                                   "y": r["tflops"], "requested": flops(r) / requested(r),
+                                   "y": r["tflops"], "requested": flops(r) / need(requested(r)),
                                    "dram": flops(r) / dram if dram else None})
         if points:
             largest = {e.heads // e.kv_heads: e for e in sorted(
@@ -124,7 +127,7 @@ def roofline(files):
             "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
 
 
-def draw_roofline(plt, data):
+def draw_roofline(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 5.4 * len(panels), 5.2),
@@ -158,41 +161,61 @@ def draw_roofline(plt, data):
 # ---- decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy ----
 
 CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
-CACHE = ("batch", "heads", "kv_heads", "seqlen_kv", "head_dim")
 BESIDE_DECODING = ("cudnn", "flash")
 
 
-def caches(files):
-    """[{batch, heads, …, shared: how many heads share one of K and V, bytes, copy: its rate, times:
-    {peer or "ours": ms}, share: the same of the copy's rate}], as they were measured."""
-    found = []
+class Cache(NamedTuple):
+    """How a cache of K and V was read, and its sizes as a record has them."""
+
+    copy: float  # bytes/s of a device copy
+    times: dict[str, float]  # peer or "ours" → ms
+    batch: int
+    heads: int
+    kv_heads: int
+    seqlen_kv: int
+    head_dim: int
+
+    def shared(self) -> int:
+        """How many heads share one of K and V."""
+        return self.heads // self.kv_heads
+
+    def bytes(self) -> int:
+        return 4 * self.batch * self.kv_heads * self.seqlen_kv * self.head_dim
+
+    def share(self, name: str) -> float:
+        """The rate at which it was read, over the copy's."""
+        return self.bytes() / self.times[name] * 1e3 / self.copy
+
+
+SIZES = Cache._fields[2:]
+
+
+def caches(files: Files) -> list[Cache]:
+    """All that were measured with peers beside them, as they were measured."""
+    measured = []
     for entry in files.gpu.decoding():
-        batch, heads, kv_heads, keys, d = at = tuple(entry.record[name] for name in CACHE)
+        sizes = [entry.record[name] for name in SIZES]
         peers = [r for r in files.gpu.peers
-                 if r["seqlen"] == 1 and at == tuple(r.get(name) for name in CACHE)]
-        if not set(BESIDE_DECODING) <= {r["step"] for r in peers}:
-            continue
-        size, copy = 4 * batch * kv_heads * keys * d, peers[0]["copy_bytes_per_s"]
-        times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
-        found.append({**dict(zip(CACHE, at)), "shared": heads // kv_heads, "bytes": size,
-                      "copy": copy, "times": times,
-                      "share": {name: size / ms * 1e3 / copy for name, ms in times.items()}})
-    return need(found)
+                 if r["seqlen"] == 1 and sizes == [r.get(name) for name in SIZES]]
+        if set(BESIDE_DECODING) <= {r["step"] for r in peers}:
+            times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
+            measured.append(Cache(peers[0]["copy_bytes_per_s"], times, *sizes))
+    return need(measured)
 
 
-def decode(files):
-    lines = {}
-    for one in sorted(caches(files), key=lambda one: one["bytes"]):
-        name = f"batch {one['batch']}, H/Hk = {one['shared']}"
+def decode(files: Files) -> Data:
+    lines: dict[str, dict[str, list[float]]] = {}
+    for cache in sorted(caches(files), key=Cache.bytes):
+        name = f"batch {cache.batch}, H/Hk = {cache.shared()}"
         line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
-        line["bytes"].append(one["bytes"])
+        line["bytes"].append(cache.bytes())
         for who in ("ours", "cudnn"):
-            line[who].append(one["share"][who])
+            line[who].append(cache.share(who))
     return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
             "panels": [dict(sorted(lines.items()))]}
 
 
-def draw_decode(plt, data):
+def draw_decode(plt: Pyplot, data: Data) -> Drawing:
     figure, [(axis, lines)] = plots(
         plt, data, (8.5, 4.6),
         "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
@@ -210,42 +233,44 @@ def draw_decode(plt, data):
     return figure
 
 
-def decode_table(files):
+def decode_table(files: Files) -> list[str]:
     """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
-    found = caches(files)
-    rows, ratios = {}, {peer: [] for peer in BESIDE_DECODING}
-    for one in found:
-        cache = (f"{one['batch']}, {one['heads']} / {one['kv_heads']}, "
-                 f"{length_text(one['seqlen_kv'])}")
-        ours = one["times"]["ours"]
-        cells = [f"{three_digits(1e3 * ours)} ({one['share']['ours']:.2f})"]
+    measured = caches(files)
+    rows: dict[str, dict[int, list[str]]] = {}
+    ratios: dict[str, list[tuple[float, str]]] = {peer: [] for peer in BESIDE_DECODING}
+    for cache in measured:
+        name = f"{cache.batch}, {cache.heads} / {cache.kv_heads}, {length_text(cache.seqlen_kv)}"
+        ours = cache.times["ours"]
+        cells = [f"{three_digits(1e3 * ours)} ({cache.share('ours'):.2f})"]
         for peer in BESIDE_DECODING:
-            ratio = one["times"][peer] / ours
+            ratio = cache.times[peer] / ours
             cells.append(f"{ratio:.2f}")
-            ratios[peer].append((ratio, f"{cache}, d = {one['head_dim']}"))
-        rows.setdefault(cache, {})[one["head_dim"]] = cells
-    heads = sorted({one["head_dim"] for one in found}, reverse=True)
+            ratios[peer].append((ratio, f"{name}, d = {cache.head_dim}"))
+        rows.setdefault(name, {})[cache.head_dim] = cells
+    heads = sorted({cache.head_dim for cache in measured}, reverse=True)
     lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
-        [[cache, *(text for d in heads for text in of.get(d, [NO_VALUE] * 3))]
-         for cache, of in rows.items()], range(1, 1 + 3 * len(heads)))
+        [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
+         for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
     step = files.gpu.decoding()[0].step[1]
     text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
-            f"{found[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            f"{measured[0].copy / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
             "each point in turn with ours:")
-    for peer, of in ratios.items():
-        worst, at = min(of)
-        text += (f" {library(peer)} geometric mean {geometric_mean(one[0] for one in of):.2f}, "
-                 f"worst {worst:.2f} ({at}), {sum(one[0] >= 1 for one in of)} of {len(of)} are 1 "
-                 "or more;")
+    for peer, its_ratios in ratios.items():
+        worst, name = min(its_ratios)
+        values = [ratio for ratio, _ in its_ratios]
+        text += (f" {library(peer)} geometric mean {geometric_mean(values):.2f}, worst "
+                 f"{worst:.2f} ({name}), {sum(ratio >= 1 for ratio in values)} of {len(values)} "
+                 "are 1 or more;")
     # GQA's effect: the same queries and keys with fewer heads of K and V.
-    shared = [f"{other['times']['ours'] / one['times']['ours']:.2f} (batch {one['batch']}, "
-              f"{length_text(one['seqlen_kv'])}, d = {one['head_dim']}, 1/{other['shared']} of the "
+    shared = [f"{fewer.times['ours'] / whole.times['ours']:.2f} (batch {whole.batch}, "
+              f"{length_text(whole.seqlen_kv)}, d = {whole.head_dim}, 1/{fewer.shared()} of the "
               "bytes)"
-              for one in found for other in found if one["shared"] == 1 < other["shared"] and all(
-                  one[name] == other[name] for name in CACHE if name != "kv_heads")]
+              for whole in measured for fewer in measured
+              if whole.shared() == 1 < fewer.shared()
+              and whole[2:] == fewer._replace(kv_heads=whole.kv_heads)[2:]]
     return [*lines, "", text[:-1] + ".", "", (
         "The time with heads that share K and V over the time without sharing: "
         f"{', '.join(shared)}."), "",

@@ -1,33 +1,42 @@
 """Colours, axes and labels that figures share."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
 import sys
+from typing import Any, Sequence
 
 from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
-from ladder.show.names import length_text
+from ladder.show.names import Data, length_text
+
+# Types of matplotlib, which is imported only to draw: pyplot, a figure, one of its axes.
+Pyplot = Any
+Drawing = Any
+Axis = Any
 
 # PyTorch's backends: colour and dashes.
-PEER_LINES = {"flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
-              "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
+PEER_LINES: dict[str, tuple[str, Any]] = {
+    "flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
+    "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
 
 
-def mixed(colour, share, other=0):
+def mixed(colour: str, share: float, other: int = 0) -> str:
     """A colour, "#0072b2", as a share of a mixture with black, or with white (255)."""
     return "#" + "".join(f"{round(other + share * (int(colour[i:i + 2], 16) - other)):02x}"
                          for i in (1, 3, 5))
 
 
-def ink(one):
-    """Its colour for words, which need more contrast than lines."""
-    return mixed(one["colour"] if "colour" in one else PEER_LINES[one["rung"]][0], 0.74)
+def ink(line: Data) -> str:
+    """The colour of words about a line or a point: they need more contrast than it does."""
+    return mixed(line["colour"] if "colour" in line else PEER_LINES[line["rung"]][0], 0.74)
 
 
-def pyplot():
+def pyplot() -> Pyplot:
     """Without matplotlib, goes on in the system's own Python if that one has it: another that comes
     first on PATH need not see the system's packages."""
     try:
@@ -58,7 +67,8 @@ def pyplot():
     return plt
 
 
-def plots(plt, data, size, note="", columns=None, **grid):
+def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", columns: int = 0,
+          **grid: Any) -> tuple[Drawing, list[tuple[Axis, Data]]]:
     """A figure of these panels, all in a row or in so many columns, with its title and a note at
     its foot, and [(axis, panel)]."""
     panels = data["panels"]
@@ -74,35 +84,39 @@ def plots(plt, data, size, note="", columns=None, **grid):
     return figure, list(zip(axes.flat, panels))
 
 
-def byte_tick(value, _=None):
+def byte_tick(value: float, _: Any = None) -> str:
     return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
 
 
-def row_axis(axis, rows):
-    """A row for each, from the top."""
+def row_axis(axis: Axis, rows: Sequence[Data]) -> None:
+    """Makes the axis one of rows from the top, each with its label."""
     axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
 
 
-def two_marks(axis, one, y, filled, hollow, size=8):
-    """Of a point with two places, either of which may be None, with a line between them."""
-    tint = one["colour"]
+def two_marks(axis: Axis, point: Data, y: float, filled: float | None, hollow: float | None,
+              size: float = 8) -> None:
+    """Draws a point that has two places, either of which may be None, with a line between them."""
+    tint = point["colour"]
     if filled is not None and hollow is not None:
         axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
-    for x, look in ((hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
-                    (filled, {"markersize": size, "zorder": 5})):
+    looks: list[tuple[float | None, Data]] = [
+        (hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
+        (filled, {"markersize": size, "zorder": 5})]
+    for x, look in looks:
         if x is not None:
-            axis.plot(x, y, marker=one["marker"], color=tint, ls="", **look)
+            axis.plot(x, y, marker=point["marker"], color=tint, ls="", **look)
 
 
-def roof(axis, x, y, top, text, at):
-    """The most that can be reached, and its name above its end."""
+def roof(axis: Axis, x: Sequence[float], y: Sequence[float], top: float, text: str,
+         text_at: tuple[float, float]) -> None:
+    """Draws the most that can be reached, and its name above its end."""
     axis.plot(x, y, color=INK, lw=1.4, zorder=2)
     axis.fill_between(x, y, top, color="#ececE6", zorder=0)
-    axis.text(*at, text, ha="right", fontsize=8)
+    axis.text(*text_at, text, ha="right", fontsize=8)
 
 
-def draw_lines(axis, lines, xlabel="N"):
+def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
     """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
     backend's of PyTorch, thin."""
     axis.set_xscale("log", base=2)
@@ -118,23 +132,23 @@ def draw_lines(axis, lines, xlabel="N"):
     spread(axis, [(line["x"][-1], line["y"][-1], line, line["label"]) for line in lines])
 
 
-def spread(axis, labels):
+def spread(axis: Axis, labels: Sequence[tuple[float, float, Data, str]]) -> None:
     """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
     point, text)]."""
     gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
-    for *end, one, text in labels:
-        at = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
-        places.append([min(max(at, 0), 1), text, one, end])
+    for *end, line, text in labels:
+        height = axis.transAxes.inverted().transform(axis.transData.transform(end))[1]
+        places.append([min(max(height, 0), 1), text, line, end])
     places.sort(key=lambda place: place[:2])
     for _ in range(500):
         for low, high in zip(places, places[1:]):
             apart = gap - (high[0] - low[0])
             if apart > 1e-9:
                 low[0], high[0] = low[0] - apart / 2, high[0] + apart / 2
-    for at, text, one, end in places:
-        axis.annotate(text, xy=end, xytext=(1.03, at), textcoords="axes fraction", fontsize=8,
-                      color=ink(one), va="center", annotation_clip=False,
-                      fontweight="bold" if "colour" in one else "normal",
-                      arrowprops={"arrowstyle": "-", "color": ink(one), "lw": 0.5, "alpha": 0.6,
+    for height, text, line, end in places:
+        axis.annotate(text, xy=end, xytext=(1.03, height), textcoords="axes fraction", fontsize=8,
+                      color=ink(line), va="center", annotation_clip=False,
+                      fontweight="bold" if "colour" in line else "normal",
+                      arrowprops={"arrowstyle": "-", "color": ink(line), "lw": 0.5, "alpha": 0.6,
                                   "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 4})

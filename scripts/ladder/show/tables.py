@@ -1,20 +1,25 @@
 """Tables of what no figure shows: the ladder, PyTorch beside it, a rung's steps in turn, a step
 beside others at every N, a kernel's cycles, and visits to each array."""
 
+from __future__ import annotations
+
 import collections
-import fractions
 import itertools
+from fractions import Fraction
 from statistics import geometric_mean
+from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
+from ladder.base.records import Record
 from ladder.base.text import NO_VALUE, rate_text, time_text
-from ladder.show.measured import Measured, need, of_the_paper
-from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, at_the_machine, length_text, library,
-                               markdown, number, over_lengths, point_text, where, whole_bytes)
+from ladder.show.measured import Files, Measured, need, of_the_paper
+from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
+                               at_the_machine, length_text, library, markdown, number,
+                               over_lengths, point_text, where, whole_bytes)
 from ladder.trace.replay import EXPS
 
 
-def ladder_table(files, short=False):
+def ladder_table(files: Files, short: bool = False) -> list[str]:
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `short`:
     each rung's last step that every GPU runs, and the forward pass's last on this one."""
     n, d = LADDER_LENGTH, 64
@@ -29,12 +34,12 @@ def ladder_table(files, short=False):
             if short and not (last or way == "fwd" and files.gpu.is_default(step)):
                 continue
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [of and of.bytes_a_head[kind] for of, kind in (
+            counts = [entry.bytes_a_head[kind] if entry else None for entry, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
-                time_text(gpu and gpu.time_ms), rate_text(gpu and gpu.tflops),
-                rate_text(other and other.tflops),
+                time_text(gpu.time_ms if gpu else None), rate_text(gpu.tflops if gpu else None),
+                rate_text(other.tflops if other else None),
                 rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
@@ -47,17 +52,17 @@ def ladder_table(files, short=False):
         f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
 
 
-def plans_table(files):
-    """By the shared memory that a block may have: the tile that a step takes by itself, and its
-    warps and stages where they are fewer than they might be."""
-    memories = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}
-    rows = []
+def plans_table(files: Files) -> list[str]:
+    """The tile that a step chooses by itself, by the shared memory that a block may have; and its
+    warps and stages where these are fewer than with the most memory."""
+    architectures = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}  # by KiB
+    rows: list[list[str]] = []
     for (rung, name), step in files.sim.steps.items():
         plans = {(kib, d): rest for kib, d, *rest in step.plans}
-        lines = {}
+        lines: dict[tuple[str, ...], list[str]] = {}  # cells → the head sizes that have them
         for d in (32, 64, 128, 256) if not step.exact_architecture else ():
             cells = []
-            for kib in memories:
+            for kib in architectures:
                 q, kv, warps, stages = plans.get((kib, d), [0] * 4)
                 most = plans.get((227, d), [0] * 4)
                 cells.append(f"{q} × {kv}" * bool(q)
@@ -68,10 +73,11 @@ def plans_table(files):
         rows += [[f"{number(rung)} `{name}`", ", ".join(sizes), *cells]
                  for cells, sizes in lines.items() if any(cells)]
     need(rows)
-    return markdown(["step", "d", *(f"{kib} KB ({of})" for kib, of in memories.items())], rows)
+    return markdown(["step", "d", *(f"{kib} KB ({names})" for kib, names in architectures.items())],
+                    rows)
 
 
-def peers_table(files):
+def peers_table(files: Files) -> list[str]:
     """The defaults of the rungs that are compared with PyTorch's attention."""
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
@@ -79,20 +85,20 @@ def peers_table(files):
     lengths = sorted({r["seqlen"] for r in need(gpu.peers) if of_the_paper(r)})
     rows = []
     for (way, step), (d, causal) in itertools.product(ours.items(), POINTS):
-        rates = [gpu.rates(way, one) for one in (step, *PEERS[:2])]
-        rows.append([WAYS[way], str(d), "yes" if causal else "no", *(
-            " / ".join(rate_text(of.get((n, d, causal))) for of in rates) for n in lengths)])
+        rates = [gpu.rates(way, step), *(gpu.rates(way, backend) for backend in PEERS[:2])]
+        rows.append([WAYS[way], str(d), "yes" if causal else "no", *(" / ".join(
+            rate_text(rate_at.get((n, d, causal))) for rate_at in rates) for n in lengths)])
     names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
     apart = [library(backend) for backend in ("flash", "cudnn")
              if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
     summary = []
     for way, backend in itertools.product(ours, PEERS):
-        ratios = gpu.ratios(way, ours[way], backend)
-        if ratios:
-            ends = (end(ratios, key=ratios.get) for end in (min, max))
-            summary.append([WAYS[way], library(backend), f"{geometric_mean(ratios.values()):.2f}",
-                            *(f"{ratios[at]:.2f} ({where(at)})" for at in ends),
-                            str(len(ratios))])
+        ratio_at = gpu.ratios(way, ours[way], backend)
+        if ratio_at:
+            ends = (end(ratio_at, key=ratio_at.__getitem__) for end in (min, max))
+            summary.append([WAYS[way], library(backend), f"{geometric_mean(ratio_at.values()):.2f}",
+                            *(f"{ratio_at[shape]:.2f} ({where(shape)})" for shape in ends),
+                            str(len(ratio_at))])
     return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
             f"{gpu.peers[0]['version']}, alternating in one run"
             f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
@@ -104,25 +110,27 @@ def peers_table(files):
                       (2, 5))]
 
 
-def name_of(one):
-    """Of what stands beside a step: a peer's name, or another step (rung, its name)."""
-    return library(one) if isinstance(one, str) else f"`{one[1]}`"
+def name_of(contender: Contender) -> str:
+    return library(contender) if isinstance(contender, str) else f"`{contender[1]}`"
 
 
-def steps_table(files, rung, first, way, peers):
+def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[str]) -> list[str]:
     """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
     before."""
     n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
     if (rung, first) in steps:
         steps = steps[steps.index((rung, first)):]
-    rows, before = [], {}
-    for one in [*steps, *peers]:
-        rates = {point: files.gpu.rates(way, one).get((n, *point)) for point in POINTS}
+    rows: list[list[str]] = []
+    before: dict[tuple[int, bool], float] = {}
+    contenders: list[Contender] = [*steps, *peers]
+    for contender in contenders:
+        rates = {(d, causal): files.gpu.rates(way, contender).get((n, d, causal))
+                 for d, causal in POINTS}
         cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
-                                    if rate and point in before and one in steps else "")
+                                    if rate and point in before and contender in steps else "")
                  for point, rate in rates.items()]
         before |= {point: rate for point, rate in rates.items() if rate}
-        rows.append([name_of(one), *cells])
+        rows.append([name_of(contender), *cells])
     need(any(set(row[1:]) != {NO_VALUE} for row in rows[:len(steps)]))
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
     return [*lines, "", (
@@ -131,23 +139,24 @@ def steps_table(files, rung, first, way, peers):
         "to 5%.")]
 
 
-def ratios_table(files, step, way, over, dtype=None):
+def ratios_table(files: Files, step: StepKey, way: str, over: Sequence[Contender],
+                 dtype: str | None = None) -> list[str]:
     """A step over what stands beside it, at every N; above 1 the step is faster."""
     gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
     ratios = {rival: gpu.ratios(way, step, rival) for rival in over}
-    lines = over_lengths({at: " · ".join(
-        f"{ratio_at[at]:.2f}" if at in ratio_at else NO_VALUE for ratio_at in ratios.values())
-        for at in need(set().union(*ratios.values()))})
+    lines = over_lengths({shape: " · ".join(
+        f"{ratio_at[shape]:.2f}" if shape in ratio_at else NO_VALUE
+        for ratio_at in ratios.values()) for shape in need(set().union(*ratios.values()))})
     passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
     text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
             f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
     for rival, ratio_at in ratios.items():
         if isinstance(rival, str) and ratio_at:
-            n, *point = worst = min(ratio_at, key=ratio_at.get)
+            n, d, causal = worst = min(ratio_at, key=ratio_at.__getitem__)
             turn = "each point in turn" if gpu.in_turn(way, rival, step) else "in another run"
             text += (f" Against {name_of(rival)}, {turn}: geometric mean "
                      f"{geometric_mean(ratio_at.values()):.3f} of {len(ratio_at)} points, worst "
-                     f"{ratio_at[worst]:.3f} ({point_text(*point)}, N = {length_text(n)}), "
+                     f"{ratio_at[worst]:.3f} ({point_text(d, causal)}, N = {length_text(n)}), "
                      f"{sum(ratio >= 1 for ratio in ratio_at.values())} are 1 or more.")
     return [*lines, "", text]
 
@@ -157,28 +166,28 @@ def ratios_table(files, step, way, over, dtype=None):
 WARP = 32
 
 
-def profile_table(files):
+def profile_table(files: Files) -> list[str]:
     rows = []
-    for one in need(files.profile):
-        cycles, tile = one["cycles"], NO_VALUE
-        if one["block_q"]:  # of an SM; how many there are is what the sum is over the average
-            tiles = (one["batch"] * one["heads"] * -(-one["seqlen"] // one["block_q"])
-                     * -(-one["seqlen_kv"] // one["block_kv"]))
-            tile = f"{one['cycles_of_all'] / tiles:,.0f}"
-        special = one["instructions_special"] * WARP / EXPS / one["cycles_of_all"]
-        rows.append([f"{number(one['rung'])} `{one['step']}` · `{one['kernel']}`",
-                     str(one["head_dim"]), f"{cycles:,.0f}", tile, f"{one['products_busy']:.0f}%",
-                     f"{one['shared'] / cycles:.0%}", f"{special:.0%}",
-                     f"{cycles / one['time_ms'] * 1e-6:.2f}" if one["time_ms"] else NO_VALUE])
+    for r in need(files.profile):
+        cycles, tile = r["cycles"], NO_VALUE
+        if r["block_q"]:  # of an SM; how many there are is what the sum is over the average
+            tiles = (r["batch"] * r["heads"] * -(-r["seqlen"] // r["block_q"])
+                     * -(-r["seqlen_kv"] // r["block_kv"]))
+            tile = f"{r['cycles_of_all'] / tiles:,.0f}"
+        special = r["instructions_special"] * WARP / EXPS / r["cycles_of_all"]
+        rows.append([f"{number(r['rung'])} `{r['step']}` · `{r['kernel']}`", str(r["head_dim"]),
+                     f"{cycles:,.0f}", tile, f"{r['products_busy']:.0f}%",
+                     f"{r['shared'] / cycles:.0%}", f"{special:.0%}",
+                     f"{cycles / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE])
     lines = markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
                       "special units", "GHz"], rows, range(1, 8))
-    dates = ", ".join(dict.fromkeys(one["date"] for one in files.profile))
+    dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
     return [*lines, "", (
         "Cycles of an SM, in all and for one tile of Q against one of K; in how many of them a "
         "unit works: tensor cores, shared memory (without what TMA writes), and the units of "
         f"exponentials. GHz: cycles over the kernel's time without `ncu`. "
         f"N = {PROFILED_LENGTH:,}, no mask, "
-        f"bf16, on an {one['device_name']}, driver {one['driver']}, CUDA {one['cuda']}, {dates}.")]
+        f"bf16, on an {r['device_name']}, driver {r['driver']}, CUDA {r['cuda']}, {dates}.")]
 
 
 # ---- who visits which array how often, by the sim's counts ----
@@ -187,56 +196,62 @@ def profile_table(files):
 # has. Over the lengths counted visits are a straight line, a·N + b: so the table shows a formula.
 LENGTHS, HEAD = (512, 1024, 2048), 64
 SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
-# What an array is called in a column: dS takes dP's place, sums are what they are sums of.
+# Arrays → their columns: dS overwrites dP, and fp32 sums count as the array that they become.
 COLUMN_OF = {
     "fwd": {"S": "S", "P": "P", "Q": "Q", "K": "K", "V": "V", "O": "O", "O_fp32": "O"},
     "bwd": {"P": "P", "dP": "dP, dS", "Q": "Q", "K": "K", "V": "V", "O": "O, dO", "dO": "O, dO",
             "dQ": "dQ", "dQ_sum": "dQ", "dK": "dK, dV", "dV": "dK, dV"}}
 
 
-def visits_tables(files):
-    lines = []
+def visits_tables(files: Files) -> list[str]:
+    lines: list[str] = []
     for way, column_of in COLUMN_OF.items():
-        rows, columns = [], list(dict.fromkeys(column_of.values()))
+        rows: list[list[str]] = []
+        columns = list(dict.fromkeys(column_of.values()))
         for step in files.order:
-            at = {(n, d): visits(e.record, column_of) for n, d in SIZES for e in files.sim.plain(
-                way, rung=step[0], step=step[1], seqlen=n, head_dim=d, causal=False)[:1]}
-            # Of the steps that any GPU runs, with all that is needed.
+            visits_at = {(n, d): visits(e.record, column_of) for n, d in SIZES
+                         for e in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
+                                                  head_dim=d, causal=False)[:1]}
+            # Only steps that any GPU runs, and that were counted at each length.
             if (way == files.own_way(step) and not files.about[step].exact_architecture
-                    and all(size in at for size in SIZES[:3])):
+                    and all(size in visits_at for size in SIZES[:3])):
                 rows.append([f"{number(step[0])} `{step[1]}`"])
                 for column in columns:
-                    counts = {direction: [at.get(size, {}).get((column, direction), 0)
-                                          for size in SIZES] for direction in ("read", "write")}
+                    counts = {direction: [
+                        visits_at.get(size, {}).get((column, direction), Fraction())
+                        for size in SIZES] for direction in ("read", "write")}
                     rows[-1].append(", ".join(
-                        f"{formula(*of)} {direction[0]}" for direction, of in counts.items()
-                        if any(of)) or NO_VALUE)
+                        f"{formula(*at_sizes)} {direction[0]}"
+                        for direction, at_sizes in counts.items() if any(at_sizes)) or NO_VALUE)
         if rows:
             lines += [*markdown([WAYS[way], *columns], rows), ""]
     return need(lines)[:-1]
 
 
-def visits(record, column_of):
+def visits(record: Record, column_of: Mapping[str, str]) -> dict[tuple[str, str], Fraction]:
     """{(column, "read" or "write"): how often}, of the arrays with at least N·d elements. Where a
     column has two arrays, the larger number is taken."""
-    sums, found = collections.Counter(), collections.Counter()
+    of_arrays: dict[tuple[str, str], Fraction] = collections.defaultdict(Fraction)
+    of_columns: dict[tuple[str, str], Fraction] = collections.defaultdict(Fraction)
     for kernel in record["kernels"]:
-        for array, of in kernel["arrays"].items():
-            size = max(of["distinct_read"], of["distinct_write"])  # each kernel goes over all of it
+        for array, counts in kernel["arrays"].items():
+            # Each kernel goes over all of an array.
+            size = max(counts["distinct_read"], counts["distinct_write"])
             for direction in ("read", "write"):
                 if size >= record["seqlen"] * record["head_dim"]:
-                    sums[array, direction] += fractions.Fraction(of[direction], size)
-    for (array, direction), count in sums.items():
+                    of_arrays[array, direction] += Fraction(counts[direction], size)
+    for (array, direction), count in of_arrays.items():
         key = column_of.get(array, array), direction
         # An array and the fp32 sums that it is rounded from are one; two of a pair are not.
-        found[key] = (found[key] + count if key[0] in ("O", "dQ") else max(found[key], count))
-    return found
+        of_columns[key] = (of_columns[key] + count if key[0] in ("O", "dQ")
+                           else max(of_columns[key], count))
+    return of_columns
 
 
-def formula(first, second, third, wide):
+def formula(first: Fraction, second: Fraction, third: Fraction, wide: Fraction) -> str:
     """The text of a·N + b through the counts at LENGTHS; `wide` is the first at twice the head
     size."""
-    a = (second - first) / fractions.Fraction(LENGTHS[1] - LENGTHS[0])
+    a = (second - first) / (LENGTHS[1] - LENGTHS[0])
     b = first - a * LENGTHS[0]
     if third != a * LENGTHS[2] + b:
         return f"{float(third):g} at N = {LENGTHS[2]:,}"
@@ -245,7 +260,7 @@ def formula(first, second, third, wide):
     return " + ".join(([over("N", a)] if a else []) + ([f"{float(b):g}"] if b else []))
 
 
-def over(name, share):
+def over(name: str, share: Fraction) -> str:
     """"N/128" of a share of 1/128."""
     if share == 1:
         return name

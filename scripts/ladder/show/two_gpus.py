@@ -1,15 +1,18 @@
 """Two GPUs: how much faster each step is on the one with more bandwidth, beside what a copy and a
 matmul gain."""
 
+from __future__ import annotations
+
 import itertools
+from typing import Collection, Sequence
 
 from ladder.base.course import LADDER_LENGTH
 from ladder.base.files import short_name
-from ladder.base.records import total
+from ladder.base.records import Record, total
 from ladder.base.text import NO_VALUE, time_text
-from ladder.show.measured import need
-from ladder.show.names import HEADS, markdown, number
-from ladder.show.style import INK, ink, plots, row_axis, two_marks
+from ladder.show.measured import Files, need
+from ladder.show.names import HEADS, Data, StepKey, markdown, number
+from ladder.show.style import INK, Drawing, Pyplot, ink, plots, row_axis, two_marks
 
 CAPTION = ("From one GPU to another: what waits for HBM follows its bandwidth, what computes does "
            "not.")
@@ -18,51 +21,54 @@ CAPTION = ("From one GPU to another: what waits for HBM follows its bandwidth, w
 class Pair:
     """The GPU of the files and another, the one with less bandwidth first."""
 
-    def __init__(self, files):
+    def __init__(self, files: Files) -> None:
         self.first, self.second = self.gpus = sorted(
             (files.gpu, files.other), key=lambda gpu: gpu.roofs()["copy_bytes_per_s"])
-        self.copy, self.matmul = (self.second.ceilings[rate] / self.first.ceilings[rate]
+        self.copy, self.matmul = (self.second.roofs()[rate] / self.first.roofs()[rate]
                                   for rate in ("copy_bytes_per_s", "matmul_tflops"))
         self.names = [short_name(gpu.name) for gpu in self.gpus]
         # By d, the records of each step that ran on both, in its own direction; and the steps that
         # were not the same there. A file does not say what a kernel was like, but names, tiles,
         # warps and shared memory tell some of what has changed.
-        self.steps, self.changed = {d: {} for d in HEADS}, {}
+        self.steps: dict[int, dict[StepKey, list[Record]]] = {d: {} for d in HEADS}
+        self.changed: dict[StepKey, list[Record]] = {}
         for d, step in itertools.product(HEADS, files.order):
-            records = [gpu.timed[files.own_way(step), step].get((LADDER_LENGTH, d, False))
-                       for gpu in self.gpus]
-            if all(records):
+            timed = [gpu.timed[files.own_way(step), step] for gpu in self.gpus]
+            records = [by_shape[LADDER_LENGTH, d, False] for by_shape in timed
+                       if (LADDER_LENGTH, d, False) in by_shape]
+            if len(records) == 2:
                 same = how(records[0]) == how(records[1])
                 (self.steps[d] if same else self.changed)[step] = records
 
-    def share(self, record):
-        """Of its time on the first GPU: what its DRAM bytes take at a copy's rate. None where they
-        were not counted."""
+    def share(self, record: Record) -> float | None:
+        """The share of the time on the first GPU that the DRAM bytes take at a copy's rate. None
+        where they were not counted."""
         dram = total(record, "dram")
-        return dram and dram / self.first.ceilings["copy_bytes_per_s"] / record["time_ms"] * 1e3
+        return dram and dram / self.first.roofs()["copy_bytes_per_s"] / record["time_ms"] * 1e3
 
-    def expected(self, share):
+    def expected(self, share: float | None) -> float | None:
         """How much faster if that share follows the copy, and the rest stays as it is."""
         return 1 / (1 - min(share, 1) + min(share, 1) / self.copy) if share else None
 
 
-def gain(records):
-    """Of a step's two records, or of a kernel's."""
+def gain(records: Sequence[Record]) -> float:
+    """How much faster the second is: of a step's two records, or of a kernel's."""
     return records[0]["time_ms"] / records[1]["time_ms"]
 
 
-def when(runs):
+def when(runs: Sequence[Record]) -> str:
     """The last date, and the commits of all runs from the first date on."""
     runs = sorted(runs, key=lambda r: r["date"])
     return f"on {runs[-1]['date']}, commit {', '.join(dict.fromkeys(r['commit'] for r in runs))}"
 
 
-def how(record):
+def how(record: Record) -> list:
+    """Fields and kernels' names that differ if the step was changed between two records."""
     return [record[name] for name in ("block_q", "block_kv", "warps", "stages", "smem_bytes")] + [
         kernel["name"] for kernel in record["kernels"]]
 
 
-def two_gpus(files):
+def two_gpus(files: Files) -> Data:
     pair, panels = Pair(files), []
     for d in HEADS:
         rows = []
@@ -77,7 +83,7 @@ def two_gpus(files):
             "copy": pair.copy, "matmul": pair.matmul, "panels": panels}
 
 
-def draw_two_gpus(plt, data):
+def draw_two_gpus(plt: Pyplot, data: Data) -> Drawing:
     first, second = data["names"]
     rows = [row for panel in data["panels"] for row in panel["rows"]]
     figure, pairs = plots(
@@ -104,12 +110,12 @@ def draw_two_gpus(plt, data):
     return figure
 
 
-def two_gpus_table(files, rungs=None):
+def two_gpus_table(files: Files, rungs: Collection[str] = ()) -> list[str]:
     """A line a step, or a kernel of these rungs: its time on both GPUs, and what of it is HBM's."""
     pair = Pair(files)
-    rows = {}  # by line, of each d that was measured
+    rows: dict[str, dict[int, Sequence[Record]]] = {}  # by line, of each d that was measured
 
-    def line_of(step):
+    def line_of(step: StepKey) -> str:
         backward = " backward" * (files.own_way(step) == "bwd")
         return f"{number(step[0])} `{step[1]}`{backward}"
 
@@ -121,7 +127,7 @@ def two_gpus_table(files, rungs=None):
                 for both in zip(*(record["kernels"] for record in records)):
                     rows.setdefault(f"{line_of(step)} · `{both[0]['name']}`", {})[d] = both
 
-    def cells(records):
+    def cells(records: Sequence[Record] | None) -> list[str]:
         if not records:
             return [NO_VALUE] * 3
         share = pair.share(records[0])
@@ -131,14 +137,14 @@ def two_gpus_table(files, rungs=None):
     first, second = pair.names
     lines = markdown(
         ["", *(head for d in HEADS for head in (f"d = {d}: {first} → {second}", "×", "HBM"))],
-        [[line, *(cell for d in HEADS for cell in cells(of.get(d)))]
-         for line, of in need(rows).items()], range(1, 1 + 3 * len(HEADS)))
-    near = [line for line, of in rows.items()
-            if all(abs(gain(one) - pair.copy) < abs(gain(one) - pair.matmul)
-                   for one in of.values())]
+        [[line, *(cell for d in HEADS for cell in cells(both_at.get(d)))]
+         for line, both_at in need(rows).items()], range(1, 1 + 3 * len(HEADS)))
+    near = [line for line, both_at in rows.items()
+            if all(abs(gain(both) - pair.copy) < abs(gain(both) - pair.matmul)
+                   for both in both_at.values())]
     changed = [step for step in pair.changed if not rungs or step[0] in rungs]
     copies, matmuls = (
-        [gpu.ceilings[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
+        [gpu.roofs()[rate] for gpu in pair.gpus] for rate in ("copy_bytes_per_s", "matmul_tflops"))
     measured = "; ".join(f"the {gpu.name} {when(gpu.runs)}" for gpu in pair.gpus)
     return [*lines, "", (
         f"N = {LADDER_LENGTH:,}, 16k tokens in all, {pair.first.dtype}, no mask; as measured: "
