@@ -172,6 +172,11 @@ class Building(Machine):
             self.assertRegex(result.stderr, f"^a.cu:3: unused\nscripts/run: .*{told}$")
             self.assertEqual((result.stdout, "ladder front.run" in self.called()), ("", False))
 
+    def test_a_file_system_without_locks(self):
+        self.change_ready("fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)", "raise OSError")
+        self.assertEqual(self.script("scripts/run").stderr, "")
+        self.assertIn("ladder front.run", self.called())
+
     def test_a_second_build_waits_for_the_first(self):
         os.mkdir(self.at("build"))
         with open(self.at("build/.lock"), "w") as lock:
@@ -275,6 +280,14 @@ esac
             self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CUDACXX="/no/nvcc"))
 
     @unittest.skipUnless(shutil.which("nvcc"), "no CUDA Toolkit")
+    def test_the_least_versions_are_those_of_the_page(self):
+        page = read(ROOT, "common/BUILDING.md")
+        checks = read(ROOT, "CMakeLists.txt") + read(ROOT, "common/cmake/ladder.cmake")
+        for tool, check in (("CMake", "required.VERSION"), ("fmt", "fmt"), ("Python", "Python3"),
+                            ("CMake, for the GPU half", "CMAKE_VERSION VERSION_LESS"),
+                            ("CUDA Toolkit", "CMAKE_MATCH_1 VERSION_LESS")):
+            self.assertIn(f"\n| {tool} | {re.search(f'{check} ([0-9.]+)', checks)[1]} |", page)
+
     def test_a_gpu_newer_than_the_toolkit_and_a_space_in_the_path(self):
         os.symlink(ROOT, self.at("a b"))
         self.assertRegex(self.configure("130", "-S", self.at("a b")), "architectures 80$")

@@ -1,4 +1,5 @@
-"""Tests of what all scripts have in common: shell that macOS runs too, rooms, help of 100 columns."""
+"""Tests of what all scripts have in common: shell that macOS runs too, rooms, Python and help
+of 100 columns."""
 
 import glob
 import os
@@ -34,6 +35,14 @@ class Portable(unittest.TestCase):
             for number, line in enumerate(read(ROOT, name).splitlines(), 1):
                 for pattern, _ in self.LACKS if not line.lstrip().startswith("#") else ():
                     self.assertNotRegex(line, pattern, f"{name}:{number}")
+
+
+class Width(unittest.TestCase):
+    def test_no_line_of_python_is_longer_than_100_columns(self):
+        for path in [*glob.glob(f"{SCRIPTS}/**/*.py", recursive=True), f"{SCRIPTS}/exercise",
+                     f"{SCRIPTS}/diff"]:
+            self.assertEqual([line for line in read(path).splitlines() if len(line) > 100], [],
+                             path)
 
 
 class Rooms(unittest.TestCase):
