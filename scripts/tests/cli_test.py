@@ -110,7 +110,8 @@ class Options(Case):
 
     def test_options_of_the_gpu_on_the_sim(self):
         self.assertRegex(self.good(f"{TINY} --time 5 --dram").stderr,
-                         "^--time: the sim is not timed, .*\n--dram: no DRAM bytes: .* a GPU's; .*$")
+                         "^--time: the sim is not timed, .*\n"
+                         "--dram: no DRAM bytes: .* a GPU's; .*$")
 
     @unittest.skipUnless(has_gpu(), "no GPU here")
     def test_dram(self):

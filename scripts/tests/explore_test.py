@@ -86,7 +86,8 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(counted(trace), sums(records))
                 if step.name in ("tile", "sm90"):
                     more = options + " --schedule random:3"
-                    self.assertEqual(counted(traced(step.rung, more)[0]), sums(run(step.rung, more)))
+                    self.assertEqual(counted(traced(step.rung, more)[0]),
+                                     sums(run(step.rung, more)))
                 lines = {(event.file, event.line) for event in trace.events if event.file}
                 self.assertTrue(lines)
                 for path, line in lines:

@@ -161,7 +161,8 @@ class Building(Machine):
     def test_presets_and_ctest_options(self):
         self.script("scripts/test", "--preset", "asan", "-R", "sim", LADDER_CUDA="ON")
         self.assertRegex(self.called(), r"cmake .* --preset asan -DLADDER_TESTS=ON\n(.*\n)*"
-                                        r"ctest --preset asan -j \d+ .* --output-junit \S+ -R sim\n")
+                                        r"ctest --preset asan -j \d+ .* --output-junit \S+ "
+                                        r"-R sim\n")
 
     def test_what_ninja_says_is_shown(self):
         for half, told in (("sim", "the build failed.\n"),
