@@ -1,8 +1,8 @@
 """What an exercise asks for, and how an answer is checked: check() says whether it is right, and in
 a line why.
 
-The task and the answer in full stand in the lesson, under "Exercises", hints in hints.md, the
-solutions of those that ask for code in patches.
+The task, the hints and the answer stand in the lesson, under "Exercises", the solutions of those
+that ask for code in patches.
 """
 
 from __future__ import annotations

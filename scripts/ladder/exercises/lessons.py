@@ -1,4 +1,4 @@
-"""Exercises as the lessons have them, title, task and answer, with the hints of hints.md."""
+"""Exercises as the lessons have them: title, task, hints and answer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Written(NamedTuple):
 
 
 EXERCISE = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
+                      r"^<details><summary>Hints</summary>\n(.*?)^</details>\n\n"
                       r"^<details><summary>Answer</summary>\n(.*?)^</details>",
                       re.MULTILINE | re.DOTALL)
 
@@ -26,17 +27,14 @@ def written() -> dict[str, Written]:
     """What stands under "## Exercises" in each lesson, by the rung's number and a name, as steps
     are called: "05/window"."""
     exercises = {}
-    hints = {head.strip(): re.findall(r"^- (.*)", text, re.MULTILINE) for head, _, text in (
-        part.partition("\n") for part in
-        read(os.path.join(ROOT, "scripts/ladder/exercises/hints.md")).split("\n## "))}
     for path in course_pages():
         section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
                             re.MULTILINE | re.DOTALL)
         lesson = os.path.relpath(path, ROOT)
-        for name, title, task, answer in EXERCISE.findall(section[1] if section else ""):
+        for name, title, task, hints, answer in EXERCISE.findall(section[1] if section else ""):
             name = f"{lesson[:2]}/{name}"
             exercises[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
-                                      hints.get(name, []))
+                                      re.findall("^- (.*)", hints, re.MULTILINE))
     return exercises
 
 

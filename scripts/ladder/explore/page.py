@@ -1,15 +1,19 @@
 """The page: the runs, and its parts, which stand in scripts/ladder/explore/web, in one file."""
 
+from __future__ import annotations
+
 import base64
 import html
 import json
 import os
 import zlib
+from typing import Any
 
 from ladder.base.files import ROOT, read
+from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.trace.read import Event, Kind, joined, place
+from ladder.trace.read import Event, Kind, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
@@ -20,11 +24,11 @@ COUNTERS = ("requested_read_bytes", "requested_write_bytes", "distinct_read_byte
             "sram_write_bytes")
 
 
-def sums(records):
+def sums(records: list[Record]) -> dict[str, int]:
     return {name: sum(record[name] for record in records) for name in COUNTERS}
 
 
-def pane_of(trace, records, command):
+def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
     """Everything of one step, ready for JSON. `records`: what the program printed; none where it
     ended with a fault."""
     meetings = put_in_order(trace)
@@ -47,13 +51,14 @@ def pane_of(trace, records, command):
         "counted": sums(records) if records else None}
 
 
-def block_of(trace, place, events):
+def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
     """What the page says of a block: where its events are, which warpgroups multiply together, and
     what it works on, rows of Q and K, or what it writes."""
     tiles = [event.tile for event in events if event.tile]
     rows = {"Q": [tile[:2] for tile in tiles], "K": [tile[2:] for tile in tiles]} if tiles else {}
     for event in events:
-        if not tiles and event.direction == "write" and trace.rows_of(event.name) > 1:
+        if not tiles and event.rows and event.direction == "write" \
+                and trace.rows_of(event.name) > 1:
             rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
     return {"launch": place[0], "number": place[1], "begin": events[0].index,
             "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
@@ -62,14 +67,14 @@ def block_of(trace, place, events):
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
 
-def spans(rows):
+def spans(rows: list[Any]) -> str:
     """[[first, past the last]] in words."""
     texts = [str(first) if last == first + 1 else f"{first}–{last - 1}"
              for first, last in joined(rows)]
     return ", ".join(texts if len(texts) < 4 else [texts[0], "…", texts[-1]])
 
 
-def page_event(event: Event) -> dict:
+def page_event(event: Event) -> dict[str, Any]:
     """An event as the page has it: without what it has not, and what only led to the rest."""
     members = {**vars(event), **dict.fromkeys(("shared", "lane_exps", "lane_other_flops")),
                "what": event.name if event.kind is Kind.COLLECTIVE else event.kind.value,
@@ -80,14 +85,15 @@ def page_event(event: Event) -> dict:
     return {name: value for name, value in members.items() if value or type(value) is int}
 
 
-def text_of(path):
+def text_of(path: str) -> str:
+    """A source's, empty where the program was built somewhere else."""
     try:
         return read(os.path.join(ROOT, path))
     except OSError:
-        return ""  # built somewhere else
+        return ""
 
 
-def fault_of(trace):
+def fault_of(trace: Trace) -> dict[str, Any] | None:
     """What went wrong and where: the file may be one that no event is in."""
     fault = trace.fault
     if not fault:
@@ -99,7 +105,7 @@ def fault_of(trace):
          if (event.launch, event.block, event.warp) == warp), default=-1)}
 
 
-def page_of(panes):
+def page_of(panes: list[dict[str, Any]]) -> str:
     """A page that needs nothing else."""
     packed = zlib.compress(json.dumps(panes, separators=(",", ":")).encode(), 9)
     style, page, *scripts = (read(os.path.join(FOLDER, name)).strip()

@@ -4,11 +4,15 @@ A panel is lanes from the top: [name, consumer or None, height in inches, boxes]
 text, consumer or None, from, to], and may end with the part of the lane that it takes: from, to.
 """
 
+from __future__ import annotations
+
 import textwrap
+from typing import Any
 
 from ladder.base import course
-from ladder.show.measured import need
-from ladder.show.names import label, number
+from ladder.base.records import Record
+from ladder.show.measured import Files, need
+from ladder.show.names import Data, label, number
 from ladder.show.style import INK, PANEL, mixed, plots
 from ladder.trace import replay
 
@@ -21,12 +25,13 @@ SHARES = {"S": 1, "dP": 0.8, "softmax": 0.7, "dV": 0.6, "dK": 0.5, "O": 0.42, "d
           "scale": 0.25}
 
 
-def look(kind, consumer):
+def look(kind: str, consumer: int) -> dict[str, Any]:
+    """How matplotlib draws a kind of box."""
     return {"fc": BOXES.get(kind) or mixed(CONSUMERS[consumer], SHARES[kind], 255), "ec": PANEL,
             "lw": 0.5}
 
 
-def draw_boxes(plt, data):
+def draw_boxes(plt: Any, data: Data) -> Any:
     from matplotlib.patches import Patch
     gap = data["gap"]
     tall = [sum(height + gap for _, _, height, _ in panel["lanes"]) - gap
@@ -69,8 +74,9 @@ def draw_boxes(plt, data):
 
 # ---- which array is touched when ----
 
-def access(files):
-    first, *_ = traces = need([one for one in files.traces if one["figure"] == "access"])
+def access(files: Files) -> Data:
+    """A slot for each visit of a tile, in the two orders of loops."""
+    first, *_ = traces = need([trace for trace in files.traces if trace["figure"] == "access"])
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
             "panels": list(map(access_panel, traces)), "gap": 0.08,
@@ -79,13 +85,15 @@ def access(files):
             "note": f"Rows 0 to N - 1 run downwards in each band. {course.ACCESS_NOTE}"}
 
 
-def access_panel(trace):
+def access_panel(trace: Record) -> Data:
     """Time in slots. One begins where a tile of Q, K or V arrives and lasts until the next one
     does; a kernel whose blocks do one tile each, all at once, takes one."""
     events = trace["events"]
     arrives = {tuple(at) for *at, array, op, _, _ in events if array in "QKV" and op == "r"}
     short = {kernel for kernel, *_ in events} - {kernel for kernel, _, phase, *_ in events if phase}
-    slot, place, touched, parts = -1, None, {}, {}
+    slot, place = -1, None
+    touched: dict[tuple[str, int, str], list[int]] = {}
+    parts: dict[str, int] = {}
     for kernel, block, phase, array, op, first, last in events:
         at = (kernel, 0, 0) if kernel in short else (kernel, block, phase)
         if at != place and (at in arrives or place is None or place[0] != kernel):
@@ -95,16 +103,18 @@ def access_panel(trace):
         parts.setdefault(part, slot)
         rows = touched.setdefault((array[0], slot, op), [first, last])
         rows[:] = min(rows[0], first), max(rows[1], last)
-    lanes = {lane: [["lane", "", None, 0, slot + 1]] for lane in "QKVO"}
-    for (lane, at, op), rows in touched.items():
+    lanes: dict[str, list[list[Any]]] = {
+        lane: [["lane", "", None, 0, slot + 1]] for lane in "QKVO"}
+    for (lane, begin, op), rows in touched.items():
         if lane in lanes:
             # Where a slot reads and writes the same rows, the write takes the later half of it.
-            half = 0.5 * ((lane, at, "w" if op == "r" else "r") in touched)
-            lanes[lane].append([op, "", None, at + half * (op == "w"), at + 1 - half * (op == "r"),
+            half = 0.5 * ((lane, begin, "w" if op == "r" else "r") in touched)
+            lanes[lane].append([op, "", None, begin + half * (op == "w"),
+                                begin + 1 - half * (op == "r"),
                                 *(row / trace["seqlen"] for row in rows)])
     step = trace["rung"], trace["step"]
     blocks = len(parts) if len(trace["kernels"]) == 1 else 1
-    return {"lanes": [(lane, None, 0.64, of) for lane, of in lanes.items()],
+    return {"lanes": [(lane, None, 0.64, boxes) for lane, boxes in lanes.items()],
             "title": f"{number(step[0])} {step[1]}: {course.TRACED[step]} (" + (
                 "one block does it all)" if blocks == 1 else
                 f"{blocks} blocks, which a GPU runs side by side, here one after the other)"),
@@ -118,10 +128,10 @@ def access_panel(trace):
 TILES = ["Q", "dO", "K", "V"]  # from the top
 
 
-def pipeline(files, name):
+def pipeline(files: Files, name: str) -> Data:
     """Lanes from the top: stages of tiles, the tensor cores, the consumers."""
     about = course.PIPELINES[name]
-    first, *_ = traces = need([one for one in files.traces if one["figure"] == name])
+    first, *_ = traces = need([trace for trace in files.traces if trace["figure"] == name])
     panels = [pipeline_panel(trace, about) for trace in traces]
     there = {box[0] for panel in panels for *_, boxes in panel["lanes"] for box in boxes}
     return {"title": f"The pipeline of {label((first['rung'], first['step']))}: "
@@ -141,14 +151,15 @@ def pipeline(files, name):
                 f"{about['note']}", 180)}
 
 
-def pipeline_panel(trace, about):
+def pipeline_panel(trace: Record, about: dict[str, Any]) -> Data:
+    """A trace's lanes, and how busy the tensor cores are."""
     played = replay.replay([replay.events_of(rows) for rows in trace["warps"]],
                            course.PRODUCTS[trace["kernel"]])
     consumers, end = len(played["consumers"]), played["end"]
     fills = stage_fills(played["copies"], about["own"], consumers, end)
     rings = {array for array, stage in fills if stage}
-    lanes = []
-    for array, stage in sorted(fills, key=lambda one: (TILES.index(one[0]), one)):
+    lanes: list[Any] = []
+    for array, stage in sorted(fills, key=lambda fill: (TILES.index(fill[0]), fill)):
         lanes.append((f"{array} stage {stage}" if array in rings else array, None, 0.16, [
             box for text, issued, landed, freed in fills[array, stage] for box in (
                 ["copy", text, None, issued, landed], ["held", "", None, landed, freed])]))
@@ -157,7 +168,8 @@ def pipeline_panel(trace, about):
         for consumer, what, tile, begin, until in played["products"]]))
     lanes += [(f"consumer {'ABC'[consumer]}", consumer, 0.31, [
         [what, about["texts"].get(what, what).format(tile), consumer, begin, until]
-        for what, tile, begin, until in of]) for consumer, of in enumerate(played["consumers"])]
+        for what, tile, begin, until in spans])
+              for consumer, spans in enumerate(played["consumers"])]
     busy = sum(until - begin for *_, begin, until in played["products"]) / end
     share = about["share"].format(rows=trace["block_q"] // consumers, **trace)
     return {"lanes": lanes, "end": end,
@@ -165,18 +177,20 @@ def pipeline_panel(trace, about):
                      f"are busy {busy:.0%} of the time"}
 
 
-def stage_fills(copies, own, consumers, end):
+def stage_fills(copies: list[Any], own: str, consumers: int,
+                end: float) -> dict[tuple[str, int], list[list[Any]]]:
     """(array, stage) → [[name of the tile, issued, landed, stage free again]]. Where each consumer
     has a stage of its own, those of a round share a lane, and what is issued at once is one."""
-    fills, numbers = {}, {}
+    fills: dict[tuple[str, int], list[list[Any]]] = {}
+    numbers: dict[str, int] = {}
     for array, stage, issued, landed, freed in copies:
         if array not in TILES:  # a number for each row, with a tile
             continue
-        of = fills.setdefault((array, stage // consumers if array in own else stage), [])
+        stages = fills.setdefault((array, stage // consumers if array in own else stage), [])
         freed = end if freed is None else freed
-        if array in own and of and of[-1][1] == issued:
-            of[-1][2:] = max(of[-1][2], landed), max(of[-1][3], freed)
+        if array in own and stages and stages[-1][1] == issued:
+            stages[-1][2:] = max(stages[-1][2], landed), max(stages[-1][3], freed)
             continue
         numbers[array] = numbers.get(array, -1) + 1
-        of.append([f"{array}{numbers[array]}", issued, landed, freed])
+        stages.append([f"{array}{numbers[array]}", issued, landed, freed])
     return fills
