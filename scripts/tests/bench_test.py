@@ -349,7 +349,8 @@ cp {self.at("csv")} "$2"
         self.assertEqual(row, "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
 
     def test_what_cannot_be_counted_is_named(self):
-        self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
+        with unittest.mock.patch.dict(self.environment, PATH=self.at("nothing")):
+            self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
         lacking = profile.METRICS["shared"]
         kernels = [{"name": "attention", "time_ms": 1}]
         self.tell({"05_flash_v2/mma": {"changes": {"block_q": 64, "block_kv": 64,
