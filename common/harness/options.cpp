@@ -10,7 +10,6 @@
 #include <limits>
 #include <sstream>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 
 #include "harness/messages.h"
@@ -78,18 +77,10 @@ struct Given {
   }
 };
 
-/// An option's place among the options.
-template <class T, class C>
-T& place(Options& options, T C::*member) {
-  return std::get<C&>(std::tie(options, options.workload, options.workload.problem, options.run,
-                               options.run.tile, options.sim)).*
-         member;
-}
-
-/// Reads an option's value as the type of its place asks for.
-template <auto member>
+/// Reads an option's value as the type of its place asks for: options.*member, or a member of that.
+template <auto... members>
 void read(const Given& given, Options& options) {
-  auto& value = place(options, member);
+  auto& value = (options.*....*members);
   using T = std::remove_reference_t<decltype(value)>;
   if constexpr (std::is_same_v<T, bool>) {
     value = true;
@@ -122,7 +113,17 @@ void read(const Given& given, Options& options) {
 }
 
 template <auto member>
-constexpr auto at = read<member>;
+constexpr auto to_options = read<member>;
+template <auto member>
+constexpr auto to_workload = read<&Options::workload, member>;
+template <auto member>
+constexpr auto to_problem = read<&Options::workload, &WorkloadSpec::problem, member>;
+template <auto member>
+constexpr auto to_run = read<&Options::run, member>;
+template <auto member>
+constexpr auto to_tile = read<&Options::run, &RunOptions::tile, member>;
+template <auto member>
+constexpr auto to_sim = read<&Options::sim, member>;
 
 enum class About { run, sim, shape };
 
@@ -137,55 +138,58 @@ struct OptionSpec {
 /// Every option of every rung, in the order of --help.
 const OptionSpec kOptions[] = {
     {"Workload"},
-    {"batch", "B", "sequences (default 1)", at<&Problem::B>, About::shape},
-    {"heads", "H", "query heads (default 2)", at<&Problem::H>, About::shape},
-    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)", at<&Problem::Hk>,
-     About::shape},
-    {"seqlen", "N", "queries (default 256)", at<&Problem::N>, About::shape},
-    {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", at<&Problem::N_kv>, About::shape},
-    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", at<&Problem::d>,
+    {"batch", "B", "sequences (default 1)", to_problem<&Problem::B>, About::shape},
+    {"heads", "H", "query heads (default 2)", to_problem<&Problem::H>, About::shape},
+    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)",
+     to_problem<&Problem::Hk>, About::shape},
+    {"seqlen", "N", "queries (default 256)", to_problem<&Problem::N>, About::shape},
+    {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", to_problem<&Problem::N_kv>, About::shape},
+    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", to_problem<&Problem::d>,
      About::shape},
     {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
-     at<&Problem::causal>},
-    {"dtype", "TYPE", "fp16 or bf16 (default fp16)", at<&Problem::dtype>},
-    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))", at<&WorkloadSpec::scale>},
+     to_problem<&Problem::causal>},
+    {"dtype", "TYPE", "fp16 or bf16 (default fp16)", to_problem<&Problem::dtype>},
+    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))",
+     to_workload<&WorkloadSpec::scale>},
     {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
-     at<&WorkloadSpec::input>},
-    {"seed", "S", "of the input; the same on every platform (default 0)", at<&WorkloadSpec::seed>},
+     to_workload<&WorkloadSpec::input>},
+    {"seed", "S", "of the input; the same on every platform (default 0)",
+     to_workload<&WorkloadSpec::seed>},
     {"Files"},
     {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
-     at<&WorkloadSpec::load>},
+     to_workload<&WorkloadSpec::load>},
     {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
-     at<&Options::save>},
+     to_options<&Options::save>},
     {"What runs"},
     {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
-     at<&Options::device>},
+     to_options<&Options::device>},
     {"step", "NAME", "one or several (A,B) of those below (default: the last so marked that runs)",
-     at<&Options::step>},
+     to_options<&Options::step>},
     {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
-     at<&TileRequest::block_q>},
+     to_tile<&TileRequest::block_q>},
     {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
-     at<&TileRequest::block_kv>},
+     to_tile<&TileRequest::block_kv>},
     {"set", "NAME=VALUE,...",
      "a step's own settings, listed with it below (default: the first of each)",
-     at<&TileRequest::settings>},
+     to_tile<&TileRequest::settings>},
     {"sram", "BYTES", "shared memory a block may have (default: the GPU's; the sim's 232448)",
-     at<&Options::sram_bytes>},
+     to_options<&Options::sram_bytes>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
-     at<&WorkloadSpec::check>},
+     to_workload<&WorkloadSpec::check>},
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
-     at<&SimOptions::schedule>, About::sim},
+     to_sim<&SimOptions::schedule>, About::sim},
     {"trace", "FILE", "write what blocks do, as JSON lines (default: none)",
-     at<&SimOptions::trace_file>, About::sim},
+     to_sim<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
-    {"time", "MS", "GPU time to spend on a measurement (default 200)", at<&RunOptions::time_ms>},
+    {"time", "MS", "GPU time to spend on a measurement (default 200)",
+     to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
-     at<&RunOptions::dram>},
+     to_run<&RunOptions::dram>},
     {"Output"},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
-     at<&Options::json>},
-    {"verbose", nullptr, "say more, on stderr", at<&RunOptions::verbose>},
+     to_options<&Options::json>},
+    {"verbose", nullptr, "say more, on stderr", to_run<&RunOptions::verbose>},
     {"help", nullptr, "print this and exit"},
 };
 

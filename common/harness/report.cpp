@@ -95,10 +95,10 @@ std::string in_units(double x, std::initializer_list<std::pair<double, const cha
     // 999.6 would round to 1000: take the next unit then.
     if (std::abs(x) < 0.9995 * size && size != std::prev(units.end())->first) continue;
     const double scaled = x / size;
-    const int decimals = scaled == std::floor(scaled) && std::prev(units.end())->first == size ? 0
-                         : std::abs(scaled) < 9.995                                            ? 2
-                         : std::abs(scaled) < 99.95                                            ? 1
-                                                                                               : 0;
+    const bool whole = scaled == std::floor(scaled) && std::prev(units.end())->first == size;
+    int decimals = 2;
+    for (const double most : {9.995, 99.95}) decimals -= std::abs(scaled) >= most;
+    if (whole) decimals = 0;
     return fmt::format("{:.{}f} {}", scaled, decimals, name);
   }
   return "";
