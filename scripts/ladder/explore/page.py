@@ -63,7 +63,6 @@ def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[
     return {"launch": place[0], "number": place[1], "begin": events[0].index,
             "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
             "groups": sorted({event.warp // 4 for event in events if event.kind is Kind.WGMMA}),
-            "firstRow": tiles[0][0] if tiles else 0,
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
 
