@@ -283,6 +283,4 @@ class PageTest(unittest.TestCase):
 
 if __name__ == "__main__":
     BIN = explore_test.BIN = argument()
-    if not browser.find():
-        print("not run here: " + browser.MISSING)
     unittest.main()

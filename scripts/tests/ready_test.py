@@ -161,8 +161,7 @@ class Building(Machine):
     def test_presets_and_ctest_options(self):
         self.script("scripts/test", "--preset", "asan", "-R", "sim", LADDER_CUDA="ON")
         self.assertRegex(self.called(), r"cmake .* --preset asan -DLADDER_TESTS=ON\n(.*\n)*"
-                                        r"ctest --preset asan -j \d+ .* --output-junit \S+ "
-                                        r"-R sim\n")
+                                        r"ctest --preset asan -j \d+ .* -R sim\n")
 
     def test_what_ninja_says_is_shown(self):
         for half, told in (("sim", "the build failed.\n"),
@@ -313,13 +312,10 @@ esac
 class Parts(Machine):
     """scripts/test PART... (How a step may be called, diff_test tries.)"""
 
-    # Its output for a JUnit file is what the test wrote.
-    CTEST = ("while [ $# -gt 1 ]; do if [ $1 = --output-junit ]; then cat {0} >$2; fi; shift; "
-             "done; case $(cat {0}) in *fail*) exit 8;; esac")
+    LOG = "build/Testing/Temporary/LastTest.log"
 
     def setUp(self):
         super().setUp()
-        self.tool("ctest", self.CTEST.format(self.write("junit", "<none/>")))
         rung, steps = "05_flash_v2", {"rows": "rows", "rows_wide": "rows_wide", "attention": "mma"}
         os.makedirs(self.at("build/bin"))
         for name, step in steps.items():
@@ -349,27 +345,34 @@ class Parts(Machine):
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
 
     def test_how_it_went(self):
-        """([(status, output) of ctest's tests], the last lines)"""
-        for cases, verdict in (
-                ([("fail", "[  FAILED  ] A.a (2 ms)\n[  FAILED  ] A.b, where x = 3 (0 ms)\n"
-                           "[==========] 3 tests from 1 test suite ran. (2 ms total)\n"
-                           "[  FAILED  ] 2 tests, listed below:\n[  FAILED  ] A.a\n"),
-                  ("run", ""), ("notrun", "no such program"),
-                  ("fail", "test_a (T) ... FAIL\ntest_b (T) ... skipped 'why'\n\nRan 4 tests in "
-                           "1.5s\n\nFAILED (failures=1, skipped=1)\n")],
-                 "8 tests ran, 4 failed, 1 were skipped:\n  1 × why\n"),
-                ([("notrun", "... not run here: no GPU: none\n"),
-                  ("run", "test_a (T) ... ok\ntest_b (T) ... skipped 'no browser'\n"
-                          "test_c (T) ... skipped \"it's old\"\n\nRan 30 tests in 1.5s\n\nOK\n"),
-                  ("run", "x.cpp:5: Skipped\nnot run here: no GPU: none\n\n[  SKIPPED ] A.a\n"
-                          "[==========] 7 tests from 2 test suites ran. (1 ms total)")],
-                 "34 tests ran, 0 failed, 4 were skipped:\n  2 × no GPU: none\n  1 × no browser\n"
-                 "  1 × it's old\n")):
-            self.write("junit", "<suite>" + "".join(
-                f'<testcase status="{status}"><system-out>{said}</system-out></testcase>'
-                for status, said in cases) + "</suite>")
-            self.assertEqual(self.script("scripts/test", status=8 * ("fail" in str(cases))).stdout,
-                             f"\n{verdict}")
+        """(ctest's status, what its tests printed, the last lines)"""
+        self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # of the last time
+        for status, printed, verdict in (
+                (8, """\
+[  FAILED  ] A.a (2 ms)
+[  FAILED  ] A.b, where x = 3 (0 ms)
+[==========] 3 tests from 1 test suite ran. (2 ms total)
+[  FAILED  ] 2 tests, listed below:
+[  FAILED  ] A.a
+FAIL: test_a (T)
+test_b (T) ... skipped "it's old"
+Ran 4 tests in 1.5s
+""", '6 tests ran, 3 failed, 1 were skipped:\n  1 × it\'s old\n'),
+                (0, """\
+test_b (T) ... skipped 'no browser'
+Ran 30 tests in 1.5s
+x.cpp:5: Skipped
+not run here: no GPU: none
+
+[==========] 7 tests from 2 test suites ran. (1 ms total)
+y.cpp:5: Skipped
+no GPU: none
+[==========] 1 test from 1 test suite ran. (1 ms total)
+""", "35 tests ran, 0 failed, 3 were skipped:\n  2 × no GPU: none\n  1 × no browser\n"),
+                (8, "", "0 tests ran, 1 failed, 0 were skipped.\n")):
+            self.write("printed", printed)
+            self.tool("ctest", f"cat printed >{self.LOG}; exit {status}")
+            self.assertEqual(self.script("scripts/test", status=status).stdout, f"\n{verdict}")
 
 
 if __name__ == "__main__":
