@@ -11,8 +11,10 @@ import unittest
 from base import ROOT, argument, read, write
 import browser
 import explore_test
-from explore_test import SMALL, explore, sums
+from explore_test import SMALL, explore
 from ladder.base.changed import changed
+from ladder.base.programs import ladder_of, programs_in
+from ladder.explore.page import page_of, pane_of, sums
 
 BIN = ""
 SAME = "= the program's counts"
@@ -94,6 +96,46 @@ class PageTest(unittest.TestCase):
 
     # ---- what it counts ----
 
+    def test_every_step_ends_at_what_its_program_counts(self):
+        steps = ladder_of(programs_in(BIN), "sim").steps
+        self.assertGreaterEqual(len(steps), 18)
+        panes = []
+        for step in steps:
+            length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
+            options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
+                       "--head-dim 64 --check off --causal")
+            for more in ("", " --schedule random:3")[:1 + (step.name in ("tile", "sm90"))]:
+                trace, records = explore_test.traced(step.rung, options + more)
+                panes.append(pane_of(trace, records, options + more))
+                with self.subTest(step.name + more):
+                    self.check_events(trace, panes[-1])
+        self.open("#t=1e9", write(self.folder.name, "every.html", text=page_of(panes)), width=800)
+        for pane, verdict in zip(panes, self.verdicts()):
+            self.assertEqual(verdict, SAME, pane["command"])
+
+    def check_events(self, trace, pane):
+        """Each has its line, in a rung, and its time."""
+        lines = {(event.file, event.line) for event in trace.events if event.file}
+        self.assertTrue(lines)
+        for path, line in lines:  # the rung's own, or of a forward pass that the step names
+            self.assertRegex(path, r"^\d\d_\w+/")
+            self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
+        # Each is waited for once; a wait ends when the last has come.
+        met = [part for _, parts in pane["meetings"] for part in parts]
+        self.assertEqual(len(met), len(set(met)))
+        for event in pane["events"]:
+            parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
+            self.assertEqual(event["order"][1], 1 + max(
+                pane["events"][part]["order"][0] for part in (event["index"], *parts)))
+        # A warp does one thing after the other.
+        for clock in ("order", "model") if pane["model"] else ("order",):
+            ends = {}
+            for event in pane["events"]:
+                warp = event["launch"], event["block"], event["warp"]
+                begin, end, until = event[clock]
+                self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
+                ends[warp] = end
+
     def test_played_to_the_end_it_has_what_the_programs_count(self):
         self.open("#t=0")
         self.browser.press(" ")
@@ -166,11 +208,8 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
 
     def test_the_models_time(self):
-        small = "--seqlen 128 --heads 1 --head-dim 64"
-        for rung in ("06_backward", "05_flash_v2"):  # the last one goes on below
-            self.open("#clock=model&t=1e9", self.made(f"{rung}/sm90", *small.split()))
-            counted = explore_test.run(rung, f"--step sm90 --device sim --check off {small}")
-            self.assertEqual(self.counts(), [sums(counted)], rung)
+        self.open("#clock=model&t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1"))
+        self.assertEqual(self.verdicts(), [SAME])
         self.assertIn("not measured", self.text("clock-note"))
         self.press("c")
         self.assertIn("not time", self.text("clock-note"))
@@ -187,7 +226,6 @@ class PageTest(unittest.TestCase):
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
                                              r"Q 0–3, K 256–383, 768–895,")
         self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.verdicts(), [SAME])
         self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4(,|$)")
 
     # ---- what it looks like ----
