@@ -13,6 +13,7 @@ import sys
 
 from base import SECONDS, Scratch
 import ladder.base.npy
+from ladder.base.programs import steps_of
 
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
@@ -31,10 +32,8 @@ DRAM = "dram_read_bytes dram_write_bytes".split()
 
 
 def steps(device="sim"):
-    """What --list says of a device: one object for each step."""
-    listed = subprocess.run([os.path.join(BIN_DIR, RUNG), "--list"], stdout=subprocess.PIPE,
-                            check=True, text=True).stdout
-    return [step for step in map(json.loads, listed.splitlines()) if step["device"] == device]
+    """What --list says of a device."""
+    return [step for step in steps_of(os.path.join(BIN_DIR, RUNG)) if step.device == device]
 
 
 def has_gpu():
@@ -84,16 +83,12 @@ class Case(Scratch):
         return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
                               **more)
 
-    def good(self, arguments):
-        done = self.execute(arguments)
-        self.assertEqual(done.returncode, 0, f"{arguments}\n{done.stderr}")
-        return done
+    def good(self, arguments, status=0):
+        return self.run_it(*self.command(arguments), status=status)
 
     def objects(self, arguments, status=0):
         """What a run prints under --json."""
-        done = self.execute(arguments + " --json")
-        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
-        lines = done.stdout.split("\n")
+        lines = self.good(arguments + " --json", status).stdout.split("\n")
         self.assertEqual(lines.pop(), "", "the last line ends with a newline")
         return [strict_json(line) for line in lines]
 
@@ -124,7 +119,7 @@ class Case(Scratch):
         """A run that goes well: its objects, one a direction. (What a key is: report_test.cpp; what
         the sim counts: results_test.)"""
         objects = self.objects(arguments)
-        backward = any(step["backward"] for step in steps())
+        backward = any(step.backward for step in steps())
         self.assertEqual([(o["rung"], o["direction"], o["device"], o["pass"]) for o in objects],
                          [(RUNG, way, device, True) for way in ("fwd", "bwd")[:1 + backward]])
         return objects

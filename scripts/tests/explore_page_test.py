@@ -19,17 +19,14 @@ from ladder.explore.page import page_of, pane_of, sums
 BIN = ""
 SAME = "= the program's counts"
 
-# Of what can be seen or used: that which is cut off at a side of the screen, or below where nothing
-# scrolls, or too small.
-OFF_SCREEN = """[...document.querySelectorAll('header *, main, main *, footer *')].filter(e => {
-  const r = e.getBoundingClientRect();
-  if (e.closest('svg, option, .source *') || !e.checkVisibility() || !r.width) return false;
-  return r.left < -0.5 || r.right > innerWidth + 0.5 ||
-    (e.closest('header, footer') && (r.top < -0.5 || r.bottom > innerHeight + 0.5)) ||
-    (e.matches('button, select, input, canvas, .event, .source') &&
-      (r.width < 20 || r.height < 18)) ||
-    (innerWidth > 900 && e.matches('main, .pane') && e.scrollHeight > e.clientHeight);
-}).map(e => e.outerHTML.slice(0, 99))"""
+# Of what can be used: that which is cut off at a side of the screen, or below in a wide one, or too
+# small.
+OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
+  .filter(e => e.checkVisibility()).filter(e => {
+    const r = e.getBoundingClientRect();
+    return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
+      (innerWidth > 900 && r.bottom > innerHeight + 0.5);
+  }).map(e => e.outerHTML.slice(0, 99))"""
 # Canvases, the maps of HBM aside, with nothing on them.
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))

@@ -172,11 +172,6 @@ class Building(Machine):
             self.assertRegex(result.stderr, f"^a.cu:3: unused\nscripts/run: .*{told}$")
             self.assertEqual((result.stdout, "ladder front.run" in self.called()), ("", False))
 
-    def test_a_file_system_without_locks(self):
-        self.change_ready("fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)", "raise OSError")
-        self.assertEqual(self.script("scripts/run").stderr, "")
-        self.assertIn("ladder front.run", self.called())
-
     def test_a_second_build_waits_for_the_first(self):
         os.mkdir(self.at("build"))
         with open(self.at("build/.lock"), "w") as lock:

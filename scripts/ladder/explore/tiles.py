@@ -86,7 +86,6 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
             for begin, end, rows in contents(event.source or event, in_array, width):
                 fill(held[name], begin, end, rows, event)
             continue
-        event.reads[name] = [min(in_array)[0], max(end for _, end in in_array)]
         for begin, end in in_array:
             for place in range(begin // PIECE, -(-end // PIECE)):
                 rows = held[name][place][0] if place in held[name] else COMPUTED

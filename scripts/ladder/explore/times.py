@@ -8,8 +8,6 @@ page puts them side by side on SMs). That is an order and no time.
 from __future__ import annotations
 
 import collections
-import dataclasses
-import math
 from typing import NamedTuple
 
 from ladder.base.console import Stop
@@ -18,8 +16,7 @@ from ladder.trace import replay
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Kind, Trace
 
 # What a warp starts itself → how it waits for a group of those.
-OWN_WAITS = {Kind.READ: Kind.CP_ASYNC_WAIT, Kind.WGMMA: Kind.WGMMA_WAIT,
-             **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
+OWN_WAITS = {Kind.WGMMA: Kind.WGMMA_WAIT, **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
 NAMED = (Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
 BARRIERS = (Kind.SYNCTHREADS, Kind.MBARRIER_ARRIVE, Kind.MBARRIER_WAIT, *NAMED)
 Times = dict[int, list[tuple[tuple, tuple[float, float]]]]
@@ -30,14 +27,6 @@ class Meeting(NamedTuple):
 
     title: str
     parts: list[Event]
-
-
-@dataclasses.dataclass
-class Started:
-    """What a warp waits for itself, by a group of such."""
-
-    group: float  # infinite: not closed yet
-    event: Event
 
 
 def put_in_order(trace: Trace) -> list[Meeting]:
@@ -86,7 +75,8 @@ def put_landings(events: list[Event], clock: str) -> None:
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
     """Finds out what the events of a block wait for, and what takes part in that."""
     numbers: dict[str, int] = {}
-    own: dict[tuple, list[Started]] = collections.defaultdict(list)
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # of no group yet, by warp
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by what waits for it
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -101,20 +91,21 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
 
     for event in events:
         kind, name, number = event.kind, event.name, event.number
-        if kind in OWN_WAITS and (kind is not Kind.READ or event.copies()):
-            # Copies by the warp are of the group that it closes next.
-            own[OWN_WAITS[kind], event.warp].append(
-                Started(math.inf if kind is Kind.READ else number, event))
+        if kind is Kind.READ and event.copies():
+            copies[event.warp].append(event)
         elif kind is Kind.CP_ASYNC_COMMIT:
-            for copy in own[Kind.CP_ASYNC_WAIT, event.warp]:
-                copy.group = min(copy.group, number)
-        elif kind in OWN_WAITS.values():
+            for copy in copies.pop(event.warp, []):
+                copy.number = number
+                started[Kind.CP_ASYNC_WAIT, event.warp].append(copy)
+        elif kind in OWN_WAITS:
+            started[OWN_WAITS[kind], event.warp].append(event)
+        elif kind in (Kind.CP_ASYNC_WAIT, *OWN_WAITS.values()):
             event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
-            started = own[kind, event.warp]
-            for part in started:
-                if part.group < number:
-                    join(part.event, event.awaits)
-            started[:] = [part for part in started if part.group >= number]
+            own = started[kind, event.warp]
+            for part in own:
+                if part.number < number:
+                    join(part, event.awaits)
+            started[kind, event.warp] = [part for part in own if part.number >= number]
         elif kind in (*LOADS, *BARRIERS):
             at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
                          f"named barrier {name}, round {number}" if kind in NAMED else
