@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from cli import Case, SIZES, SMALL, TINY, npy, read_npy
+from cli_test import Case, SIZES, SMALL, TINY, npy, read_npy
 
 
 class Files(Case):

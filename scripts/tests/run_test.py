@@ -60,7 +60,8 @@ class RunTest(FakeLadder):
         self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)
         both, called = "--step mma,aside --device", "05_flash_v2 "
         for words, asked in (
-                ("--all", f"--dtype bf16 {both} gpu"), ("--seqlen 64", "--seqlen 64 --step mma --d"),
+                ("--all", f"--dtype bf16 {both} gpu"),
+                ("--seqlen 64", f"{called}--seqlen 64 --step mma --device"),
                 ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal {both} gpu --json"),
                 ("--step aside", f"{called}--step aside --device gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
