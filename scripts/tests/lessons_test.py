@@ -86,24 +86,17 @@ class Command:
 
 def commands(first_line, lines):
     found = []
-    number = 0
-    while number < len(lines):
-        line, at = lines[number], first_line + number
-        number += 1
-        if not line.startswith("$ "):
-            if found:
-                found[-1].output.append(line)
-            continue
-        text = line[2:]
-        while text.endswith("\\") and number < len(lines):
-            text = text[:-1] + lines[number]
-            number += 1
-        if text.strip() == "echo $?" and found and number < len(lines):
-            found[-1].status = int(lines[number])
-            number += 1
-        else:
-            found.append(Command(text, at))
-    return found
+    for number, line in enumerate(lines, first_line):
+        if found and found[-1].text.endswith("\\"):
+            found[-1].text = found[-1].text[:-1] + line
+        elif line.startswith("$ "):
+            found.append(Command(line[2:], number))
+        elif found:
+            found[-1].output.append(line)
+    for command, asked in zip(found, found[1:]):
+        if asked.text == "echo $?":
+            command.status = int(asked.output[0])
+    return [command for command in found if command.text != "echo $?"]
 
 
 # ---- the tests ----

@@ -62,14 +62,12 @@ class Excerpts(unittest.TestCase):
     @staticmethod
     def holds(source, lines):
         """Whether the runs of lines between lines "…" stand in the source, in this order."""
-        at = 0
+        text, at = "\n".join(["", *source, ""]), 0
         for run in "\n".join(lines).split("\n…\n"):
-            run = run.splitlines()
-            while at + len(run) <= len(source) and source[at:at + len(run)] != run:
-                at += 1
-            if at + len(run) > len(source):
+            at = text.find(f"\n{run}\n", at)
+            if at < 0:
                 return False
-            at += len(run)
+            at += len(run) + 1
         return True
 
 

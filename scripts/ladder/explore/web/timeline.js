@@ -25,10 +25,6 @@ class Timeline extends View {
       const e = this.hitAt(event.offsetX, event.offsetY) || null;
       this.pane.choose(e === this.pane.selected ? null : e);
     });
-    this.canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      ACTIONS[event.deltaY > 0 ? "s" : "w"](explorer);
-    }, { passive: false });
   }
 
   words(e) {
