@@ -217,13 +217,10 @@ class PageTest(unittest.TestCase):
              "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
 
     def test_decoding(self):
-        """What part of the keys a block has is told, and what merges them."""
+        """What part of the keys a block has is told."""
         self.open("#t=0", self.made("05/split_kv"))
-        self.assertIn("warp 0 reads 512 B of Q, rows 0–3 into shared memory", self.told()[0])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
                                              r"Q 0–3, K 256–383, 768–895,")
-        self.do("explorer.seek(explorer.last)")
-        self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4(,|$)")
 
     # ---- what it looks like ----
 
