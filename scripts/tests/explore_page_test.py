@@ -18,6 +18,10 @@ from ladder.explore.page import page_of, pane_of, sums
 
 BIN = ""
 SAME = "= the program's counts"
+# Of a pane.
+TOLD = "pane.find('.event').textContent"
+COUNTS = "pane.replay.counts"
+VERDICTS = "pane.find('.verdict').textContent"
 
 # Of what can be used: that which is cut off at a side of the screen, or below in a wide one, or too
 # small.
@@ -73,23 +77,11 @@ class PageTest(unittest.TestCase):
             self.browser.press(key, **how)
         self.browser.drawn()
 
-    def text(self, name):
-        return self.value(f"$('{name}').textContent")
-
     def of_panes(self, expression):
         return self.value(f"explorer.panes.map(pane => {expression})")
 
     def label(self, view, pane=0):
         return self.of_panes(f"pane.find('{view} canvas').ariaLabel")[pane]
-
-    def told(self):
-        return self.of_panes("pane.find('.event').textContent")
-
-    def counts(self):
-        return self.of_panes("pane.replay.counts")
-
-    def verdicts(self):
-        return self.of_panes("pane.find('.verdict').textContent")
 
     # ---- what it counts ----
 
@@ -107,7 +99,7 @@ class PageTest(unittest.TestCase):
                 with self.subTest(step.name + more):
                     self.check_events(trace, panes[-1])
         self.open("#t=1e9", write(self.folder.name, "every.html", text=page_of(panes)), width=800)
-        for pane, verdict in zip(panes, self.verdicts()):
+        for pane, verdict in zip(panes, self.of_panes(VERDICTS)):
             self.assertEqual(verdict, SAME, pane["command"])
 
     def check_events(self, trace, pane):
@@ -142,27 +134,27 @@ class PageTest(unittest.TestCase):
         self.browser.drawn()
         expected = [sums(explore_test.run("04_flash_v1", SMALL)),
                     sums(explore_test.run("05_flash_v2", "--step mma " + SMALL))]
-        self.assertEqual(self.counts(), expected)
+        self.assertEqual(self.of_panes(COUNTS), expected)
         shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):
             self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
                 counts["requested_read_bytes"] + counts["requested_write_bytes"],
                 counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
                 counts["matmul_flops"], counts["exp_count"]])
-        self.assertEqual(self.verdicts(), [SAME] * 2)
+        self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
-        third = self.counts()
+        third = self.of_panes(COUNTS)
         self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
-        self.assertEqual(self.counts(), third)
+        self.assertEqual(self.of_panes(COUNTS), third)
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
                 "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
                 "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
-        self.assertEqual(self.verdicts()[1], SAME)
-        self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
+        self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
+        self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
 
     def test_blocks_run_side_by_side(self):
         """On one SM one after the other; kernels never."""
@@ -170,7 +162,7 @@ class PageTest(unittest.TestCase):
         ends = {}
         for sms in (1, 4):
             self.do(f"explorer.useClock('order', {sms}); explorer.seek(explorer.last)")
-            self.assertEqual(self.verdicts(), [SAME] * 2)
+            self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
             ends[sms] = self.of_panes("pane.run.last - pane.run.first")
         self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
         self.assertGreater(ends[4][0], ends[1][0] / 2)
@@ -185,32 +177,27 @@ class PageTest(unittest.TestCase):
     def test_a_wait_tells_who_is_missing(self):
         """At a click on the wait of a warp that is early."""
         self.open()
-        wait = self.value("""(() => {
-          const e = explorer.panes[0].run.events.find(e =>
-            e.what === '__syncthreads' && e.to - e.from > 3);
-          explorer.seek(e.from + 1);
-          return e.index; })()""")
-        self.browser.drawn()
-        place = self.value(f"""(() => {{
-          const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
-          const r = t.canvas.getBoundingClientRect();
-          return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
-                  r.top + t.rowOf(e).y + t.rowOf(e).height / 2]; }})()""")
-        self.browser.click(*place)
+        wait = self.value("explorer.panes[0].run.events.findIndex(e => "
+                          "e.what === '__syncthreads' && e.to - e.from > 3)")
+        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].from + 1)")
+        self.browser.click(*self.value(f"""(() => {{
+          const {{ canvas, hits }} = explorer.panes[0].timeline, r = canvas.getBoundingClientRect();
+          const bar = hits.find(({{ of }}) => of.index === {wait});
+          return [r.left + bar.x + bar.width / 2, r.top + bar.y + bar.height / 2]; }})()"""))
         self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
-        self.assertRegex(self.told()[0], "^Chosen: .*__syncthreads number [0-9]+. "
+        self.assertRegex(self.of_panes(TOLD)[0], "^Chosen: .*__syncthreads number [0-9]+. "
                          "Arrived: warp [0-9].*Missing: warp [0-9]")
         self.do("explorer.seek(explorer.last)")
-        self.assertIn("Missing: nobody", self.told()[0])
+        self.assertIn("Missing: nobody", self.of_panes(TOLD)[0])
         self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
 
     def test_the_models_time(self):
         self.open("#clock=model&t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1"))
-        self.assertEqual(self.verdicts(), [SAME])
-        self.assertIn("not measured", self.text("clock-note"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+        self.assertIn("not measured", self.value("$('clock-note').textContent"))
         self.press("c")
-        self.assertIn("not time", self.text("clock-note"))
-        self.assertEqual(self.verdicts(), [SAME])
+        self.assertIn("not time", self.value("$('clock-note').textContent"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
         self.assertEqual(
             self.value("explorer.panes[0].timeline.rows.map(row => row.label)"),
             ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
@@ -266,7 +253,8 @@ class PageTest(unittest.TestCase):
             reached.append(self.value("document.activeElement.id || "
                                       "document.activeElement.ariaLabel || ''"))
             if reached[-1].startswith("Arrays in HBM"):
-                self.assertRegex(self.text("tip"), r"Q: [\d,]+ B read, 0 B written so far\. K: ")
+                self.assertRegex(self.value("$('tip').textContent"),
+                                 r"Q: [\d,]+ B read, 0 B written so far\. K: ")
         self.assertLessEqual({"help-button", "play", "scrubber", "speed", "sms", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
@@ -310,7 +298,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.value("explorer.panes[0].faultAt()"), self.value("explorer.now"))
         self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
         self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.verdicts(), ["ended with a fault", SAME])
+        self.assertEqual(self.of_panes(VERDICTS), ["ended with a fault", SAME])
 
 
 if __name__ == "__main__":
