@@ -24,7 +24,7 @@ from base import SECONDS, read
 from ladder.base.sources import read_sources
 
 ROOT = os.path.realpath(base.ROOT)
-BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
+BUILD = BUILT_BY = NVCC = ""  # of the command line
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
 
 
@@ -126,7 +126,6 @@ class PointerTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3 and not sys.argv[1].startswith("-"):
-        BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
-        BUILD = os.path.abspath(BUILD)
+    BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
+    BUILD = os.path.abspath(BUILD)
     unittest.main()
