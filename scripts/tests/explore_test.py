@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 from base import ROOT, Scratch, argument, printed, read
-from ladder.base import course
+from ladder.base.course import PRODUCTS
 from ladder.base.files import course_pages
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
@@ -74,29 +74,21 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
 
-FORWARD = course.PRODUCTS["attention"]
-
-
-def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
-    return Event(kind, name, barrier, number, amount, exps, flops)
-
-
 class ReplayTest(unittest.TestCase):
     """When what happens in a block: a small case worked out by hand. That what the committed traces
     become is as it was, where consumers queue and share, results_test sees."""
 
     def test_a_copy_a_product_and_a_softmax(self):
-        producer = [event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
-                    event(Kind.TMA_LOAD, "K", amount=32 * 5120, barrier="K_full[0]"),
-                    event(Kind.MBARRIER_WAIT, "K_free[0]"),
-                    event(Kind.TMA_LOAD, "K", 1, amount=5120, barrier="K_full[0]"),
-                    event(Kind.EXIT)]
-        consumer = [event(Kind.MBARRIER_WAIT, "K_full[0]"),
-                    event(Kind.WGMMA, "K", amount=4096 * 100),
-                    event(Kind.WGMMA_WAIT, number=1),
-                    event(Kind.MBARRIER_ARRIVE, "K_free[0]", exps=16),
-                    event(Kind.MBARRIER_WAIT, "K_full[0]", 1, flops=10), event(Kind.EXIT)]
-        played = replay.replay([producer, consumer], FORWARD)
+        producer = [Event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
+                    Event(Kind.TMA_LOAD, "K", "K_full[0]", amount=32 * 5120),
+                    Event(Kind.MBARRIER_WAIT, "K_free[0]"),
+                    Event(Kind.TMA_LOAD, "K", "K_full[0]", 1, 5120), Event(Kind.EXIT)]
+        consumer = [Event(Kind.MBARRIER_WAIT, "K_full[0]"),
+                    Event(Kind.WGMMA, "K", amount=4096 * 100), Event(Kind.WGMMA_WAIT, number=1),
+                    Event(Kind.MBARRIER_ARRIVE, "K_free[0]", lane_exps=16),
+                    Event(Kind.MBARRIER_WAIT, "K_full[0]", number=1, lane_other_flops=10),
+                    Event(Kind.EXIT)]
+        played = replay.replay([producer, consumer], PRODUCTS["attention"])
         landed = 32 * 132 + 500
         self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
         free = landed + 100 + 16 * 128 / 16
@@ -107,6 +99,7 @@ class ReplayTest(unittest.TestCase):
             ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
             ["tile", None, free + 10, free + 632]]])
         self.assertEqual(played["end"], free + 632)
+
 
 class CommandTest(Scratch):
     """scripts/explore itself."""
