@@ -33,7 +33,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
     ended with a fault."""
     meetings = put_in_order(trace)
     model = put_in_model_time(trace)
-    trace.events.sort(key=lambda event: event.order[0])
+    trace.events = [event for events in trace.blocks().values()
+                    for event in sorted(events, key=lambda event: event.order[0])]
     put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
