@@ -19,28 +19,23 @@ from ladder.show.measured import Files
 GPU = os.path.basename(newest_measured())
 COMMITTED = {name: read_lines(os.path.join(RESULTS, name)) for name in os.listdir(RESULTS)
              if name.endswith(".jsonl")}
-OTHER = os.path.basename(newest_measured(but=Files(newest_measured()).gpu.name))
 PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
 
 
 class Changed(Scratch):
-    """self.data: {name: the file}, to be changed; self.gpu, self.other and self.sim are three of
-    them."""
+    """self.data: {name: the file}, to be changed; self.gpu and self.sim are two of them."""
 
     def setUp(self):
         super().setUp()
         self.as_it_was()
-        patch = unittest.mock.patch.multiple(
-            measured, read_lines=lambda path: self.data.get(os.path.basename(path), []),
-            newest_measured=lambda _, but: next(
-                (name for name in (GPU, OTHER) if self.records(self.data.get(name, []))
-                 and self.records(self.data[name])[0]["device_name"] != but), None))
+        patch = unittest.mock.patch.object(
+            measured, "read_lines", lambda path: self.data.get(os.path.basename(path), []))
         patch.start()
         self.addCleanup(patch.stop)
 
     def as_it_was(self):
         self.data = pickle.loads(PICKLED)
-        self.gpu, self.other, self.sim = (self.data[name] for name in (GPU, OTHER, "sim.jsonl"))
+        self.gpu, self.sim = self.data[GPU], self.data["sim.jsonl"]
 
     def drop(self, of, which=lambda r: True, kind="run"):
         """Drops the lines for which `which` holds."""
@@ -49,9 +44,9 @@ class Changed(Scratch):
     def records(self, of=None, kind="run", **wanted):
         return [r for r in (self.gpu if of is None else of) if like(r, kind=kind, **wanted)]
 
-    def figures(self, name=GPU):
+    def figures(self):
         """The data of those that have some."""
-        return {name: data for name, data in figure_data(Files(name)).items() if data}
+        return {name: data for name, data in figure_data(Files(GPU)).items() if data}
 
     def table(self, name):
         return table(Files(GPU), name)
@@ -63,13 +58,11 @@ class Figures(Changed):
         def without(which, *of, **kind):
             return lambda: [self.drop(self.data[name], which, **kind) for name in of or [GPU]]
 
-        two = "two_gpus", "two_gpus_kernels two_gpus_steps"
         for change, figures, tables in (
                 (without(lambda r: True, kind="peer"), "decode",
                  "peers decode mma_beside_flash mma_backward_beside_flash "
                  "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
-                (without(lambda r: True, kind="ceilings"), "roofline two_gpus shared_roof",
-                 "fp8_times " + two[1]),
+                (without(lambda r: True, kind="ceilings"), "roofline shared_roof", "fp8_times"),
                 (without(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
@@ -78,8 +71,7 @@ class Figures(Changed):
                 (without(lambda r: True, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
-                 "access pipeline pipeline_bwd", "profile"),
-                (lambda: self.data.pop(OTHER), *two)):
+                 "access pipeline pipeline_bwd", "profile")):
             self.as_it_was()
             change()
             files = Files(GPU)
@@ -103,23 +95,15 @@ class Figures(Changed):
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
-        for of in (self.gpu, self.other):
-            for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
-                of += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
-                       self.records(of, kind, rung="05_flash_v2", step="mma")]
+        for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
+            self.gpu += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
+                         self.records(kind=kind, rung="05_flash_v2", step="mma")]
         data = self.figures()
-        for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
+        for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
-    def test_two_gpus(self):
-        # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
-        self.assertEqual(self.figures(OTHER)["two_gpus"], self.figures()["two_gpus"])
-        for record in self.records(rung="02_safe_softmax"):
-            record["smem_bytes"] += 1
-        self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
-        self.assertRegex(self.table("two_gpus_steps"), "not the same in both files: 02 `safe`")
 
 class Tables(Changed):
     EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)

@@ -141,11 +141,6 @@ QUANTISED: dict[str, Any] = {
 STEP_TABLES: dict[str, dict[str, Any]] = {
     "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
 }
-# Two GPUs compared, on the kernels of these rungs or on all steps.
-TWO_GPUS_TABLES: dict[str, dict[str, Any]] = {
-    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
-    "two_gpus_steps": {},
-}
 # A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
 # `dtype`.
 RATIO_TABLES: dict[str, dict[str, Any]] = {

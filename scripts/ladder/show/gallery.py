@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Callable, List, NamedTuple
 
 from ladder.base import course
-from ladder.show import claims, errors, memory, pipeline, rates, tables, two_gpus
+from ladder.show import claims, errors, memory, pipeline, rates, tables
 from ladder.show.measured import Files, Missing
 from ladder.show.names import Data
 from ladder.show.style import Drawing, Pyplot
@@ -47,7 +47,6 @@ FIGURES = {figure.name: figure for figure in (
            "Each rung at its own intensity, under the ceilings that were measured."),
     Figure("decode", rates.decode, rates.draw_decode, DECODE,
            "Decoding: the rate at which K and V are read, as a share of a device copy's."),
-    Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
     Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
            "04 against its tile of keys: the larger, the fewer visits of Q and O."),
     Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
@@ -117,8 +116,7 @@ TABLES = {
 }
 # One of each table of course.py, whose fields are the arguments.
 MADE_OF: list[tuple[Callable[..., List[str]], dict[str, Any]]] = [
-    (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
-    (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)]
+    (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES)]
 TABLES.update((name, Table(partial(make, **arguments), PAPER))
               for make, of_course in MADE_OF for name, arguments in of_course.items())
 

@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator, Mapping, TypeVar
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
-from ladder.base.files import newest_measured, read_lines
+from ladder.base.files import read_lines
 from ladder.base.programs import Ladder, Step, step_of
 from ladder.base.records import Record, flops, requested, total
 from ladder.show.names import Contender, Data, Shape, StepKey, label
@@ -191,7 +191,7 @@ class Measured:
 
 
 class Files:
-    """A GPU's file with the sim's counts and traces beside it, and another GPU's file."""
+    """A GPU's file with the sim's counts and traces beside it."""
 
     def __init__(self, path: str) -> None:
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
@@ -199,7 +199,6 @@ class Files:
             raise Stop(f"{os.path.relpath(path)} holds no GPU's measurements: scripts/figures "
                        "measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        self.other = Measured(newest_measured(folder, but=self.gpu.name) or "", self.gpu.dtype)
         self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
         self.profile = read_lines(os.path.join(folder, "profile.jsonl"))
         # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
