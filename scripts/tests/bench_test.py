@@ -213,7 +213,7 @@ def fake_torch():
 
 class Peers(Fake):
     def beside(self):
-        return {(r["step"], *r["beside"]) for r in self.lines("peer")}
+        return {(r["library"], *r["beside"]) for r in self.lines("peer")}
 
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
@@ -232,7 +232,7 @@ class Peers(Fake):
         for r in self.lines("peer"):
             flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
-            self.assertTrue(like(r, rung="pytorch", device_name=NAME, kv_heads=32, commit="abc"))
+            self.assertTrue(like(r, device_name=NAME, kv_heads=32, commit="abc"))
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         before = self.lines("ceilings")
@@ -269,7 +269,7 @@ class Peers(Fake):
 
         attention = "scaled_dot_product_attention.side_effect"
         for name, value, said, records, ceilings in (
-                (attention, no_kernel, "pytorch cudnn, d 64, N 2048, bwd: left out: No available "
+                (attention, no_kernel, "PyTorch cudnn, d 64, N 2048, bwd: left out: No available "
                  "kernel. Aborting execution.; cuDNN attention requires sm80.\n", 0, 1),
                 ("cuda.get_device_capability.return_value", (8, 0), "", 8, 1),
                 ("mm.side_effect", MemoryError, "no ceilings: the GPU's memory", 8, 0)):

@@ -112,7 +112,7 @@ class Tables(Changed):
         for peer in self.records(kind="peer"):
             peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
         self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
-        self.records(kind="peer", step="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
+        self.records(kind="peer", library="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
 
     def test_what_no_formula_fits_is_a_number(self):

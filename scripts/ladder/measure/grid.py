@@ -36,7 +36,6 @@ CHECK_LENGTH = 1024
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 UNCHECKED = ("--check", "off")
-PEER = "pytorch"  # in the place of a rung; the step is a backend, its option the direction
 
 
 def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
@@ -73,6 +72,22 @@ class Measurement:
                           *filter(None, [" ".join(self.options)])])
 
 
+class Peer(NamedTuple):
+    """PyTorch's attention by one of its libraries, a key of peers.BACKENDS."""
+    library: str
+    direction: str
+    point: Point
+
+    def fields(self) -> Record:
+        return {"library": self.library, "direction": self.direction, **self.point._asdict()}
+
+    def text(self) -> str:
+        return f"PyTorch {self.library}, {self.point.text()}, {self.direction}"
+
+
+Work = Union[Measurement, Peer]
+
+
 class Group(NamedTuple):
     """What is measured at a point; None for a point where no peer is measured."""
     point: Point | None
@@ -80,10 +95,12 @@ class Group(NamedTuple):
 
 
 def key(line: Record) -> Key:
-    """A run's line is known by its step, workload and options, another by its kind."""
-    if "options" not in line:
+    """A run's line is known by its step, workload and options, a peer's by its library, direction
+    and workload, another by its kind."""
+    if "batch" not in line:
         return line["kind"]
-    return tuple(line[name] for name in ("rung", "step", *Point._fields, "options"))
+    who = ("library", "direction") if "library" in line else ("rung", "step", "options")
+    return tuple(line[name] for name in (*who, *Point._fields))
 
 
 def measurement_of(step: Step, point: Point, *options: str) -> Measurement:

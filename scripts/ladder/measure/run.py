@@ -21,8 +21,8 @@ digits of errors where a step adds in any order.
 
 Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
 printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
-commit, date and the SM's clock), peer (PyTorch's in the same keys; in beside the steps that were
-measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
+commit, date and the SM's clock), peer (PyTorch's in the same keys, its library in place of rung and
+step; in beside the steps that were measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
 and cuBLAS matmul, through PyTorch).
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
@@ -53,8 +53,8 @@ from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, PEER, TOKENS, UNCHECKED, Group, Key, Measurement, key,
-                                 loaded, plan)
+from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Group, Key, Measurement, Peer, Work,
+                                 key, loaded, plan)
 from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
@@ -130,35 +130,36 @@ class Bench:
             self.results.save()
             for number, (measurement, beside) in enumerate(tasks.values(), 1):
                 what = f"[{number}/{self.count}] {measurement.text()}"
-                if measurement.rung == PEER and self.pytorch:
-                    self.ask_peer(self.pytorch, measurement, beside, what)
-                else:
+                if isinstance(measurement, Measurement):
                     self.run(measurement, what)
+                elif self.pytorch:
+                    self.ask_peer(self.pytorch, measurement, beside, what)
         finally:
             if self.clock:
                 self.clock.stop()
             self.progress.clear()
 
-    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Measurement, list[str]]]:
+    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
         after it."""
-        tasks: dict[Key, tuple[Measurement, list[str]]] = {}
+        tasks: dict[Key, tuple[Work, list[str]]] = {}
         compared = self.ladder.beside_peers().values()
         for point, measurements in groups:
             ours = list(filter(self.wanted, measurements))
             # The peers just before what is compared with them.
             last = [measurement for measurement in ours if measurement.rung in compared]
-            peer_runs = [Measurement(PEER, name, point, (direction,))
-                         for direction in ("fwd", "bwd") for name in self.options.peers
+            peer_runs = [Peer(library, direction, point)
+                         for direction in ("fwd", "bwd") for library in self.options.peers
                          if point and self.pytorch
                          and not (point.decoding() and direction == "bwd")]
             beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
-            for measurement in [*(other for other in ours if other not in last),
-                                *filter(self.wanted, peer_runs), *last]:
-                tasks.setdefault(key(measurement.fields()), (measurement, beside))
+            in_turn: list[Work] = [*(other for other in ours if other not in last),
+                                   *filter(self.wanted, peer_runs), *last]
+            for work in in_turn:
+                tasks.setdefault(key(work.fields()), (work, beside))
         return tasks
 
-    def wanted(self, measurement: Measurement) -> bool:
+    def wanted(self, measurement: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
         return self.options.again or not self.results.texts.get(key(measurement.fields()))
 
@@ -183,7 +184,7 @@ class Bench:
             self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
         self.pytorch.free()
 
-    def put(self, kind: str, records: list[Record], measurement: Measurement | None = None) -> None:
+    def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
         about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
         fields = measurement.fields() if measurement else {}
         self.results.put(key(fields) if measurement else kind, [
@@ -214,20 +215,19 @@ class Bench:
             self.failures += 1
             self.say(f"{measurement.text()}: failed ({ended}): {message}")
 
-    def skip(self, measurement: Measurement, status: int, why: str) -> None:
+    def skip(self, measurement: Work, status: int, why: str) -> None:
         self.say(f"{measurement.text()}: left out: {why}")
         self.put("skipped", [{"status": status, "reason": why}], measurement)
 
-    def ask_peer(self, pytorch: peers.Gpu, measurement: Measurement, beside: list[str],
-                 what: str) -> None:
+    def ask_peer(self, pytorch: peers.Gpu, peer: Peer, beside: list[str], what: str) -> None:
         self.progress.show(what)
-        record, why = peers.measure(pytorch, measurement, self.options.time)
+        record, why = peers.measure(pytorch, peer, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         pytorch.free()
         if record:
-            self.put("peer", [{**record, "beside": beside}], measurement)
+            self.put("peer", [{**record, "beside": beside}], peer)
         else:
-            self.skip(measurement, NO_DEVICE, why)
+            self.skip(peer, NO_DEVICE, why)
 
 
 def wants_dram(measurement: Measurement) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any, Callable, Collection, NamedTuple, Tuple, Union
 
@@ -72,9 +73,9 @@ def length(files: Files, seqlen: int = 65536) -> Judged:
         way, rung=rung, seqlen=seqlen, head_dim=128) if files.gpu.is_default(e.step)]
     texts = [f"{number(e.rung)} {'causal ' if e.causal else ''}in {time_text(e.time_ms)}"
              for e in need(ran)]
-    texts += [f"{number(step[0])} would need {gib} GiB"
-              for step, run, gib in files.gpu.did_not_fit()
-              if step[0] in ("01_tiled_matmul", "02_safe_softmax") and run["seqlen"] == seqlen][:1]
+    texts += [f"{number(PLAIN[0])} would need {needs[1]} GiB" for run in files.gpu.skipped
+              if (run.get("rung"), run["seqlen"]) == (PLAIN[0], seqlen)
+              and (needs := re.search(r"needs ([\d.]+) GiB", run["reason"]))][:1]
     return "; ".join(texts), True
 
 

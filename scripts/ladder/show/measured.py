@@ -6,8 +6,7 @@ import collections
 import dataclasses
 import functools
 import os
-import re
-from typing import Any, Iterable, Iterator, Mapping, TypeVar
+from typing import Any, Iterable, Mapping, TypeVar
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
@@ -140,7 +139,7 @@ class Measured:
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
-        records += [(r["step"], r) for r in self.peers if of_the_paper(r)]
+        records += [(r["library"], r) for r in self.peers if of_the_paper(r)]
         for contender, r in sorted(records, key=lambda record: record[1]["seqlen"]):
             timed[r["direction"], contender][r["seqlen"], r["head_dim"], r["causal"]] = r
         return timed
@@ -178,13 +177,6 @@ class Measured:
 
     def decoding(self) -> list[Entry]:
         return [e for e in self.plain(seqlen=1, causal=False) if e.seqlen_kv > 1]
-
-    def did_not_fit(self) -> Iterator[tuple[StepKey, Record, float]]:
-        """(step, the line that says what was skipped, GiB that it needs)"""
-        for line in self.skipped:
-            needs = re.search(r"needs ([\d.]+) GiB", line["reason"])
-            if needs:
-                yield (line["rung"], line["step"]), line, float(needs[1])
 
     def is_default(self, step: StepKey) -> bool:
         return self.defaults.get(step[0]) == step[1]

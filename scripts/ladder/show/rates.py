@@ -197,8 +197,8 @@ def caches(files: Files) -> list[Cache]:
         sizes = [entry.record[name] for name in SIZES]
         peers = [r for r in files.gpu.peers
                  if r["seqlen"] == 1 and sizes == [r.get(name) for name in SIZES]]
-        if set(BESIDE_DECODING) <= {r["step"] for r in peers}:
-            times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
+        if set(BESIDE_DECODING) <= {r["library"] for r in peers}:
+            times = {"ours": entry.time_ms, **{r["library"]: r["time_ms"] for r in peers}}
             measured.append(Cache(peers[0]["copy_bytes_per_s"], times, *sizes))
     return need(measured)
 
