@@ -56,8 +56,9 @@ def growth(files: Files) -> Judged:
     """The workspace of a head grows at most 2.2 times as N doubles."""
     texts, good = [], True
     for way, rung in LINEAR:
-        sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
-            way, rung=rung, head_dim=64, causal=False) if files.gpu.is_default(e.step)}
+        sizes = {r["seqlen"]: r["workspace_bytes"] / r["batch"] / r["heads"]
+                 for r in files.gpu.plain(way, rung=rung, step=files.gpu.defaults.get(rung),
+                                          head_dim=64, causal=False)}
         n = max(need([n for n in sizes if 2 * n in sizes]))
         after = sizes[2 * n]
         good = good and after <= 2.2 * sizes[n]
@@ -69,10 +70,10 @@ def growth(files: Files) -> Judged:
 
 def length(files: Files, seqlen: int = 65536) -> Judged:
     """They ran at this length, where plain attention does not fit."""
-    ran = [e for way, rung in LINEAR for e in files.gpu.plain(
-        way, rung=rung, seqlen=seqlen, head_dim=128) if files.gpu.is_default(e.step)]
-    texts = [f"{number(e.rung)} {'causal ' if e.causal else ''}in {time_text(e.time_ms)}"
-             for e in need(ran)]
+    ran = [r for way, rung in LINEAR for r in files.gpu.plain(
+        way, rung=rung, step=files.gpu.defaults.get(rung), seqlen=seqlen, head_dim=128)]
+    texts = [f"{number(r['rung'])} {'causal ' if r['causal'] else ''}in {time_text(r['time_ms'])}"
+             for r in need(ran)]
     texts += [f"{number(PLAIN[0])} would need {needs[1]} GiB" for run in files.gpu.skipped
               if (run.get("rung"), run["seqlen"]) == (PLAIN[0], seqlen)
               and (needs := re.search(r"needs ([\d.]+) GiB", run["reason"]))][:1]
@@ -81,11 +82,12 @@ def length(files: Files, seqlen: int = 65536) -> Judged:
 
 def matrix(files: Files, seqlen: int = 65536) -> Judged:
     """02 keeps two bytes for each element of S, and of P."""
-    e = max(need(files.gpu.plain(rung="02_safe_softmax", step="safe", causal=False)),
-            key=lambda e: e.seqlen)
-    each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
-    return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "
-            f"at {length_text(seqlen)}, twice, for each head", abs(each - 2) < 0.1)
+    r = max(need(files.gpu.plain(rung=PLAIN[0], step=PLAIN[1], causal=False)),
+            key=lambda r: r["seqlen"])
+    each = r["workspace_bytes"] / r["batch"] / r["heads"] / r["seqlen"]**2 / 2
+    return (f"{each:g} bytes at N = {length_text(r['seqlen'])}, so "
+            f"{each * seqlen**2 / 2**30:g} GiB at {length_text(seqlen)}, twice, for each head",
+            abs(each - 2) < 0.1)
 
 
 def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey, Record | None],
@@ -93,11 +95,11 @@ def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey
     """The slow step's error over the fast one's, each with its settings. Both have the same inputs
     and are relative to the same norm, so this is the ratio of their root mean squares."""
     counted = Measured(files.sim.path, "fp16")
-    (entry, our_error), (_, their_error) = (
+    (record, our_error), (_, their_error) = (
         counted.checked(step, settings, input="outliers", **wanted)
         for step, settings in (fast, slow))
     ours, theirs = our_error["rel"], their_error["rel"]
-    return (f"{rate_text(theirs / ours)}× (N = {length_text(entry.seqlen)}, d = {entry.head_dim}: "
+    return (f"{rate_text(theirs / ours)}× (N = {length_text(record['seqlen'])}, d = {record['head_dim']}: "
             f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
 
 

@@ -20,17 +20,16 @@ def speedup(files: Files) -> Data:
     panels = []
     for way in ("fwd", "bwd"):
         for d in HEADS:
-            timed = {step: entry for step, (entry, *_) in files.steps_of(
-                files.gpu.paper(way, seqlen=course.LADDER_LENGTH, head_dim=d, causal=False))}
+            timed = files.at(way, course.LADDER_LENGTH, d)
             base = files.base() if way == "fwd" else next(iter(timed), None)
             if base not in timed:
                 continue
             bars = []
-            for step, entry in timed.items():
+            for step, record in timed.items():
                 if way == files.own_way(step):
-                    value = timed[base].time_ms / entry.time_ms
+                    value = timed[base]["time_ms"] / record["time_ms"]
                     bars.append({**files.look(step), "value": value, "text": (
-                        f"{rate_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
+                        f"{rate_text(value)}×   {rate_text(record['tflops'])} TFLOP/s"),
                         "default": files.gpu.is_default(step)})
             against = number(base[0]) if way == "fwd" else label(base)
             panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
@@ -69,10 +68,10 @@ def tflops(files: Files, direction: str) -> Data:
     """Forward what stands for each rung, backward all steps but asides."""
     panels, way = [], "fwd" if direction == "fwd" else "bwd"
     for d, causal in POINTS:
-        steps = [step for step, _ in files.steps_of(
-            files.gpu.paper(way, head_dim=d, causal=causal), way)
-            if (files.stands_for_its_rung(step) if way == "fwd" else
-                not files.about[step].by_name_only)]
+        steps = [step for step in files.order
+                 if files.own_way(step) == way and files.gpu.rates_by_n(way, step, d, causal)
+                 and (files.stands_for_its_rung(step) if way == "fwd" else
+                      not files.about[step].by_name_only)]
         looks: dict[Contender, Data] = {
             step: {**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps}
         looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
@@ -107,21 +106,21 @@ def roofline(files: Files) -> Data:
     for d in HEADS:
         points = []
         for way in ("fwd", "bwd"):
-            for step, (entry, *_) in files.steps_of(
-                    files.gpu.paper(way, seqlen=n, head_dim=d, causal=False), way):
-                if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
-                    r, dram = entry.record, total(entry.record, "dram")
+            for step, r in files.at(way, n, d).items():
+                if files.own_way(step) == way and (
+                        files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA):
+                    dram = total(r, "dram")
                     points.append({**files.look(step, " bwd" if way == "bwd" else ""),
                                    "y": r["tflops"], "requested": flops(r) / need(requested(r)),
                                    "dram": flops(r) / dram if dram else None})
         if points:
-            largest = {e.heads // e.kv_heads: e for e in sorted(
-                files.gpu.decoding(), key=lambda e: e.batch * e.kv_heads * e.seqlen_kv)
-                if e.head_dim == d}
-            for ratio, e in sorted(largest.items()):
-                step = next(step for step in files.order if step[0] == e.rung)  # of its colour
+            largest = {r["heads"] // r["kv_heads"]: r for r in sorted(
+                files.gpu.decoding(), key=lambda r: r["batch"] * r["kv_heads"] * r["seqlen_kv"])
+                if r["head_dim"] == d}
+            for ratio, r in sorted(largest.items()):
+                step = next(step for step in files.order if step[0] == r["rung"])  # of its colour
                 points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
-                               "y": e.tflops, "requested": ratio, "dram": None})
+                               "y": r["tflops"], "requested": ratio, "dram": None})
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
     return {"title": f"Roofline: {gpu_text(files)}", "matmul_tflops": roofs["matmul_tflops"],
             "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
@@ -193,12 +192,12 @@ SIZES = Cache._fields[2:]
 def caches(files: Files) -> list[Cache]:
     """All that were measured with peers beside them, as they were measured."""
     measured = []
-    for entry in files.gpu.decoding():
-        sizes = [entry.record[name] for name in SIZES]
+    for record in files.gpu.decoding():
+        sizes = [record[name] for name in SIZES]
         peers = [r for r in files.gpu.peers
                  if r["seqlen"] == 1 and sizes == [r.get(name) for name in SIZES]]
         if set(BESIDE_DECODING) <= {r["library"] for r in peers}:
-            times = {"ours": entry.time_ms, **{r["library"]: r["time_ms"] for r in peers}}
+            times = {"ours": record["time_ms"], **{r["library"]: r["time_ms"] for r in peers}}
             measured.append(Cache(peers[0]["copy_bytes_per_s"], times, *sizes))
     return need(measured)
 
@@ -252,7 +251,7 @@ def decode_table(files: Files) -> list[str]:
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
         [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
          for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
-    step = files.gpu.decoding()[0].step[1]
+    step = files.gpu.decoding()[0]["step"]
     text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "

@@ -12,7 +12,8 @@ from typing import Mapping, Sequence
 from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
 from ladder.base.records import Record
 from ladder.base.text import NO_VALUE, rate_text, time_text
-from ladder.show.measured import Files, Measured, need, of_the_paper
+from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
+                                  step_key)
 from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
                                at_the_machine, length_text, library, markdown, number,
                                over_lengths, point_text, where, whole_bytes)
@@ -25,22 +26,24 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
-        timed, wide = ({e.step: e for e in files.gpu.paper(
-            way, seqlen=n, head_dim=head, causal=False)} for head in HEADS)
-        counted = {e.step: e for e in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
+        timed, wide = (files.at(way, n, head) for head in HEADS)
+        counted = {step_key(r): r
+                   for r in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
         base = timed.get(files.base())
-        for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
-            last = files.about[step] == files.ladder.last_portable(step[0])
-            if short and not (last or way == "fwd" and files.gpu.is_default(step)):
-                continue
+        for step in files.order:
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [entry.bytes_a_head[kind] if entry else None for entry, kind in (
+            known = gpu or sim
+            last = files.about[step] == files.ladder.last_portable(step[0])
+            if not known or files.own_way(step) != way or short and not (
+                    last or way == "fwd" and files.gpu.is_default(step)):
+                continue
+            counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
             rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
-                time_text(gpu.time_ms if gpu else None), rate_text(gpu.tflops if gpu else None),
-                rate_text(other.tflops if other else None),
-                rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
+                time_text(gpu["time_ms"] if gpu else None),
+                *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
+                rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
                 *map(whole_bytes, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
@@ -209,8 +212,8 @@ def visits_tables(files: Files) -> list[str]:
         rows: list[list[str]] = []
         columns = list(dict.fromkeys(column_of.values()))
         for step in files.order:
-            visits_at = {(n, d): visits(e.record, column_of) for n, d in SIZES
-                         for e in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
+            visits_at = {(n, d): visits(r, column_of) for n, d in SIZES
+                         for r in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
                                                   head_dim=d, causal=False)[:1]}
             # Only steps that any GPU runs, and that were counted at each length.
             if (way == files.own_way(step) and not files.about[step].exact_architecture
