@@ -6,8 +6,8 @@ scripts/figures profile counted (profile.jsonl). What the files do not have is l
 
 {figures}
 
-What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the
-papers' claims in scripts/ladder/show/claims.py.
+What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the papers'
+claims in scripts/results/README.md, and when they hold in scripts/ladder/show/claims.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
 (<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and
