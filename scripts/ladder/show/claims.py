@@ -11,10 +11,10 @@ from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import ALL, NONE, QUANTISED
 from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
-from ladder.base.text import rate_text, time_text
+from ladder.base.text import bytes_text, rate_text, time_text
 from ladder.show.measured import Files, Measured, Missing, need
 from ladder.show.names import (Contender, Shape, StepKey, at_the_machine, length_text,
-                               markdown, number, where, whole_bytes)
+                               markdown, number, where)
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -66,7 +66,7 @@ def growth(files: Files) -> Judged:
         after = sizes[2 * n]
         good = good and after <= 2.2 * sizes[n]
         texts.append(f"{number(rung)}: " + (
-            f"{whole_bytes(sizes[n])} a head at N = {length_text(n)}, {whole_bytes(after)} at "
+            f"{bytes_text(sizes[n])} a head at N = {length_text(n)}, {bytes_text(after)} at "
             f"{length_text(2 * n)}" if after else "none at any N"))
     return "; ".join(texts), good
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Container, Dict, Mapping, Sequence, Tuple, Union
 
-from ladder.base.text import NO_VALUE, bytes_text
+from ladder.base.text import NO_VALUE
 
 if TYPE_CHECKING:
     from ladder.show.measured import Files
@@ -55,10 +55,6 @@ def length_text(n: float, _: Any = None) -> str:
 
 def gpu_text(files: Files) -> str:
     return f"{files.gpu.name}, {files.gpu.dtype}"
-
-
-def whole_bytes(count: float | None) -> str:
-    return bytes_text(None if count is None else round(count))
 
 
 # ---- tables ----

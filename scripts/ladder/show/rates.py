@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from statistics import geometric_mean
-from typing import NamedTuple
 
 from ladder.base import course
-from ladder.base.records import flops, requested, total
+from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
 from ladder.show.measured import Files, need, series
 from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, at_the_machine,
@@ -163,53 +162,33 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 BESIDE_DECODING = ("cudnn", "flash")
 
 
-class Cache(NamedTuple):
-    """How a cache of K and V was read, and its sizes as a record has them."""
-
-    copy: float  # bytes/s of a device copy
-    times: dict[str, float]  # peer or "ours" → ms
-    batch: int
-    heads: int
-    kv_heads: int
-    seqlen_kv: int
-    head_dim: int
-
-    def shared(self) -> int:
-        """How many heads share one of K and V."""
-        return self.heads // self.kv_heads
-
-    def bytes(self) -> int:
-        return 4 * self.batch * self.kv_heads * self.seqlen_kv * self.head_dim
-
-    def share(self, name: str) -> float:
-        """The rate at which it was read, over the copy's."""
-        return self.bytes() / self.times[name] * 1e3 / self.copy
-
-
-SIZES = Cache._fields[2:]
-
-
-def caches(files: Files) -> list[Cache]:
-    """All that were measured with peers beside them, as they were measured."""
+def caches(files: Files) -> list[Record]:
+    """Each cache of K and V that was measured with peers beside it: our record, with its `bytes`, how
+    many heads share one of K and V, and by "ours" or a peer's name times in ms and shares of the rate
+    of a device copy, in bytes/s."""
     measured = []
     for record in files.gpu.decoding():
-        sizes = [record[name] for name in SIZES]
         peers = [r for r in files.gpu.peers
-                 if r["seqlen"] == 1 and sizes == [r.get(name) for name in SIZES]]
-        if set(BESIDE_DECODING) <= {r["library"] for r in peers}:
-            times = {"ours": record["time_ms"], **{r["library"]: r["time_ms"] for r in peers}}
-            measured.append(Cache(peers[0]["copy_bytes_per_s"], times, *sizes))
+                 if all(r[name] == record[name] for name in Point._fields)]
+        times = {"ours": record["time_ms"], **{r["library"]: r["time_ms"] for r in peers}}
+        if set(BESIDE_DECODING) <= times.keys():
+            size, copy = (4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"]
+                          * record["head_dim"], peers[0]["copy_bytes_per_s"])
+            measured.append({
+                **record, "bytes": size, "shared": record["heads"] // record["kv_heads"],
+                "copy": copy, "times": times,
+                "share": {who: size / ms * 1e3 / copy for who, ms in times.items()}})
     return need(measured)
 
 
 def decode(files: Files) -> Data:
     lines: dict[str, dict[str, list[float]]] = {}
-    for cache in sorted(caches(files), key=Cache.bytes):
-        name = f"batch {cache.batch}, H/Hk = {cache.shared()}"
+    for cache in sorted(caches(files), key=lambda cache: cache["bytes"]):
+        name = f"batch {cache['batch']}, H/Hk = {cache['shared']}"
         line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
-        line["bytes"].append(cache.bytes())
+        line["bytes"].append(cache["bytes"])
         for who in ("ours", "cudnn"):
-            line[who].append(cache.share(who))
+            line[who].append(cache["share"][who])
     return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
             "panels": [dict(sorted(lines.items()))]}
 
@@ -238,24 +217,22 @@ def decode_table(files: Files) -> list[str]:
     rows: dict[str, dict[int, list[str]]] = {}
     ratios: dict[str, list[tuple[float, str]]] = {peer: [] for peer in BESIDE_DECODING}
     for cache in measured:
-        name = f"{cache.batch}, {cache.heads} / {cache.kv_heads}, {length_text(cache.seqlen_kv)}"
-        ours = cache.times["ours"]
-        cells = [f"{three_digits(1e3 * ours)} ({cache.share('ours'):.2f})"]
+        name = "{batch}, {heads} / {kv_heads}, {}".format(length_text(cache["seqlen_kv"]), **cache)
+        cells = [f"{three_digits(1e3 * cache['time_ms'])} ({cache['share']['ours']:.2f})"]
         for peer in BESIDE_DECODING:
-            ratio = cache.times[peer] / ours
+            ratio = cache["times"][peer] / cache["time_ms"]
             cells.append(f"{ratio:.2f}")
-            ratios[peer].append((ratio, f"{name}, d = {cache.head_dim}"))
-        rows.setdefault(name, {})[cache.head_dim] = cells
-    heads = sorted({cache.head_dim for cache in measured}, reverse=True)
+            ratios[peer].append((ratio, f"{name}, d = {cache['head_dim']}"))
+        rows.setdefault(name, {})[cache["head_dim"]] = cells
+    heads = sorted({cache["head_dim"] for cache in measured}, reverse=True)
     lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
         [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
          for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
-    step = files.gpu.decoding()[0]["step"]
-    text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
+    text = (f"`{measured[0]['step']}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
             f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
-            f"{measured[0].copy / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            f"{measured[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
             "each point in turn with ours:")
     for peer, its_ratios in ratios.items():
         worst, name = min(its_ratios)
@@ -264,12 +241,13 @@ def decode_table(files: Files) -> list[str]:
                  f"{worst:.2f} ({name}), {sum(ratio >= 1 for ratio in values)} of {len(values)} "
                  "are 1 or more;")
     # GQA's effect: the same queries and keys with fewer heads of K and V.
-    shared = [f"{fewer.times['ours'] / whole.times['ours']:.2f} (batch {whole.batch}, "
-              f"{length_text(whole.seqlen_kv)}, d = {whole.head_dim}, 1/{fewer.shared()} of the "
-              "bytes)"
+    shared = [f"{fewer['time_ms'] / whole['time_ms']:.2f} (batch {whole['batch']}, "
+              f"{length_text(whole['seqlen_kv'])}, d = {whole['head_dim']}, "
+              f"1/{fewer['shared']} of the bytes)"
               for whole in measured for fewer in measured
-              if whole.shared() == 1 < fewer.shared()
-              and whole[2:] == fewer._replace(kv_heads=whole.kv_heads)[2:]]
+              if whole["shared"] == 1 < fewer["shared"] and all(
+                  whole[name] == fewer[name] for name in ("batch", "heads", "seqlen_kv",
+                                                          "head_dim"))]
     return [*lines, "", text[:-1] + ".", "", (
         "The time with heads that share K and V over the time without sharing: "
         f"{', '.join(shared)}."), "",

@@ -85,7 +85,7 @@ def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", co
 
 
 def byte_tick(value: float, _: Any = None) -> str:
-    return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
+    return re.sub(r"\.0+ ", " ", bytes_text(value))
 
 
 def row_axis(axis: Axis, rows: Sequence[Data]) -> None:

@@ -11,12 +11,12 @@ from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
 from ladder.base.records import Record
-from ladder.base.text import NO_VALUE, rate_text, time_text
+from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
                                   step_key)
 from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
                                at_the_machine, length_text, library, markdown, number,
-                               over_lengths, point_text, where, whole_bytes)
+                               over_lengths, point_text, where)
 from ladder.trace.replay import EXPS
 
 
@@ -44,7 +44,7 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
                 time_text(gpu["time_ms"] if gpu else None),
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                 rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
-                *map(whole_bytes, counts)])
+                *map(bytes_text, counts)])
     lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
