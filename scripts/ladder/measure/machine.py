@@ -33,22 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="the programs (default build/bin; scripts/run builds them)")
 
 
-def commit(given: str | None) -> str | None:
-    if given:
-        return given
+def commit() -> str | None:
+    """Marked where more is changed than results and texts, which do not change what is measured."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    # Changed results and texts do not change what is measured.
-    if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
-                          ".", ":(exclude)scripts/results", ":(exclude)*.md"):
-        head += "+changes"
-    return head or None
-
-
-def cuda_version() -> str | None:
-    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
-    release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version")
-                        or output_of(nvcc, "--version"))
-    return release[1] if release else None
+    changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
+                        ".", ":(exclude)scripts/results", ":(exclude)*.md")
+    return f"{head}{'+changes' * bool(changes)}" or None
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
@@ -58,8 +48,9 @@ def machine(given_commit: str | None) -> tuple[str, Record]:
     if not driver:
         raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
                    NO_DEVICE)
+    cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
     return name, {
-        "driver": driver, "cuda": cuda_version(), "commit": commit(given_commit),
+        "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
 
 

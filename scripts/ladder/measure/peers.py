@@ -11,7 +11,6 @@ import contextlib
 import functools
 import statistics
 import time
-import warnings
 from typing import Any, Callable
 
 from ladder.base.console import NO_DEVICE, Stop
@@ -128,13 +127,11 @@ class Gpu:
 def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
     """A record in the keys of our programs, without those of peer.fields(), or an empty one and why
     there is none."""
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            times = timed(gpu, *peer, budget_ms)
-            copy = gpu.copy_bytes_per_s(budget_ms) if peer.point.decoding() else None
-        except Exception as error:  # whatever a backend may throw: the others go on
-            return {}, reason(gpu.torch, error, warned)
+    try:
+        times = timed(gpu, *peer, budget_ms)
+        copy = gpu.copy_bytes_per_s(budget_ms) if peer.point.decoding() else None
+    except Exception as error:  # whatever a backend may throw: the others go on
+        return {}, reason(error)
     median = statistics.median(times)
     record = {"device": "gpu", "device_name": gpu.torch.cuda.get_device_name(0),
               "version": version(gpu.torch), "time_ms": median, "time_ms_min": min(times),
@@ -170,16 +167,9 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
         return gpu.time(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), budget_ms)
 
 
-def reason(torch: Any, error: Exception, warned: list[warnings.WarningMessage]) -> str:
-    """A line that says why a backend did not run."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "the GPU's memory is used up"
-    # PyTorch raises that there is no kernel and warns why; it also warns that the backends that
-    # were not asked for are disabled.
-    texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in warned]
-    why = [text for text in texts if "not used because" not in text and "disabled" not in text]
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return "; ".join([first, *why[:2]])
+def reason(error: Exception) -> str:
+    """A line that says why a backend did not run; if it has no kernel, PyTorch has warned why."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def version(torch: Any) -> str:

@@ -44,10 +44,9 @@ import math
 import os
 import signal
 import sys
-from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                                 run_command)
+                                 run_command, some_of)
 from ladder.base.files import ROOT, file_of
 from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
 from ladder.base.records import Record
@@ -58,17 +57,6 @@ from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Group, Key, Measureme
 from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
-
-
-def some_of(*names: str) -> Callable[[str], list[str]]:
-    """The type of an option: words that are among these."""
-    def chosen(text: str) -> list[str]:
-        words = [word for word in text.split(",") if word]
-        for word in words:
-            if word not in names:
-                raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
-        return words
-    return chosen
 
 
 def positive(text: str) -> float:
@@ -118,22 +106,21 @@ class Bench:
         self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
         self.clock: Clock | None = None
-        self.count = self.failures = 0
+        self.failures = 0
 
     def go(self, groups: list[Group]) -> None:
         self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
             tasks = self.tasks(groups)
-            self.count = len(tasks)
             self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
             self.results.save()
-            for number, (measurement, beside) in enumerate(tasks.values(), 1):
-                what = f"[{number}/{self.count}] {measurement.text()}"
-                if isinstance(measurement, Measurement):
-                    self.run(measurement, what)
+            for number, (work, beside) in enumerate(tasks.values(), 1):
+                what = f"[{number}/{len(tasks)}] {work.text()}"
+                if isinstance(work, Measurement):
+                    self.run(work, what)
                 elif self.pytorch:
-                    self.ask_peer(self.pytorch, measurement, beside, what)
+                    self.ask_peer(self.pytorch, work, beside, what)
         finally:
             if self.clock:
                 self.clock.stop()
@@ -174,15 +161,12 @@ class Bench:
             self.say(f"no peers and no ceilings: {stop}")
             return
         # Where only some steps are measured again, the ceilings stay as the others had them.
-        afresh = self.options.again and not self.options.steps
-        if self.results.texts.get("ceilings") and not afresh:
-            return
-        self.progress.show("measuring the ceilings")
-        try:
-            self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
-        except Exception as error:  # whatever PyTorch may throw: the peers go on
-            self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
-        self.pytorch.free()
+        if not self.results.texts.get("ceilings") or self.options.again and not self.options.steps:
+            try:
+                self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
+            except Exception as error:  # whatever PyTorch may throw: the peers go on
+                self.say(f"no ceilings: {peers.reason(error)}")
+            self.pytorch.free()
 
     def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
         about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
@@ -200,11 +184,7 @@ class Bench:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
         status, out, message = run_quietly(
             [self.programs[rung], *loaded(words[1:]), "--json"], what, self.progress)
-        message = message.removeprefix(f"{rung}: ")
-        try:
-            records = json_lines(out, rung)
-        except Stop as stop:
-            records, status, message = [], WRONG_RESULT, str(stop)
+        message, records = message.removeprefix(f"{rung}: "), json_lines(out, rung)
         if records:
             self.put("run", records, measurement)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
@@ -264,7 +244,7 @@ def bench(options: argparse.Namespace) -> int:
         raise
     if options.sim:
         write_traces(programs, os.path.dirname(path))
-    print(f"Wrote {os.path.relpath(path)} after {work.count} runs.", file=sys.stderr)
+    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     if work.failures:
         print(f"{work.failures} failed: see above.", file=sys.stderr)
         return WRONG_RESULT

@@ -33,7 +33,7 @@ import sys
 import textwrap
 from typing import Collection, Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
 from ladder.base.files import RESULTS, ROOT, course_pages, newest_measured, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
@@ -51,16 +51,12 @@ def parse() -> argparse.Namespace:
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
-    parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","),
+    parser.add_argument("--only", metavar="NAME,...", type=some_of(*FIGURES),
                         help="these figures alone")
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
-    options = parser.parse_args()
-    for name in options.only or []:
-        if name not in FIGURES:
-            parser.error(f"--only {name}: there are {', '.join(FIGURES)}")
-    return options
+    return parser.parse_args()
 
 
 def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
