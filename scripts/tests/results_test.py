@@ -57,7 +57,7 @@ class OfTheCode(unittest.TestCase):
                     and not r["options"]):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
-        for (rung, step, *point, options), records in by_run.items():
+        for (rung, step, options, *point), records in by_run.items():
             program, *words = grid.Measurement(rung, step, grid.Point(*point),
                                                options.split()).words("sim")
             now, before = ([{name: value for name, value in record.items()

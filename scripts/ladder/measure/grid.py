@@ -9,8 +9,8 @@ import random
 import shlex
 from typing import Any, NamedTuple, Tuple, Union
 
-from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, LOADED,
-                                QUANTISED, SHIFTED_V, TOKENS)
+from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, QUANTISED,
+                                SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -198,12 +198,9 @@ def quantised(steps: list[Step]) -> list[Measurement]:
             [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
         for settings in rows:
             chosen = ",".join(f"{name}={value}" for name, value in settings.items())
-            for _, d, kind in QUANTISED["inputs"]:
-                point, options = (LOADED[kind] if not d else
-                                  (Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]))
-                if settings:
-                    options = [*options, "--set", chosen]
-                measurements.append(measurement_of(step, point, *options, "--check", "full"))
+            measurements += [
+                measurement_of(step, point, *options, *(["--set", chosen] if chosen else []),
+                               "--check", "full") for _, point, options, _ in QUANTISED["inputs"]]
     return measurements
 
 

@@ -25,8 +25,14 @@ def output_of(*command: str) -> str:
     return ""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What measure and profile both have to be told."""
+def add_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """What measure and profile both have to be told; `out`: the name of the file by default."""
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
+    parser.add_argument("--out", metavar="FILE", help=f"(default scripts/results/{out})")
+    parser.add_argument("--again", action="store_true",
+                        help="drop what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
     parser.add_argument("--commit", metavar="HASH",
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",

@@ -92,7 +92,8 @@ def profile(options: argparse.Namespace) -> int:
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
     steps = [step for step in ladder_of(programs, "gpu").steps if not step.decoding]
-    results, progress = Results(options.out, gpu), Progress()
+    path = os.path.abspath(options.out or os.path.join(RESULTS, "profile.jsonl"))
+    results, progress = Results(path, gpu), Progress()
     for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
             measurement = measurement_of(
@@ -102,19 +103,13 @@ def profile(options: argparse.Namespace) -> int:
                 results.put(name, [{**line, **about}
                                    for line in profiled(step.program, measurement, progress)])
     progress.clear()
-    print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
+    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("scripts/figures profile", __doc__)
-    parser.add_argument("steps", nargs="*", metavar="STEP",
-                        help="such as 05/sm90 (default all but those for decoding)")
-    parser.add_argument("--again", action="store_true", help="count anew what the file has")
-    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
-                        default=os.path.join(RESULTS, "profile.jsonl"),
-                        help="(default scripts/results/profile.jsonl)")
-    add_options(parser)
+    add_options(parser, "profile.jsonl")
     return parser.parse_args(arguments)
 
 

@@ -22,8 +22,8 @@ digits of errors where a step adds in any order.
 Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
 printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
 commit, date and the SM's clock), peer (PyTorch's in the same keys, its library in place of rung and
-step; in beside the steps that were measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
-and cuBLAS matmul, through PyTorch).
+step; in beside the steps that were measured right after it), skipped, step (what the programs'
+--list says) or ceilings (device copy and cuBLAS matmul, through PyTorch).
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
@@ -72,22 +72,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help="quick, paper, long, decode (default quick)")
     parser.add_argument("--sim", action="store_true",
                         help="count on the sim (see above), which has a grid of its own")
-    parser.add_argument("--out", metavar="FILE",
-                        help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
     parser.add_argument("--time", type=positive, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
                         default=list(peers.BACKENDS),
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
-    parser.add_argument("--again", action="store_true",
-                        help="drop what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again; the ceilings too, unless steps "
-                        "are chosen")
-    add_options(parser)
+    add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
     options = parser.parse_args(arguments)
     if not options.dtype:
         answer = "" if options.sim else output_of(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from ladder.base import course
 from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
@@ -64,15 +62,12 @@ def quantised(files: Files) -> list[tuple[str, list[float]]]:
     I/O type, then of each row of the step with settings. All have to be counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
-    def errors_of(step: StepKey, settings: Record | None) -> Iterator[float]:
-        for _, d, kind in about["inputs"]:
-            (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
-                course.LOADED[kind][0], "load")
-            yield counted.checked(step, settings, input=source, heads=heads, seqlen=n,
-                                  head_dim=width)[1]["rms"]
+    def errors_of(step: StepKey, settings: Record | None) -> list[float]:
+        return [counted.checked(step, settings, input=kind, **point._asdict())[1]["rms"]
+                for _, point, _, kind in about["inputs"]]
 
-    return [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))] + [
-        (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
+    return [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))] + [
+        (text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
 
 
 def fp8_error(files: Files) -> Data:

@@ -163,9 +163,9 @@ BESIDE_DECODING = ("cudnn", "flash")
 
 
 def caches(files: Files) -> list[Record]:
-    """Each cache of K and V that was measured with peers beside it: our record, with its `bytes`, how
-    many heads share one of K and V, and by "ours" or a peer's name times in ms and shares of the rate
-    of a device copy, in bytes/s."""
+    """Each cache of K and V that was measured with peers beside it: our record, with its `bytes`,
+    how many heads share one of K and V, the rate of a device `copy` in bytes/s, and by "ours" or a
+    peer's name times in ms and shares of that rate."""
     measured = []
     for record in files.gpu.decoding():
         peers = [r for r in files.gpu.peers
