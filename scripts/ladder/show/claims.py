@@ -12,7 +12,7 @@ from ladder.base.course import ALL, NONE, QUANTISED
 from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
 from ladder.base.text import bytes_text, rate_text, time_text
-from ladder.show.measured import Files, Measured, Missing, need
+from ladder.show.measured import Files, Measured, Missing, need, shape_of
 from ladder.show.names import (Contender, Shape, StepKey, at_the_machine, length_text,
                                markdown, number, where)
 
@@ -102,7 +102,7 @@ def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey
         counted.checked(step, settings, input="outliers", **wanted)
         for step, settings in (fast, slow))
     ours, theirs = our_error["rel"], their_error["rel"]
-    return (f"{rate_text(theirs / ours)}× (N = {length_text(record['seqlen'])}, d = {record['head_dim']}: "
+    return (f"{rate_text(theirs / ours)}× ({where(shape_of(record))}: "
             f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
 
 
@@ -115,8 +115,8 @@ FLASH_V2, FLASH_V3, PRODUCER, PING_PONG = (
 TRAINING = ("06_backward", "mma")
 
 
-# By the anchor of a claim's row in the page, which says what is claimed and where, and what it is set
-# against here. A row that is not here stands as it is.
+# By the anchor of a claim's row in the page, which says what is claimed and where, and what it is
+# set against here. A row that is not here stands as it is.
 JUDGES: dict[str, Callable[[Files], Judged]] = {
     "2-4x": partial(speed, fast=FLASH_V1, slow=PLAIN, least=2, most=4),
     "less-at-128": partial(less_at_128, fast=FLASH_V1, slow=PLAIN),

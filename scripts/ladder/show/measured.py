@@ -38,6 +38,10 @@ def step_key(record: Record) -> StepKey:
     return record["rung"], record["step"]
 
 
+def shape_of(record: Record) -> Shape:
+    return record["seqlen"], record["head_dim"], record["causal"]
+
+
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
     """Bytes of a head that are requested, distinct, dram or workspace; None where not known."""
     if not record:
@@ -108,7 +112,7 @@ class Measured:
         for r in sorted(filter(of_the_paper, records), key=lambda r: r["seqlen"]):
             if r["time_ms"] is not None:
                 contender = r.get("library") or step_key(r)
-                timed[r["direction"], contender][r["seqlen"], r["head_dim"], r["causal"]] = r
+                timed[r["direction"], contender][shape_of(r)] = r
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
