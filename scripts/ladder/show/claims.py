@@ -13,8 +13,7 @@ from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
 from ladder.base.text import bytes_text, rate_text, time_text
 from ladder.show.measured import Files, Measured, Missing, need, shape_of
-from ladder.show.names import (Contender, Shape, StepKey, at_the_machine, length_text,
-                               markdown, number, where)
+from ladder.show.names import Contender, Shape, StepKey, length_text, markdown, number, where
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -65,9 +64,8 @@ def growth(files: Files) -> Judged:
         n = max(need([n for n in sizes if 2 * n in sizes]))
         after = sizes[2 * n]
         good = good and after <= 2.2 * sizes[n]
-        texts.append(f"{number(rung)}: " + (
-            f"{bytes_text(sizes[n])} a head at N = {length_text(n)}, {bytes_text(after)} at "
-            f"{length_text(2 * n)}" if after else "none at any N"))
+        texts.append(f"{number(rung)}: {bytes_text(sizes[n])} a head at N = {length_text(n)}, "
+                     f"{bytes_text(after)} at {length_text(2 * n)}")
     return "; ".join(texts), good
 
 
@@ -154,5 +152,5 @@ def claims_table(files: Files) -> list[str]:
                             "yes" if verdict else "**no**"]
     lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"],
                      list(rows.values()))
-    return [*lines, "", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
+    return [*lines, "", f"Ours are times on an {files.gpu.machine()}, where the row does not say "
             "otherwise."]

@@ -6,8 +6,7 @@ from ladder.base import course
 from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
 from ladder.show.measured import Files, Measured, need, step_key
-from ladder.show.names import (Data, StepKey, at_the_machine, gpu_text, markdown,
-                               over_lengths)
+from ladder.show.names import Data, StepKey, markdown, over_lengths
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
@@ -32,7 +31,7 @@ def error(files: Files) -> Data:
             panels.append({"title": title, "rows": rows})
     r = need(source)[0]
     return {"title": "Largest error against float64: N = {seqlen}, d = {head_dim}, {dtype} "
-                     "({gpu})".format(gpu=gpu_text(files), **r), "panels": panels}
+                     "({gpu})".format(gpu=files.gpu.text(), **r), "panels": panels}
 
 
 def draw_error(plt: Pyplot, data: Data) -> Drawing:
@@ -129,7 +128,7 @@ def fp8_times_table(files: Files) -> list[str]:
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [*over_lengths(need(cells)), "", (
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),
+        f"workload, inputs {files.gpu.dtype}, on an {files.gpu.machine()}."),
         "", *over_lengths(shares), "", (
         f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
         f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+from statistics import median
 from typing import Any, Mapping, TypeVar
 
 from ladder.base.console import BAD_USAGE, Stop
@@ -142,6 +143,17 @@ class Measured:
                    for shape, r in self.timed[direction, backend].items()
                    if shape in self.timed[direction, step])
 
+    def text(self) -> str:
+        return f"{self.name}, {self.dtype}"
+
+    def machine(self) -> str:
+        """The GPU that was measured, its driver, CUDA, clock and the last date."""
+        newest = max(self.runs, key=lambda r: r["date"])
+        clock = [r["sm_mhz"] for r in self.runs if r["sm_mhz"]]
+        return ", ".join(filter(None, (
+            self.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
+            f"SM clock {median(clock):.0f} MHz in the median" if clock else "", newest["date"])))
+
     def roofs(self) -> Record:
         """The rates of a copy and of matrix products, which were measured beside the steps."""
         return need(self.ceilings)
@@ -172,7 +184,7 @@ class Files:
         self.ladder = Ladder(self.about.values())
 
     def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
-        """What was timed of the paper's workload, without a mask: by step, in the ladder's order."""
+        """What was timed of the paper's workload without a mask: by step, in the ladder's order."""
         return {step: at[n, d, False] for step in self.order
                 if (n, d, False) in (at := self.gpu.timed[way, step])}
 
@@ -191,7 +203,9 @@ class Files:
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step: StepKey, more: str = "") -> Data:
-        """How a step is drawn: its registration's colour, its rung's marker, and its name."""
+        """How a step is drawn: its registration's colour, its rung's marker, and its name, or the
+        rung's where it is the only one."""
+        alone = len(self.ladder.of(step[0])) == 1
         return {"rung": step[0], "colour": self.about[step].colour,
                 "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
-                "label": label(step, self) + more}
+                "label": (step[0].replace("_", " ") if alone else label(step)) + more}

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from ladder.base import course
 from ladder.base.files import short_name
 from ladder.show.measured import Files, bytes_a_head, need, of_the_paper, series
-from ladder.show.names import (HEADS, Contender, Data, StepKey, gpu_text, library, markdown,
-                               number)
+from ladder.show.names import HEADS, Contender, Data, StepKey, library, markdown, number
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
@@ -61,7 +60,7 @@ def block_size(files: Files) -> Data:
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
              lambda r: bytes_a_head(r, "requested"), course.BLOCK_SIZE_COUNTED),
-            (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
+            (f"time, N = {{}}, 16k tokens ({files.gpu.text()})", "ms", files.gpu,
              lambda r: r["time_ms"], course.BLOCK_SIZE_TIMED)):
         lines = []
         for step, d in itertools.product(steps, HEADS):
@@ -149,7 +148,7 @@ def shared_roof(files: Files) -> Data:
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
-    return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
+    return {"title": f"The roof of shared memory: the backward pass, {files.gpu.text()}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
             "panels": panels}
 

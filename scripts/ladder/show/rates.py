@@ -9,8 +9,8 @@ from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
 from ladder.show.measured import Files, need, series
-from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, at_the_machine,
-                               gpu_text, label, length_text, library, markdown, number, point_text)
+from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, label, length_text,
+                               library, markdown, number, point_text)
 from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
                                row_axis, spread, two_marks)
 
@@ -33,7 +33,7 @@ def speedup(files: Files) -> Data:
             against = number(base[0]) if way == "fwd" else label(base)
             panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
     return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in all, "
-                     f"{gpu_text(files)})", "panels": need(panels)}
+                     f"{files.gpu.text()})", "panels": need(panels)}
 
 
 def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
@@ -80,7 +80,7 @@ def tflops(files: Files, direction: str) -> Data:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
     return {"title": f"Rate of the {WAYS[direction]} pass: 16k tokens in all, hidden size 2048, "
-                     f"{gpu_text(files)}", "panels": need(panels)}
+                     f"{files.gpu.text()}", "panels": need(panels)}
 
 
 def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
@@ -121,7 +121,7 @@ def roofline(files: Files) -> Data:
                 points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
                                "y": r["tflops"], "requested": ratio, "dram": None})
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
-    return {"title": f"Roofline: {gpu_text(files)}", "matmul_tflops": roofs["matmul_tflops"],
+    return {"title": f"Roofline: {files.gpu.text()}", "matmul_tflops": roofs["matmul_tflops"],
             "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
 
 
@@ -189,7 +189,7 @@ def decode(files: Files) -> Data:
         line["bytes"].append(cache["bytes"])
         for who in ("ours", "cudnn"):
             line[who].append(cache["share"][who])
-    return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
+    return {"title": f"Decoding: one query of each head, {files.gpu.text()}",
             "panels": [dict(sorted(lines.items()))]}
 
 
@@ -230,7 +230,7 @@ def decode_table(files: Files) -> list[str]:
         [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
          for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
     text = (f"`{measured[0]['step']}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
-            f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
+            f"flushed, medians, on an {files.gpu.machine()}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
             f"{measured[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
             "each point in turn with ours:")

@@ -14,9 +14,8 @@ from ladder.base.records import Record
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
                                   step_key)
-from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
-                               at_the_machine, length_text, library, markdown, number,
-                               over_lengths, point_text, where)
+from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, length_text, library,
+                               markdown, number, over_lengths, point_text, where)
 from ladder.trace.replay import EXPS
 
 
@@ -52,7 +51,7 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
-        f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
+        f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}.")]
 
 
 def plans_table(files: Files) -> list[str]:
@@ -138,7 +137,7 @@ def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[s
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
     return [*lines, "", (
         f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
-        f"{at_the_machine(files)}. Not all are of one run, and two runs of one step differ by up "
+        f"{files.gpu.machine()}. Not all are of one run, and two runs of one step differ by up "
         "to 5%.")]
 
 
