@@ -144,6 +144,7 @@ class Tables(Changed):
     def test_each_stands_in_a_page(self):
         pages = "".join(map(read, course_pages()))
         self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
+        self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
 
 
 class Command(Scratch):

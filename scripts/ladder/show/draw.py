@@ -4,14 +4,12 @@ FILE is what was measured on a GPU, by default in scripts/results the file with 
 its own; the sim's counts (sim.jsonl) and traces (traces.jsonl) are found beside it, and what
 scripts/figures profile counted (profile.jsonl). What the files do not have is left out and said.
 
-{figures}
-
 What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the papers'
 claims in scripts/results/README.md, and when they hold in scripts/ladder/show/claims.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
-(<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and
-names what is stale: each figure carries a digest of its data.
+(<!-- ladder:begin --> and <!-- ladder:end -->). --check writes nothing, and names what is stale:
+each figure carries a digest of its data.
 
 Examples:
   scripts/figures draw
@@ -30,7 +28,6 @@ import os
 import pathlib
 import re
 import sys
-import textwrap
 from typing import Collection, Iterable, Iterator
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
@@ -43,16 +40,13 @@ BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
 def parse() -> argparse.Namespace:
-    figures = "\n".join(textwrap.fill(
-        f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
-        subsequent_indent=" " * 20) for figure in FIGURES.values())
-    parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
+    parser = Parser("scripts/figures draw", __doc__)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
     parser.add_argument("--only", metavar="NAME,...", type=some_of(*FIGURES),
-                        help="these figures alone")
+                        help=f"of the figures these alone: {', '.join(FIGURES)}")
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")

@@ -15,13 +15,12 @@ from typing import Any, Callable, List, NamedTuple
 from ladder.base import course
 from ladder.show import claims, errors, memory, pipeline, rates, tables
 from ladder.show.measured import Files, Missing
-from ladder.show.names import Data
+from ladder.show.names import WAYS, Data
 from ladder.show.style import Drawing, Pyplot
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
-BOTH = f"{PAPER}, and {SIM}"
 
 
 class Figure(NamedTuple):
@@ -29,41 +28,22 @@ class Figure(NamedTuple):
     data: Callable[[Files], Data]
     draw: Callable[[Pyplot, Data], Drawing]
     command: str  # that measures it
-    caption: str
 
 
 FIGURES = {figure.name: figure for figure in (
-    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
-           "How much each step brings, on a logarithmic scale."),
-    Figure("tflops_fwd", partial(rates.tflops, direction="fwd"), rates.draw_tflops, PAPER,
-           "The forward pass against N, PyTorch's in thin lines."),
-    Figure("tflops_bwd", partial(rates.tflops, direction="bwd"), rates.draw_tflops, PAPER,
-           "The backward pass."),
-    Figure("tflops_both", partial(rates.tflops, direction="both"), rates.draw_tflops, PAPER,
-           "Both together: what training pays for attention."),
-    Figure("traffic", memory.traffic, memory.draw_traffic, SIM,
-           "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
-    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
-           "Each rung at its own intensity, under the ceilings that were measured."),
-    Figure("decode", rates.decode, rates.draw_decode, DECODE,
-           "Decoding: the rate at which K and V are read, as a share of a device copy's."),
-    Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
-           "04 against its tile of keys: the larger, the fewer visits of Q and O."),
-    Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
-           "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K"
-           " and V past each tile of Q."),
-    Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
-           "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
-           "model's."),
-    Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
-           pipeline.draw_boxes, SIM,
-           "The backward pass in the same way: five products an iteration, and dQ on its way out."),
-    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, BOTH,
-           "The backward pass against shared memory: a step can be no faster than its bytes."),
-    Figure("error", errors.error, errors.draw_error, PAPER,
-           "The largest error of each step against float64, and its tolerance."),
-    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
-           "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
+    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER),
+    *(Figure(f"tflops_{way}", partial(rates.tflops, direction=way), rates.draw_tflops, PAPER)
+      for way in WAYS),
+    Figure("traffic", memory.traffic, memory.draw_traffic, SIM),
+    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER),
+    Figure("decode", rates.decode, rates.draw_decode, DECODE),
+    Figure("block_size", memory.block_size, memory.draw_block_size, SIM),
+    Figure("access", pipeline.access, pipeline.draw_boxes, SIM),
+    *(Figure(name, partial(pipeline.pipeline, name=name), pipeline.draw_boxes, SIM)
+      for name in course.PIPELINES),
+    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, f"{PAPER}, and {SIM}"),
+    Figure("error", errors.error, errors.draw_error, PAPER),
+    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM),
 )}
 
 
@@ -86,17 +66,6 @@ def digest(name: str, data: Data) -> str:
 # ---- tables ----
 
 
-def figure_list(files: Files) -> list[str]:
-    """The figures that can be drawn, each with its caption."""
-    lines: list[str] = []
-    for name, data in figure_data(files).items():
-        caption = FIGURES[name].caption
-        if data:
-            lines += [f"**{data['title']}.** {caption}", "",
-                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
-    return lines[:-1]
-
-
 class Table(NamedTuple):
     lines: Callable[[Files], List[str]]
     command: str  # that measures it
@@ -105,7 +74,7 @@ class Table(NamedTuple):
 TABLES = {
     "ladder": Table(partial(tables.ladder_table, short=True), SIM),
     "peers": Table(tables.peers_table, PAPER),
-    "claims": Table(claims.claims_table, ""), "figures": Table(figure_list, ""),
+    "claims": Table(claims.claims_table, ""),
     "steps": Table(tables.ladder_table, SIM),
     "visits": Table(tables.visits_tables, SIM),
     "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
