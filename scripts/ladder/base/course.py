@@ -139,10 +139,6 @@ QUANTISED: dict[str, Any] = {
 
 # ---- tables of lessons ----
 
-# TFLOP/s of a rung's steps, from `first` on, and of peers.
-STEP_TABLES: dict[str, dict[str, Any]] = {
-    "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
-}
 # A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
 # `dtype`.
 RATIO_TABLES: dict[str, dict[str, Any]] = {

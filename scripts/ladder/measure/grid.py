@@ -113,8 +113,10 @@ def is_quantised(step: Step) -> bool:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Whether a step is run at a point of a grid: it may be too slow there, or an earlier step of
-    its rung."""
+    """Whether a step is run at a point of a grid: it may be for decoding and the point not, or too
+    slow there, or an earlier step of its rung."""
+    if step.decoding or point.decoding():
+        return step.decoding and point.decoding()
     # The N at which the paper's workload, of B·H·N²·d = 16k·2048·N, is as much work.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
@@ -123,37 +125,26 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
         or is_quantised(step))
 
 
-def ladder_at(points: list[Point], steps: list[Step], ladder: Ladder) -> list[Group]:
-    return [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
-                          if step.decoding or grid_has(point, step, ladder)])
-            for point in points]
-
-
 def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Group]:
     """What to run of the steps that were chosen, in order."""
-    dtype = options.dtype
-    decoding = [step for step in steps if step.decoding]
-    steps = [step for step in steps if not step.decoding]
+    dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
-        return plan_sim(steps, dtype)
+        return plan_sim(usual, dtype)
+    points = {
+        "quick": [paper_point(LADDER_LENGTH, 64, False, dtype)],
+        "paper": [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
+                  for causal in (False, True) for d in HEAD_DIMS],
+        "long": [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
+                 for causal in (False, True)],
+        "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
+                   for batch, heads, kv_heads, keys in DECODE_CACHES]}
     groups: list[Group] = []
     for grid in options.grid:
-        if grid == "decode":
-            groups += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
-                                 for d in (128, 64)
-                                 for batch, heads, kv_heads, keys in DECODE_CACHES], decoding,
-                                ladder)
-        elif grid == "long":
-            groups += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
-                                 for causal in (False, True)], steps, ladder)
-        elif grid == "quick":
-            groups += ladder_at([paper_point(LADDER_LENGTH, 64, False, dtype)], steps, ladder)
-        else:
-            groups += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
-                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
-            groups.append(Group(None, wide_heads(steps, dtype)))
-            timed = [step for step in steps if (step.rung, step.name) in BLOCK_SIZE_TIMED]
-            groups.append(Group(None, checks(steps, dtype) + [
+        groups += [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
+                                 if grid_has(point, step, ladder)]) for point in points[grid]]
+        if grid == "paper":
+            timed = [step for step in usual if (step.rung, step.name) in BLOCK_SIZE_TIMED]
+            groups.append(Group(None, wide_heads(usual, dtype) + checks(usual, dtype) + [
                 measured for d in HEAD_DIMS
                 for measured in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
     return groups

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from functools import partial
-from typing import Any, Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple
 
 from ladder.base import course
 from ladder.show import claims, errors, memory, pipeline, rates, tables
@@ -24,27 +24,26 @@ DECODE = "scripts/figures measure --grid decode"
 
 
 class Figure(NamedTuple):
-    name: str
     data: Callable[[Files], Data]
     draw: Callable[[Pyplot, Data], Drawing]
     command: str  # that measures it
 
 
-FIGURES = {figure.name: figure for figure in (
-    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER),
-    *(Figure(f"tflops_{way}", partial(rates.tflops, direction=way), rates.draw_tflops, PAPER)
-      for way in WAYS),
-    Figure("traffic", memory.traffic, memory.draw_traffic, SIM),
-    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER),
-    Figure("decode", rates.decode, rates.draw_decode, DECODE),
-    Figure("block_size", memory.block_size, memory.draw_block_size, SIM),
-    Figure("access", pipeline.access, pipeline.draw_boxes, SIM),
-    *(Figure(name, partial(pipeline.pipeline, name=name), pipeline.draw_boxes, SIM)
-      for name in course.PIPELINES),
-    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, f"{PAPER}, and {SIM}"),
-    Figure("error", errors.error, errors.draw_error, PAPER),
-    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM),
-)}
+FIGURES = {
+    "speedup": Figure(rates.speedup, rates.draw_speedup, PAPER),
+    **{f"tflops_{way}": Figure(partial(rates.tflops, direction=way), rates.draw_tflops, PAPER)
+       for way in WAYS},
+    "traffic": Figure(memory.traffic, memory.draw_traffic, SIM),
+    "roofline": Figure(rates.roofline, rates.draw_roofline, PAPER),
+    "decode": Figure(rates.decode, rates.draw_decode, DECODE),
+    "block_size": Figure(memory.block_size, memory.draw_block_size, SIM),
+    "access": Figure(pipeline.access, pipeline.draw_boxes, SIM),
+    **{name: Figure(partial(pipeline.pipeline, name=name), pipeline.draw_boxes, SIM)
+       for name in course.PIPELINES},
+    "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof, f"{PAPER}, and {SIM}"),
+    "error": Figure(errors.error, errors.draw_error, PAPER),
+    "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error, SIM),
+}
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
@@ -82,12 +81,11 @@ TABLES = {
     "decode": Table(rates.decode_table, DECODE),
     "fp8_error": Table(errors.fp8_error_table, SIM),
     "fp8_times": Table(errors.fp8_times_table, PAPER),
+    "hopper_steps": Table(partial(tables.steps_table, rung="05_flash_v2", first="mma", way="fwd",
+                                  peers=["cudnn"]), PAPER),
+    **{name: Table(partial(tables.ratios_table, **arguments), PAPER)
+       for name, arguments in course.RATIO_TABLES.items()},
 }
-# One of each table of course.py, whose fields are the arguments.
-MADE_OF: list[tuple[Callable[..., List[str]], dict[str, Any]]] = [
-    (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES)]
-TABLES.update((name, Table(partial(make, **arguments), PAPER))
-              for make, of_course in MADE_OF for name, arguments in of_course.items())
 
 
 def table(files: Files, name: str) -> str:
