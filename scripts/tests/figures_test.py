@@ -23,26 +23,23 @@ PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
 
 
 class Changed(Scratch):
-    """self.data: {name: the file}, to be changed; self.gpu and self.sim are two of them."""
+    """self.data: {name: the file}, to be changed."""
 
     def setUp(self):
         super().setUp()
-        self.as_it_was()
+        self.data = pickle.loads(PICKLED)
         patch = unittest.mock.patch.object(
             measured, "read_lines", lambda path: self.data.get(os.path.basename(path), []))
         patch.start()
         self.addCleanup(patch.stop)
 
-    def as_it_was(self):
-        self.data = pickle.loads(PICKLED)
-        self.gpu, self.sim = self.data[GPU], self.data["sim.jsonl"]
+    def drop(self, which, *names, kind="run"):
+        """Drops the lines of these files, else the GPU's, for which `which` holds; bool: all."""
+        for name in names or [GPU]:
+            self.data[name] = [r for r in self.data[name] if r["kind"] != kind or not which(r)]
 
-    def drop(self, of, which=lambda r: True, kind="run"):
-        """Drops the lines for which `which` holds."""
-        of[:] = [r for r in of if r["kind"] != kind or not which(r)]
-
-    def records(self, of=None, kind="run", **wanted):
-        return [r for r in (self.gpu if of is None else of) if like(r, kind=kind, **wanted)]
+    def records(self, name=GPU, kind="run", **wanted):
+        return [r for r in self.data[name] if like(r, kind=kind, **wanted)]
 
     def figures(self):
         """The data of those that have some."""
@@ -55,24 +52,22 @@ class Changed(Scratch):
 class Figures(Changed):
     def test_what_is_not_measured_is_left_out(self):
         """(what is taken away, the figures that go, the tables that have nothing)"""
-        def without(which, *of, **kind):
-            return lambda: [self.drop(self.data[name], which, **kind) for name in of or [GPU]]
-
         for change, figures, tables in (
-                (without(lambda r: True, kind="peer"), "decode",
+                (lambda: self.drop(bool, kind="peer"), "decode",
                  "peers decode mma_beside_flash mma_backward_beside_flash "
                  "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
-                (without(lambda r: True, kind="ceilings"), "roofline shared_roof", "fp8_times"),
-                (without(lambda r: r["rung"] == "06_backward"),
+                (lambda: self.drop(bool, kind="ceilings"), "roofline shared_roof", "fp8_times"),
+                (lambda: self.drop(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
-                (without(lambda r: "--block" in r["options"], GPU, "sim.jsonl"), "block_size", ""),
-                (without(lambda r: True, "sim.jsonl"), "shared_roof fp8_error",
+                (lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl"),
+                 "block_size", ""),
+                (lambda: self.drop(bool, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
                  "access pipeline pipeline_bwd", "profile")):
-            self.as_it_was()
+            self.data = pickle.loads(PICKLED)
             change()
             files = Files(GPU)
             with self.subTest(figures=figures, tables=tables):
@@ -84,7 +79,7 @@ class Figures(Changed):
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
         alone = {s["step"] for s in self.records(kind="step", exact_architecture=True)}
-        self.drop(self.gpu, lambda r: r["step"] in (*alone, "stored")
+        self.drop(lambda r: r["step"] in (*alone, "stored")
                   or r["step"] == "mma" and r["rung"] == "06_backward")
         data = self.figures()
         self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
@@ -96,8 +91,8 @@ class Figures(Changed):
 
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
-            self.gpu += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
-                         self.records(kind=kind, rung="05_flash_v2", step="mma")]
+            self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
+                               self.records(kind=kind, rung="05_flash_v2", step="mma")]
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
@@ -116,7 +111,7 @@ class Tables(Changed):
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
 
     def test_what_no_formula_fits_is_a_number(self):
-        for record in self.records(self.sim, rung="00_naive", seqlen=2048):
+        for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
             record["kernels"][0]["arrays"]["Q"]["read"] *= 2
         self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 4096 at N = 2,048 r \|")
 
@@ -127,7 +122,7 @@ class Tables(Changed):
 
         for r in self.records(rung="04_flash_v1"):
             r["tflops"] *= 100
-        self.drop(self.gpu, lambda r: r["seqlen"] == 65536)
+        self.drop(lambda r: r["seqlen"] == 65536)
         check("2-4x", "yes, and more")
         check("64k", "not measured yet")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import random
 import shlex
@@ -42,8 +41,7 @@ def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
     return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """One run of a program; `options` beyond the workload, as the program takes them."""
     rung: str
     step: str

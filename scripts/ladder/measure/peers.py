@@ -173,11 +173,9 @@ def reason(error: Exception) -> str:
 
 
 def version(torch: Any) -> str:
-    parts = [f"PyTorch {torch.__version__}", f"CUDA {torch.version.cuda}"]
-    cudnn = torch.backends.cudnn.version()
-    if cudnn:  # 91900 is 9.19.0
-        parts.append(f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
-    return ", ".join(parts)
+    cudnn = torch.backends.cudnn.version() or 0  # 91900 is 9.19.0
+    return (f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
 
 
 def ceilings(gpu: Gpu, budget_ms: float) -> Record:

@@ -45,9 +45,7 @@ METRICS = {
 def values_of(text: str, kernel: str) -> dict[str, float]:
     """The metrics in what ncu wrote of one launch, --csv --page raw: a line of names, one of
     units, and one a kernel."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    rows = list(csv.DictReader(lines[start:]))[1:] if start is not None else []
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]
     if len(rows) != 1:
         raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "
                    "asked for", WRONG_RESULT)

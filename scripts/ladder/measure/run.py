@@ -47,7 +47,7 @@ import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                                  run_command, some_of)
-from ladder.base.files import ROOT, file_of
+from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
@@ -225,7 +225,8 @@ def bench(options: argparse.Namespace) -> int:
     # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
     names = {(step.rung, step.name) for step in ladder.steps}
-    gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
+    gone = [line for line in read_lines(path)
+            if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     work = Bench(options, programs, ladder, results, about)

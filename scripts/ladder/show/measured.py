@@ -181,16 +181,13 @@ class Files:
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
+        self.base = self.order[0]  # that all others are compared with
         self.ladder = Ladder(self.about.values())
 
     def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
         """What was timed of the paper's workload without a mask: by step, in the ladder's order."""
         return {step: at[n, d, False] for step in self.order
                 if (n, d, False) in (at := self.gpu.timed[way, step])}
-
-    def base(self) -> StepKey:
-        """The step that all others are compared with."""
-        return self.order[0]
 
     def own_way(self, step: StepKey) -> str:
         """The direction that a step is about: with a backward pass its forward is an earlier

@@ -20,7 +20,7 @@ def speedup(files: Files) -> Data:
     for way in ("fwd", "bwd"):
         for d in HEADS:
             timed = files.at(way, course.LADDER_LENGTH, d)
-            base = files.base() if way == "fwd" else next(iter(timed), None)
+            base = files.base if way == "fwd" else next(iter(timed), None)
             if base not in timed:
                 continue
             bars = []

@@ -28,7 +28,7 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
         timed, wide = (files.at(way, n, head) for head in HEADS)
         counted = {step_key(r): r
                    for r in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
-        base = timed.get(files.base())
+        base = timed.get(files.base)
         for step in files.order:
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             known = gpu or sim
@@ -44,7 +44,7 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                 rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
                 *map(bytes_text, counts)])
-    lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
+    lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
@@ -120,8 +120,7 @@ def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[s
     """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
     before."""
     n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
-    if (rung, first) in steps:
-        steps = steps[steps.index((rung, first)):]
+    steps = steps[steps.index((rung, first)):]
     rows: list[list[str]] = []
     before: dict[tuple[int, bool], float] = {}
     contenders: list[Contender] = [*steps, *peers]
@@ -184,12 +183,8 @@ def profile_table(files: Files) -> list[str]:
     lines = markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
                       "special units", "GHz"], rows, range(1, 8))
     dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
-    return [*lines, "", (
-        "Cycles of an SM, in all and for one tile of Q against one of K; in how many of them a "
-        "unit works: tensor cores, shared memory (without what TMA writes), and the units of "
-        f"exponentials. GHz: cycles over the kernel's time without `ncu`. "
-        f"N = {PROFILED_LENGTH:,}, no mask, "
-        f"bf16, on an {r['device_name']}, driver {r['driver']}, CUDA {r['cuda']}, {dates}.")]
+    return [*lines, "", f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
+            f"{r['driver']}, CUDA {r['cuda']}, {dates}."]
 
 
 # ---- who visits which array how often, by the sim's counts ----
