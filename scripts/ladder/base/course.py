@@ -23,9 +23,11 @@ CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- the sim's traces ----
 
-# The figure `access`, which array is touched when: (rung, step) → the order of its loops.
-TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
-          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
+# The figure `access`, which array is touched when: (rung, step) → the order of its loops, and its
+# blocks.
+TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside (one block does it all)",
+          ("05_flash_v2", "mma"): "Q outside, K and V inside (8 blocks, which a GPU runs side by "
+                                  "side, here one after the other)"}
 
 
 class Pipelined(NamedTuple):
