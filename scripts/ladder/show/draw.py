@@ -31,7 +31,7 @@ import sys
 from typing import Collection, Iterable, Iterator
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
-from ladder.base.files import RESULTS, ROOT, course_pages, newest_measured, write_whole
+from ladder.base.files import RESULTS, course_pages, newest_measured, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
@@ -77,15 +77,6 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
         print(message, file=sys.stderr)
 
 
-def relinked(text: str, path: str) -> str:
-    """A table with its links, which are from the project's root, as they have to be in a page."""
-    folder = os.path.relpath(os.path.dirname(os.path.abspath(path)), ROOT)
-    if folder.startswith(os.pardir):
-        return text
-    return re.sub(r"(\]\()((?!https?:|#)[^)]+)", lambda match: match[1] + os.path.relpath(
-        match[2], folder), text)
-
-
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
     text = pathlib.Path(path).read_text(encoding="utf-8")
@@ -98,7 +89,7 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
     def new(block: re.Match[str]) -> str:
         begin, name, old, end = block.groups()
-        lines = relinked(f"\n{table(files, name)}\n\n", path)
+        lines = f"\n{table(files, name)}\n\n"
         differ.extend([name] if lines != old else [])
         return begin + lines + end
 

@@ -71,10 +71,10 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "ladder": Table(partial(tables.ladder_table, short=True), SIM),
+    "ladder": Table(partial(tables.ladder_table, root="", short=True), SIM),
     "peers": Table(tables.peers_table, PAPER),
     "claims": Table(claims.claims_table, ""),
-    "steps": Table(tables.ladder_table, SIM),
+    "steps": Table(partial(tables.ladder_table, root="../../"), SIM),
     "visits": Table(tables.visits_tables, SIM),
     "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
     "profile": Table(tables.profile_table, "scripts/figures profile"),

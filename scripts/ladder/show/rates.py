@@ -250,6 +250,4 @@ def decode_table(files: Files) -> list[str]:
                                                           "head_dim"))]
     return [*lines, "", text[:-1] + ".", "", (
         "The time with heads that share K and V over the time without sharing: "
-        f"{', '.join(shared)}."), "",
-            "![Share of the copy's rate against the cache's bytes]"
-            "(scripts/results/figures/decode.svg)"]
+        f"{', '.join(shared)}.")]

@@ -19,9 +19,10 @@ from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, l
 from ladder.trace.replay import EXPS
 
 
-def ladder_table(files: Files, short: bool = False) -> list[str]:
-    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `short`:
-    each rung's last step that every GPU runs, and the forward pass's last on this one."""
+def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
+    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `root`: the
+    repository's, as links of the page begin. `short`: each rung's last step that every GPU runs,
+    and the forward pass's last on this one."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -38,7 +39,7 @@ def ladder_table(files: Files, short: bool = False) -> list[str]:
                 continue
             counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
+            rows.append([f"[{step[0]}]({root}{step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
                 time_text(gpu["time_ms"] if gpu else None),
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
