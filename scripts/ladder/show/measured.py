@@ -109,10 +109,11 @@ class Measured:
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
         """The timed records of the paper's workload by direction and contender, in order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
-        records = [*self.plain("fwd"), *self.plain("bwd"), *self.peers]
-        for r in sorted(filter(of_the_paper, records), key=lambda r: r["seqlen"]):
-            if r["time_ms"] is not None:
-                contender = r.get("library") or step_key(r)
+        records: list[tuple[Contender, Record]] = [
+            (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
+        records += [(r["library"], r) for r in self.peers]
+        for contender, r in sorted(records, key=lambda record: record[1]["seqlen"]):
+            if of_the_paper(r) and r["time_ms"] is not None:
                 timed[r["direction"], contender][shape_of(r)] = r
         return timed
 
