@@ -177,7 +177,11 @@ class Bench:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
         status, out, message = run_quietly(
             [self.programs[rung], *loaded(words[1:]), "--json"], what, self.progress)
-        message, records = message.removeprefix(f"{rung}: "), json_lines(out, rung)
+        message = message.removeprefix(f"{rung}: ")
+        try:
+            records = json_lines(out, rung)
+        except Stop as stop:
+            records, status, message = [], WRONG_RESULT, str(stop)
         if records:
             self.put("run", records, measurement)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
