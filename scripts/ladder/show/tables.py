@@ -120,8 +120,8 @@ def name_of(contender: Contender) -> str:
 def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[str]) -> list[str]:
     """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
     before."""
-    n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
-    steps = steps[steps.index((rung, first)):]
+    n, steps = LADDER_LENGTH, list(itertools.dropwhile(
+        lambda step: step[1] != first, (step for step in files.order if step[0] == rung)))
     rows: list[list[str]] = []
     before: dict[tuple[int, bool], float] = {}
     contenders: list[Contender] = [*steps, *peers]
