@@ -1,10 +1,11 @@
-// 01 · Tiled products, third step: large tiles, on the tensor cores.
+// 01 · Tiled products, fourth step: large tiles in shared memory, on the tensor cores.
 //
 //   build/bin/01_tiled_matmul --step mma --seqlen 512
 //
-// Since `warp_rows`: both products are one kernel. Its tiles are 128 × 64, so an element from HBM
-// is used up to 128 times; a warp multiplies its 32 × 64 of the sums on the tensor cores. The tiles
-// lie in shared memory as in HBM, row after row, and the block waits for each copy.
+// Since `fragment`: a block makes 128 × 128 of a product from tiles of 128 × 64 in shared memory,
+// so an element from HBM is used up to 128 times. A warp makes 32 × 64 of it: the tile functions
+// load its fragments by ldmatrix and multiply them as `fragment` does. The tiles lie in shared
+// memory as in HBM, row after row, and the block waits for each copy.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -13,9 +14,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;  // rows of the product that a block makes
-constexpr int kInner = 64;       // columns of A (and rows of B) in a tile
-constexpr int kWarps = 8;        // 4 down × 2 across
+constexpr int kBlockRows = 128;     // rows of the product that a block makes
+constexpr int kScoreColumns = 128;  // and its columns, of S
+constexpr int kInner = 64;          // columns of Q and K, or of P and rows of V, in a tile
+constexpr int kWarps = 8;           // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
@@ -24,71 +26,41 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// Shape and layout of one product of each head: C = A·B, or A·Bᵀ.
-struct Product {
-  int rows, columns, inner;           // C is rows × columns
-  int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
-};
-
-/// The product of one head. kScores: C = scale·A·Bᵀ with the causal mask, for S = scale·Q·Kᵀ;
-/// otherwise C = A·B, for O = P·V. A block makes kBlockRows × kBlockColumns of C, a warp 32 ×
-/// kBlockColumns/2. grid: (B·H, row blocks, column blocks).
-template <class T, bool kScores, int kBlockColumns>
+/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. A block makes kBlockRows × kScoreColumns
+/// of S. grid: (B·H, row blocks, column blocks).
+template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
+    scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t bh = blockIdx.x;
-  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kBlockColumns;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kScoreColumns;
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kScoreColumns / 2);
   const int thread = threadIdx.x;
-  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kBlockColumns / 2);
-  const auto A_head = A + (bh * g.rows + row) * g.pitch_A;
-  const auto B_head = B + p.kv_row(bh) * g.pitch_B;
+  const auto Q_rows = Q + (p.q_row(bh) + row) * p.d;
+  const auto K_rows = K + (p.kv_row(bh) + column) * p.d;
 
-  // B's tile is kBlockColumns × kInner for A·Bᵀ.
-  constexpr int kRows_B = kScores ? kBlockColumns : kInner,
-                kColumns_B = kScores ? kInner : kBlockColumns;
   SharedMemory smem;
-  const auto tiles = smem.take<T>("tiles", (kBlockRows + kBlockColumns) * kInner);
-  const Tile<T, kBlockRows, kInner, Layout::plain> tile_A{tiles};
-  const Tile<T, kRows_B, kColumns_B, Layout::plain> tile_B{tiles + kBlockRows * kInner};
-  const int slices = ceil_div(g.inner, kInner);
-  const auto copy = [&](int slice) {
-    const int k = slice * kInner;
-    copy_in<kThreads>(tile_A, A_head + k, g.pitch_A, g.rows - row, g.inner - k, thread);
-    if constexpr (kScores)
-      copy_in<kThreads>(tile_B, B_head + (column * g.pitch_B + k), g.pitch_B, g.columns - column,
-                        g.inner - k, thread);
-    else
-      copy_in<kThreads>(tile_B, B_head + (k * g.pitch_B + column), g.pitch_B, g.inner - k,
-                        g.columns - column, thread);
-  };
-
-  Accumulator<32, kBlockColumns / 2> acc;
-  for (int slice = 0; slice < slices; ++slice) {
-    copy(slice);
+  const auto tiles = smem.take<T>("tiles", (kBlockRows + kScoreColumns) * kInner);
+  const Tile<T, kBlockRows, kInner, Layout::plain> tile_Q{tiles};
+  const Tile<T, kScoreColumns, kInner, Layout::plain> tile_K{tiles + kBlockRows * kInner};
+  Accumulator<32, kScoreColumns / 2> S_sum;
+  for (int c = 0; c < p.d; c += kInner) {
+    copy_in<kThreads>(tile_Q, Q_rows + c, p.d, p.N - row, p.d - c, thread);
+    copy_in<kThreads>(tile_K, K_rows + c, p.d, p.N_kv - column, p.d - c, thread);
     __syncthreads();  // the tiles are complete
-#pragma unroll
-    for (int k = 0; k < kInner; k += 16) {
-      Operand<T, 32, 16> a;
-      load(a, tile_A, warp_row, k);
-      if constexpr (kScores)
-        mma_ABt(acc, a, tile_B, warp_column, k);
-      else
-        mma_AB(acc, a, tile_B, k, warp_column);
-    }
+    mma_ABt(S_sum, tile_Q, warp_row, tile_K, warp_column);
     __syncthreads();  // everybody is done with them
   }
 
-  if constexpr (kScores)
-    for_each(acc, [&](int i, int j, float& s) {
-      const int query = row + warp_row + i, key = column + warp_column + j;
-      s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
-    });
-  // Through shared memory, so that C is written in rows of whole 16-byte pieces.
-  const Tile<T, kBlockRows, kBlockColumns, Layout::plain> tile_C{tiles};
-  write(tile_C, acc, warp_row, warp_column);
+  for_each(S_sum, [&](int i, int j, float& s) {
+    const int query = row + warp_row + i, key = column + warp_column + j;
+    s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
+  });
+  // Through shared memory, so that S is written in rows of whole 16-byte pieces.
+  const Tile<T, kBlockRows, kScoreColumns, Layout::plain> tile_S{tiles};
+  write(tile_S, S_sum, warp_row, warp_column);
   __syncthreads();
-  copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
-                     g.columns - column, thread);
+  copy_out<kThreads>(S + ((bh * p.N + row) * pitch(p) + column), pitch(p), tile_S, p.N - row,
+                     pitch(p) - column, thread);
 }
 
 /// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
@@ -113,12 +85,42 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
+/// O = P·V. A block makes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2)
+    output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
+  const int64_t bh = blockIdx.x;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kColumns;
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kColumns / 2);
+  const int thread = threadIdx.x;
+  const int pitch_P = pitch(p);
+  const auto P_rows = P + (bh * p.N + row) * pitch_P;
+  const auto V_head = V + (p.kv_row(bh) * p.d + column);
+
+  SharedMemory smem;
+  const auto tiles = smem.take<T>("tiles", (kBlockRows + kColumns) * kInner);
+  const Tile<T, kBlockRows, kInner, Layout::plain> tile_P{tiles};
+  const Tile<T, kInner, kColumns, Layout::plain> tile_V{tiles + kBlockRows * kInner};
+  Accumulator<32, kColumns / 2> O_sum;
+  for (int j = 0; j < p.N_kv; j += kInner) {
+    copy_in<kThreads>(tile_P, P_rows + j, pitch_P, p.N - row, pitch_P - j, thread);
+    copy_in<kThreads>(tile_V, V_head + int64_t{j} * p.d, p.d, p.N_kv - j, p.d - column, thread);
+    __syncthreads();
+    mma_AB(O_sum, tile_P, warp_row, tile_V, warp_column);
+    __syncthreads();
+  }
+
+  const Tile<T, kBlockRows, kColumns, Layout::plain> tile_O{tiles};
+  write(tile_O, O_sum, warp_row, warp_column);
+  __syncthreads();
+  copy_out<kThreads>(O + ((p.q_row(bh) + row) * p.d + column), p.d, tile_O, p.N - row, p.d - column,
+                     thread);
+}
+
 /// Columns of O that a block makes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-constexpr int kScoreColumns = 128;
-
 int64_t smem_bytes(int columns) {
   return shared_bytes<fp16>((kBlockRows + columns) * kInner);
 }
@@ -139,18 +141,15 @@ void launch_forward(const Problem& p, const Arrays& a) {
   const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
   const unsigned heads = p.B * p.H;
   const unsigned rows = grid_blocks(p.N, kBlockRows);
-  const Product QKt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
-  const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
   const int columns = output_columns(p);
 
-  launch("scores", product<T, true, kScoreColumns>,
-         dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
-         smem_bytes(kScoreColumns), Q, K, S, QKt, p);
+  launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
+         smem_bytes(kScoreColumns), Q, K, S, p);
   launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
          dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", columns == 64 ? product<T, false, 64> : product<T, false, 128>,
+  launch("output", columns == 64 ? output<T, 64> : output<T, 128>,
          dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns), P, V, O,
-         PV, p);
+         p);
 }
 
 void forward(const Problem& p, const Plan&, const Arrays& a) {
@@ -175,9 +174,9 @@ Traffic traffic(const Problem& p, const Plan&) {
 const Register step{{
     .rung = "01_tiled_matmul",
     .name = "mma",
-    .after = "warp_rows",
-    .shown = {.idea = "tensor cores",
-              .summary = "products of large tiles on the tensor cores",
+    .after = "fragment",
+    .shown = {.idea = "large tiles",
+              .summary = "and large tiles of them in shared memory",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",
               .less_memory = "03_online_softmax and the rungs after it"},

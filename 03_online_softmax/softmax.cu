@@ -16,9 +16,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;  // rows of the product that a block makes
-constexpr int kInner = 64;       // columns of A (and rows of B) in a stage
-constexpr int kWarps = 8;        // 4 down × 2 across
+constexpr int kBlockRows = 128;     // rows of the product that a block makes
+constexpr int kScoreColumns = 128;  // and its columns, of S
+constexpr int kInner = 64;          // columns of Q and K, or of P and rows of V, in a stage
+constexpr int kWarps = 8;           // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
@@ -27,82 +28,59 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// Shape and layout of one product of each head: C = A·B, or A·Bᵀ.
-struct Product {
-  int rows, columns, inner;           // C is rows × columns
-  int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
-};
-
-/// The product of one head. kScores: C = scale·A·Bᵀ with the causal mask, for S = scale·Q·Kᵀ;
-/// otherwise C = A·B, for O = P·V. A block makes kBlockRows × kBlockColumns of C, a warp 32 ×
-/// kBlockColumns/2. grid: (B·H, row blocks, column blocks).
-template <class T, bool kScores, int kBlockColumns, int kStages>
+/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. A block makes kBlockRows × kScoreColumns
+/// of S. grid: (B·H, row blocks, column blocks).
+template <class T, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
-    product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
+    scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t bh = blockIdx.x;
-  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kBlockColumns;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kScoreColumns;
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kScoreColumns / 2);
   const int thread = threadIdx.x;
-  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kBlockColumns / 2);
-  const auto A_head = A + (bh * g.rows + row) * g.pitch_A;
-  const auto B_head = B + p.kv_row(bh) * g.pitch_B;
+  const auto Q_rows = Q + (p.q_row(bh) + row) * p.d;
+  const auto K_rows = K + (p.kv_row(bh) + column) * p.d;
 
-  // A stage holds a tile of A and one of B. B's tile is kBlockColumns × kInner for A·Bᵀ.
-  constexpr int kStage = (kBlockRows + kBlockColumns) * kInner;
-  constexpr int kRows_B = kScores ? kBlockColumns : kInner,
-                kColumns_B = kScores ? kInner : kBlockColumns;
   SharedMemory smem;
+  constexpr int kStage = (kBlockRows + kScoreColumns) * kInner;  // a tile of Q and one of K
   const auto stages = smem.take<T>("stages", kStages * kStage);
-  const auto tile_A = [&](int slice) {
+  const auto tile_Q = [&](int slice) {
     return Tile<T, kBlockRows, kInner>{stages + slice % kStages * kStage};
   };
-  const auto tile_B = [&](int slice) {
-    return Tile<T, kRows_B, kColumns_B>{stages + (slice % kStages * kStage + kBlockRows * kInner)};
+  const auto tile_K = [&](int slice) {
+    return Tile<T, kScoreColumns, kInner>{stages +
+                                          (slice % kStages * kStage + kBlockRows * kInner)};
   };
-  const int slices = ceil_div(g.inner, kInner);
+  const int slices = ceil_div(p.d, kInner);
   const auto start_copies = [&](int slice) {
-    const int k = slice * kInner;
+    const int c = slice * kInner;
     if (slice < slices) {
-      copy_async<kThreads>(tile_A(slice), A_head + k, g.pitch_A, g.rows - row, g.inner - k, thread);
-      if constexpr (kScores)
-        copy_async<kThreads>(tile_B(slice), B_head + (column * g.pitch_B + k), g.pitch_B,
-                             g.columns - column, g.inner - k, thread);
-      else
-        copy_async<kThreads>(tile_B(slice), B_head + (k * g.pitch_B + column), g.pitch_B,
-                             g.inner - k, g.columns - column, thread);
+      copy_async<kThreads>(tile_Q(slice), Q_rows + c, p.d, p.N - row, p.d - c, thread);
+      copy_async<kThreads>(tile_K(slice), K_rows + c, p.d, p.N_kv - column, p.d - c, thread);
     }
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
 
-  Accumulator<32, kBlockColumns / 2> acc;
+  Accumulator<32, kScoreColumns / 2> S_sum;
   for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
   for (int slice = 0; slice < slices; ++slice) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // the slice is complete, and nobody reads the one before any more
     start_copies(slice + kStages - 1);
-#pragma unroll
-    for (int k = 0; k < kInner; k += 16) {
-      Operand<T, 32, 16> a;
-      load(a, tile_A(slice), warp_row, k);
-      if constexpr (kScores)
-        mma_ABt(acc, a, tile_B(slice), warp_column, k);
-      else
-        mma_AB(acc, a, tile_B(slice), k, warp_column);
-    }
+    mma_ABt(S_sum, tile_Q(slice), warp_row, tile_K(slice), warp_column);
   }
   cp_async_wait<0>();
   __syncthreads();
 
-  if constexpr (kScores)
-    for_each(acc, [&](int i, int j, float& s) {
-      const int query = row + warp_row + i, key = column + warp_column + j;
-      s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
-    });
-  // Through shared memory, so that C is written in rows of whole 16-byte pieces.
-  const Tile<T, kBlockRows, kBlockColumns> tile_C{stages};
-  write(tile_C, acc, warp_row, warp_column);
+  for_each(S_sum, [&](int i, int j, float& s) {
+    const int query = row + warp_row + i, key = column + warp_column + j;
+    s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
+  });
+  // Through shared memory, so that S is written in rows of whole 16-byte pieces.
+  const Tile<T, kBlockRows, kScoreColumns> tile_S{stages};
+  write(tile_S, S_sum, warp_row, warp_column);
   __syncthreads();
-  copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
-                     g.columns - column, thread);
+  copy_out<kThreads>(S + ((bh * p.N + row) * pitch(p) + column), pitch(p), tile_S, p.N - row,
+                     pitch(p) - column, thread);
 }
 
 /// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
@@ -135,12 +113,60 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
+/// O = P·V. A block makes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
+template <class T, int kColumns, int kStages>
+__global__ void __launch_bounds__(kThreads, 2)
+    output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
+  const int64_t bh = blockIdx.x;
+  const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kColumns;
+  const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kColumns / 2);
+  const int thread = threadIdx.x;
+  const int pitch_P = pitch(p);
+  const auto P_rows = P + (bh * p.N + row) * pitch_P;
+  const auto V_head = V + (p.kv_row(bh) * p.d + column);
+
+  SharedMemory smem;
+  constexpr int kStage = (kBlockRows + kColumns) * kInner;  // a tile of P and one of V
+  const auto stages = smem.take<T>("stages", kStages * kStage);
+  const auto tile_P = [&](int slice) {
+    return Tile<T, kBlockRows, kInner>{stages + slice % kStages * kStage};
+  };
+  const auto tile_V = [&](int slice) {
+    return Tile<T, kInner, kColumns>{stages + (slice % kStages * kStage + kBlockRows * kInner)};
+  };
+  const int slices = ceil_div(p.N_kv, kInner);
+  const auto start_copies = [&](int slice) {
+    const int j = slice * kInner;
+    if (slice < slices) {
+      copy_async<kThreads>(tile_P(slice), P_rows + j, pitch_P, p.N - row, pitch_P - j, thread);
+      copy_async<kThreads>(tile_V(slice), V_head + int64_t{j} * p.d, p.d, p.N_kv - j, p.d - column,
+                           thread);
+    }
+    cp_async_commit();
+  };
+
+  Accumulator<32, kColumns / 2> O_sum;
+  for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
+  for (int slice = 0; slice < slices; ++slice) {
+    cp_async_wait<kStages - 2>();
+    __syncthreads();
+    start_copies(slice + kStages - 1);
+    mma_AB(O_sum, tile_P(slice), warp_row, tile_V(slice), warp_column);
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+
+  const Tile<T, kBlockRows, kColumns> tile_O{stages};
+  write(tile_O, O_sum, warp_row, warp_column);
+  __syncthreads();
+  copy_out<kThreads>(O + ((p.q_row(bh) + row) * p.d + column), p.d, tile_O, p.N - row, p.d - column,
+                     thread);
+}
+
 /// Columns of O that a block makes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-constexpr int kScoreColumns = 128;
-
 int64_t smem_bytes(int columns, int stages) {
   return shared_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
@@ -164,18 +190,15 @@ void launch_forward(const Problem& p, const Arrays& a) {
   const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
   const unsigned heads = p.B * p.H;
   const unsigned rows = grid_blocks(p.N, kBlockRows);
-  const Product QKt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
-  const Product PV{p.N, p.d, p.N_kv, pitch(p), p.d, p.d};
   const int columns = output_columns(p);
 
-  launch("scores", product<T, true, kScoreColumns, kStages>,
-         dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads),
-         smem_bytes(kScoreColumns, kStages), Q, K, S, QKt, p);
+  launch("scores", scores<T, kStages>, dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)),
+         dim3(kThreads), smem_bytes(kScoreColumns, kStages), Q, K, S, p);
   launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
          dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", columns == 64 ? product<T, false, 64, kStages> : product<T, false, 128, kStages>,
+  launch("output", columns == 64 ? output<T, 64, kStages> : output<T, 128, kStages>,
          dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns, kStages),
-         P, V, O, PV, p);
+         P, V, O, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {

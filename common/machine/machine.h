@@ -20,8 +20,8 @@
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   exp2_fast           2^x as the special function unit (SFU) computes it
 //   count_flops         for the sim's count
-//   ldmatrix_x4, ldmatrix_x4_trans, mma_m16n8k16, pack, store_pair, store_16_bytes, read_4,
-//   store_4: what common/tile is made of
+//   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
+//   read_4, store_4: what 01's fragment and common/tile are made of
 //
 // and of CUDA itself: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
 // blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, __any_sync,

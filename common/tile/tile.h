@@ -223,6 +223,29 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
     }
 }
 
+/// The same with A too from a tile, rows [row_A, row_A + M) of it, over all columns of the two.
+template <class T, int M, int N, int RA, int RB, int C, Layout L>
+__device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA, C, L>& tile_A,
+                                        int row_A, const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
+#pragma unroll
+  for (int k = 0; k < C; k += 16) {
+    Operand<T, M, 16> a;
+    load(a, tile_A, row_A, k);
+    mma_ABt(acc, a, tile_B, row_B, k);
+  }
+}
+template <class T, int M, int N, int R, int K, int C, Layout L>
+__device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, K, L>& tile_A,
+                                       int row_A, const Tile<T, K, C, L>& tile_B,
+                                       int column_B = 0) {
+#pragma unroll
+  for (int k = 0; k < K; k += 16) {
+    Operand<T, M, 16> a;
+    load(a, tile_A, row_A, k);
+    mma_AB(acc, a, tile_B, k, column_B);
+  }
+}
+
 /// Calls f(row, column, element) for each element that the lane holds.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {

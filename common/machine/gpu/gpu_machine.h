@@ -184,7 +184,12 @@ __device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3)
   return pair(x0, x1) | pair(x2, x3) << 16;
 }
 
-/// Stores such a pair to shared memory, 4 bytes at once.
+/// Two neighbours of a 16-bit type in global memory in one register, zeros where `valid` is false.
+template <class T>
+__device__ __forceinline__ unsigned read_pair(const T* source, bool valid) {
+  return valid ? *reinterpret_cast<const unsigned*>(source) : 0;
+}
+/// Stores such a pair to global or shared memory, 4 bytes at once.
 template <class T>
 __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
   *reinterpret_cast<unsigned*>(target) = pair;

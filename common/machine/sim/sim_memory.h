@@ -220,6 +220,14 @@ void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
 }
 
 template <class T>
+unsigned read_pair(Hbm<T> source, bool valid) {
+  return valid ? source.template load_as<unsigned>("read of a pair") : 0;
+}
+template <class T>
+void store_pair(Hbm<T> target, unsigned pair) {
+  target.store_as("store of a pair", pair);
+}
+template <class T>
 void store_pair(Smem<T> target, unsigned pair) {
   target.check_aligned("store of a pair to", 4);
   target.store_as(0, pair);

@@ -1,0 +1,177 @@
+// 05 · FlashAttention-2, fourth step: causal tiles that no row sees are skipped.
+//
+//   build/bin/05_flash_v2 --step skip --seqlen 512 --causal
+//
+//   for each tile of Br rows of Q, one block each:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V that one of these rows sees:
+//       S = scale·Q·Kᵀ
+//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `rows`: a block stops at the last key that its last row sees. Under the causal mask that is
+// half of the work, and blocks are no longer alike; so those with the most keys start first, and
+// the short ones fill the gaps at the end.
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/tile.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+
+/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  const int tiles = ceil_div(p.N, Br);
+  const int index = blockIdx.x;
+  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  const auto [bh, tile] = p.causal
+                              ? longest_first(index, {.heads = p.B * p.H,
+                                                      .tiles = tiles,
+                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                      .uneven = true})
+                              : Work{index / tiles, index % tiles};
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
+  const int thread = threadIdx.x;
+  const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
+  const auto K_head = K + p.kv_row(bh) * p.d;
+  const auto V_head = V + p.kv_row(bh) * p.d;
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
+
+  SharedMemory smem;
+  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
+  copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
+  cp_async_commit();
+
+  // m is kept in units of ln 2, like the exponents of 2^(c·s).
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
+  for (int key = 0; key < keys; key += Bc) {
+    cp_async_wait<0>();
+    __syncthreads();  // K has arrived, and all warps are done with the last V
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
+    cp_async_commit();
+
+    Accumulator<kWarpRows, Bc> S;
+#pragma unroll
+    for (int k = 0; k < Dh; k += 16) {
+      Operand<T, kWarpRows, 16> q;
+      load(q, tile_Q, warp_row, k);
+      mma_ABt(S, q, tile_K, 0, k);
+    }
+    if (key + Bc > p.keys(row))
+      for_each(S, [&](int i, int j, float& s) {
+        if (key + j >= p.keys(row + i)) s = -INFINITY;
+      });
+
+    cp_async_wait<0>();
+    __syncthreads();  // V has arrived, and all warps are done with this K
+    if (key + Bc < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+                           thread);
+    cp_async_commit();
+
+    const auto m_new = max(m, c * row_max(S));
+    const auto shift = finite_or_zero(m_new);
+    const auto alpha = exp2(m - shift);
+    exp2_rows(S, c, shift);  // S is P from here on
+    l = alpha * l + row_sum_in_lane(S);
+    m = m_new;
+    mul_rows(O_sum, alpha);
+    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+  }
+  cp_async_wait<0>();
+  __syncthreads();  // Q has arrived even where there was no key
+
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
+  write(tile_O, O_sum, 0, 0);
+  __syncwarp();
+  copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
+/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
+/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
+/// 64 rows are what the registers of four warps hold of S.
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
+  std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
+  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  if (request.any())
+    std::erase_if(tiles,
+                  [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
+  choose_tile(plan, tiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  return plan;
+}
+
+template <class T, int Dh, int Br, int Bc>
+void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+  const auto O = hbm<T>(a["O"]);
+  const auto LSE = hbm<float>(a["LSE"]);
+  launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+         plan.smem_bytes, Q, K, V, O, LSE, p);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+  });
+}
+
+/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+Traffic traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q)
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  return {{"attention",
+           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+}
+
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "skip",
+    .after = "rows",
+    .shown = {.idea = "unseen tiles skipped",
+              .summary = "causal tiles that no row sees skipped, the longest blocks first",
+              .colour = "#0072B2"},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
