@@ -108,11 +108,6 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
 
   SharedMemory smem;
   const TileKV tile_K{smem.tiles<TileKV>("K")};
@@ -129,6 +124,11 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   }
   __syncthreads();  // nobody waits at a barrier before it is there
 
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
   // The next tiles of Q and dO, as soon as there is a stage. By one thread.
   auto Q_next = Q, dO_next = dO;
   int next_head = bh * group, next_row = first_row;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
-        if (key + of_S.column() + j >= p.keys(row + S_row + i)) x = 0;
+        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
       });
     __syncthreads();  // both are done with the last P and dS
     write(tile_P, P, S_row, of_S.column());
@@ -188,10 +188,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     write(tile_dS, dS, S_row, of_S.column());
     fence_proxy_async();  // the products read what threads have written
     __syncthreads();      // P and dS are complete
-    wgmma_fence(dV_sum);
+    wgmma_fence(dV_sum, dK_sum);
     wgmma_AtB(dV_sum, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_fence(dK_sum);
     wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
     wgmma_wait<1>(dV_sum);

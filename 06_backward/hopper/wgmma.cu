@@ -107,11 +107,6 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
 
   SharedMemory smem;
   const TileKV tile_K{smem.tiles<TileKV>("K")};
@@ -123,10 +118,14 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that sees a key of this tile.
   struct Place {
     int head, row;
   };
-  const int heads_end = (bh + 1) * group;
+  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
+  const int first_row = p.first_query(key) / Br * Br;
+  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
   const auto after = [&](Place last) {
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
@@ -181,7 +180,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     exp2_rows(P, c, make_rows<16>([&](int i) -> float { return LSE_tile[S_row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
-        if (key + of_S.column() + j >= p.keys(row + S_row + i)) x = 0;
+        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
       });
     write(tile_P, P, S_row, of_S.column());
     wgmma_wait<0>(dP);
@@ -190,10 +189,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     write(tile_dS, dS, S_row, of_S.column());
     fence_proxy_async();  // the products read what threads have written
     __syncthreads();      // P and dS are complete
-    wgmma_fence(dV_sum);
+    wgmma_fence(dV_sum, dK_sum);
     wgmma_AtB(dV_sum, tile_P, consumer_key, tile_dO);  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_fence(dK_sum);
     wgmma_AtB(dK_sum, tile_dS, consumer_key, tile_Q);  // dK += dSᵀ·Q
     wgmma_commit();
 
