@@ -117,52 +117,17 @@ __device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
     }
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
-    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
-                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
-                  Hbm<T> dK, Hbm<T> dV, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
-  using TileS = SwizzledTile<T, Br, Bc>;
-  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
-  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-  const int thread = threadIdx.x - kWarpgroup;  // of the consumers
-  const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
-
-  SharedMemory smem;
-  const TileKV tile_K{smem.tiles<TileKV>("K")};
-  const TileKV tile_V{smem.tiles<TileKV>("V")};
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const TileS tile_P{smem.tiles<TileS>("P")};
-  const TileS tile_dS{smem.tiles<TileS>("dS")};
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
-  if (threadIdx.x == 0) {
-    KV_full[0].init(1);
-    fence_mbarrier_init();
-  }
-  __syncthreads();  // nobody waits at a barrier before it is there
-
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
-  if (warpgroup_id() == 0) {
-    setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
-    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
-    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
-    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
-    return;
-  }
-
-  setmaxnreg_inc<kConsumerRegisters>();
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class Ring>
+__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+                                           const SwizzledTile<T, Bc, Dh>& tile_V,
+                                           const SwizzledTile<T, Br, Bc>& tile_P,
+                                           const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at,
+                                           int key, int first_row, const Problem& p,
+                                           Accumulator<16, Dh>& dK_sum,
+                                           Accumulator<16, Dh>& dV_sum) {
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
@@ -170,11 +135,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, of_S.kColumns> S, dP;
-  Accumulator<16, Dh> dK_sum, dV_sum;
-  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
-  KV_full[0].wait(0);
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     const int S_row = of_S.row() + warp_row;
 
@@ -223,12 +185,66 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
+}
+
+/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
+    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
+                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
+                  Hbm<T> dK, Hbm<T> dV, Problem p) {
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
+  using TileS = SwizzledTile<T, Br, Bc>;
+  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
+  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  const int thread = threadIdx.x - kWarpgroup;  // of the consumers
+  const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
+
+  SharedMemory smem;
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  const TileS tile_P{smem.tiles<TileS>("P")};
+  const TileS tile_dS{smem.tiles<TileS>("dS")};
+  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
+  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
+  if (threadIdx.x == 0) {
+    KV_full[0].init(1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // nobody waits at a barrier before it is there
+
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
+    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
+    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
+    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    return;
+  }
+
+  setmaxnreg_inc<kConsumerRegisters>();
+  Accumulator<16, Dh> dK_sum, dV_sum;
+  KV_full[0].wait(0);
+  accumulate<Br>(Q, dO, tile_K, tile_V, tile_P, tile_dS,
+                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
+                 dV_sum);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row);
-  write(tile_V, dV_sum, consumer_key + warp_row);
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   named_barrier_sync(kAll, kBackwardThreads);
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
@@ -266,8 +282,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    const auto map = [&](const char* name, int length, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,

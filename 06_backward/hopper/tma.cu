@@ -94,6 +94,77 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
   });
 }
 
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class Ring, class StartCopies>
+__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+                                           const SwizzledTile<T, Bc, Dh>& tile_V,
+                                           const SwizzledTile<T, Br, Bc>& tile_P,
+                                           const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at,
+                                           int key, int first_row, const Problem& p,
+                                           Accumulator<16, Dh>& dK_sum, Accumulator<16, Dh>& dV_sum,
+                                           StartCopies start_copies) {
+  const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
+  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
+  const Part<Br, Dh> of_dQ{consumer};
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  Accumulator<16, of_S.kColumns> S, dP;
+  int row = first_row;
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    start_copies();
+    const int S_row = of_S.row() + warp_row;
+
+    Q.wait();
+    dO.wait();
+    fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
+    wgmma_fence(S, dP);
+    wgmma_ABt(S, Q.tile(), of_S.row(), tile_K, 0, of_S.column());  // S = Q·Kᵀ
+    wgmma_commit();
+    wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, 1, of_S.column());  // dP = dO·Vᵀ - D
+    wgmma_commit();
+    wgmma_wait<1>(S);
+    auto& P = S;
+    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
+    if (key + Bc > p.keys(row))
+      for_each(P, [&](int i, int j, float& x) {
+        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
+      });
+    __syncthreads();  // both are done with the last P and dS
+    write(tile_P, P, S_row, of_S.column());
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    write(tile_dS, dS, S_row, of_S.column());
+    fence_proxy_async();  // the products read what threads have written
+    __syncthreads();      // P and dS are complete
+    wgmma_fence(dV_sum, dK_sum);
+    wgmma_AtB(dV_sum, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
+    wgmma_commit();
+    wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
+    wgmma_commit();
+    wgmma_wait<1>(dV_sum);
+    dO.release();
+
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_AB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    wgmma_wait<0>(dQ, dK_sum);
+    Q.release();
+    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    }
+  }
+}
+
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
@@ -149,73 +220,18 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   }
   start_copies();
 
-  const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
-  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
-  const Part<Br, Dh> of_dQ{consumer};
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-
-  Accumulator<16, of_S.kColumns> S, dP;
   Accumulator<16, Dh> dK_sum, dV_sum;
-  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
-  int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
-  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
-    start_copies();
-    const int S_row = of_S.row() + warp_row;
-
-    Q.wait();
-    dO.wait();
-    fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
-    wgmma_fence(S, dP);
-    wgmma_ABt(S, Q.tile(), of_S.row(), tile_K, 0, of_S.column());  // S = Q·Kᵀ
-    wgmma_commit();
-    wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, 1, of_S.column());  // dP = dO·Vᵀ - D
-    wgmma_commit();
-    wgmma_wait<1>(S);
-    auto& P = S;
-    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
-    if (key + Bc > p.keys(row))
-      for_each(P, [&](int i, int j, float& x) {
-        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
-      });
-    __syncthreads();  // both are done with the last P and dS
-    write(tile_P, P, S_row, of_S.column());
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    write(tile_dS, dS, S_row, of_S.column());
-    fence_proxy_async();  // the products read what threads have written
-    __syncthreads();      // P and dS are complete
-    wgmma_fence(dV_sum, dK_sum);
-    wgmma_AtB(dV_sum, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
-    wgmma_commit();
-    wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
-    wgmma_commit();
-    wgmma_wait<1>(dV_sum);
-    dO.release();
-
-    Accumulator<16, of_dQ.kColumns> dQ;
-    wgmma_fence(dQ);
-    wgmma_AB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
-    wgmma_commit();
-    wgmma_wait<0>(dQ, dK_sum);
-    Q.release();
-    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
-    row += Br;
-    dQ_at = dQ_at + Br * Dh;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + int64_t{first_row} * Dh;
-    }
-  }
+  accumulate<Br>(Q, dO, tile_K, tile_V, tile_P, tile_dS,
+                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
+                 dV_sum, start_copies);
   __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const int warp_row = warp_id() * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row);
-  write(tile_V, dV_sum, consumer_key + warp_row);
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   __syncthreads();
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
@@ -253,8 +269,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    const auto map = [&](const char* name, int length, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,

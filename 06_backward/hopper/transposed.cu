@@ -122,6 +122,76 @@ __device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
     }
 }
 
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class Ring>
+__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
+                                           Hbm<float> dQ_at, int key, int first_row,
+                                           const Problem& p, Accumulator<16, Dh>& dK_sum,
+                                           Accumulator<16, Dh>& dV_sum) {
+  using TileS = SwizzledTile<T, Bc, Br>;
+  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const Part<Br, Dh> of_dQ{consumer};
+  // The first query that sees key i of the tile is first_seen + i.
+  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  int row = first_row;
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    Q.wait();
+    dO.wait();
+    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    wgmma_fence(S, dP);
+    wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
+    wgmma_commit();
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_commit();
+    wgmma_wait<1>(S);
+    auto& P = S;
+    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+      });
+    auto P_operand = as_operand<T>(P);
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    auto dS_operand = as_operand<T>(dS);
+    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
+    write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+    wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_commit();
+    wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
+    wgmma_commit();
+    fence_proxy_async();                         // dQ reads what threads have written
+    named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
+    wgmma_wait<1>(dV_sum, P_operand);
+    dO.release();
+
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    wgmma_wait<0>(dQ, dK_sum, dS_operand);
+    Q.release();
+    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    }
+  }
+}
+
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -167,73 +237,18 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
-  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows, in all but dQ
-  const Part<Br, Dh> of_dQ{consumer};
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
   Accumulator<16, Dh> dK_sum, dV_sum;
-  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
-  int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
   KV_full[0].wait(0);
-  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
-    Q.wait();
-    dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
-    wgmma_fence(S, dP);
-    wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
-    wgmma_commit();
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
-    wgmma_commit();
-    wgmma_wait<1>(S);
-    auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
-      });
-    auto P_operand = as_operand<T>(P);
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    auto dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
-    write(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
-    wgmma_commit();
-    wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
-    wgmma_commit();
-    fence_proxy_async();                         // dQ reads what threads have written
-    named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
-    wgmma_wait<1>(dV_sum, P_operand);
-    dO.release();
-
-    Accumulator<16, of_dQ.kColumns> dQ;
-    wgmma_fence(dQ);
-    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
-    wgmma_commit();
-    wgmma_wait<0>(dQ, dK_sum, dS_operand);
-    Q.release();
-    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
-    row += Br;
-    dQ_at = dQ_at + Br * Dh;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + int64_t{first_row} * Dh;
-    }
-  }
+  accumulate<Br>(Q, dO, tile_K, tile_V, dS_stages,
+                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
+                 dV_sum);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row);
-  write(tile_V, dV_sum, consumer_key + warp_row);
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   named_barrier_sync(kAll, kBackwardThreads);
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
@@ -271,8 +286,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    const auto map = [&](const char* name, int length, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,

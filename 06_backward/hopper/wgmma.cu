@@ -94,61 +94,17 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
   });
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kBackwardThreads, 1)
-    key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
-                  Hbm<T> dK, Hbm<T> dV, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class StartCopies>
+__device__ __forceinline__ void accumulate(
+    Smem<T> Q_stages, Smem<T> dO_stages, Smem<float> LSE_stages, Smem<float> delta_stages,
+    const SwizzledTile<T, Bc, Dh>& tile_K, const SwizzledTile<T, Bc, Dh>& tile_V,
+    const SwizzledTile<T, Br, Bc>& tile_P, const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at,
+    int key, int first_row, const Problem& p, Accumulator<16, Dh>& dK_sum,
+    Accumulator<16, Dh>& dV_sum, StartCopies start_copies) {
   using TileQ = SwizzledTile<T, Br, Dh>;
-  using TileS = SwizzledTile<T, Br, Bc>;
-  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
-  const int key = tile * Bc;
-  const int thread = threadIdx.x;
-  const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
-
-  SharedMemory smem;
-  const TileKV tile_K{smem.tiles<TileKV>("K")};
-  const TileKV tile_V{smem.tiles<TileKV>("V")};
-  const auto Q_stages = smem.tiles<TileQ>("Q", kStages);
-  const auto dO_stages = smem.tiles<TileQ>("dO", kStages);
-  const TileS tile_P{smem.tiles<TileS>("P")};
-  const TileS tile_dS{smem.tiles<TileS>("dS")};
-  const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
-  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
-
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
-  struct Place {
-    int head, row;
-  };
-  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
-  const auto after = [&](Place last) {
-    return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
-  };
-  const auto start_copies = [&](Place from, int stage) {
-    if (from.head < heads_end) {
-      const int64_t at = p.q_row(from.head) + from.row;
-      const int64_t in_tiles = int64_t{from.head} * rows + from.row;
-      const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
-      const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
-      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, p.N - from.row, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, p.N - from.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + in_tiles, Br,
-                                       thread);
-      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + in_tiles, Br, thread);
-    }
-    cp_async_commit();
-  };
-  copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
-  copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  Place next{bh * group, first_row};
-  int stage = 0;
-  start_copies(next, stage);
-
   const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
@@ -156,14 +112,14 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, of_S.kColumns> S, dP;
-  Accumulator<16, Dh> dK_sum, dV_sum;
-  while (next.head < heads_end) {
-    const auto [head, row] = next;
-    next = after(next);
+  int row = first_row;
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    const int stage = q_tile % kStages;
     cp_async_wait<0>();
     fence_proxy_async();  // the products read what threads have copied
     __syncthreads();      // these tiles are complete, and all warps are done with the ones before
-    start_copies(next, 1 - stage);
+    start_copies();
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
@@ -200,16 +156,78 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_AB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dV_sum);
-    add_to_dQ<Dh>(dQ_sum + (int64_t{head} * rows + row) * Dh, dQ, of_dQ.row() + warp_row,
-                  of_dQ.column());
-    stage = 1 - stage;
+    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    }
   }
+}
+
+/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
+                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
+                  Hbm<T> dK, Hbm<T> dV, Problem p) {
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
+  using TileS = SwizzledTile<T, Br, Bc>;
+  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
+  const int key = tile * Bc;
+  const int thread = threadIdx.x;
+  const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
+
+  SharedMemory smem;
+  const TileKV tile_K{smem.tiles<TileKV>("K")};
+  const TileKV tile_V{smem.tiles<TileKV>("V")};
+  const auto Q_stages = smem.tiles<TileQ>("Q", kStages);
+  const auto dO_stages = smem.tiles<TileQ>("dO", kStages);
+  const TileS tile_P{smem.tiles<TileS>("P")};
+  const TileS tile_dS{smem.tiles<TileS>("dS")};
+  const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
+  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
+
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
+  // The next tiles of Q and dO, into the stage that is free.
+  int next_head = bh * group, next_row = first_row, stage = 0;
+  const auto start_copies = [&] {
+    if (next_head < (bh + 1) * group) {
+      const int64_t at = int64_t{next_head} * rows + next_row;
+      const int64_t from = p.q_row(next_head) + next_row;
+      const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
+      const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
+      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - next_row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - next_row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
+    }
+    cp_async_commit();
+    stage = 1 - stage;
+    next_row += Br;
+    if (next_row >= p.N) next_row = first_row, ++next_head;
+  };
+  copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
+  copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
+  start_copies();
+
+  Accumulator<16, Dh> dK_sum, dV_sum;
+  accumulate<Br>(Q_stages, dO_stages, LSE_stages, delta_stages, tile_K, tile_V, tile_P, tile_dS,
+                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
+                 dV_sum, start_copies);
   __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const int warp_row = warp_id() * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row);
-  write(tile_V, dV_sum, consumer_key + warp_row);
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   __syncthreads();
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
