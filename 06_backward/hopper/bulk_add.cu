@@ -37,7 +37,7 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
   return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
          shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Mbarrier>(1) +
+         2 * shared_bytes<float>(kStages * Br) + 4 * shared_bytes<Mbarrier>(1) +
          4 * shared_bytes<Mbarrier>(kStages);
 }
 
@@ -137,7 +137,6 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
-  const bool first_lane = lane_id() == 0;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
   // The first query that sees key i of the tile is first_seen + i.
@@ -176,9 +175,9 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     wgmma_commit();
     wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    fence_proxy_async();                         // dQ reads what threads have written
-    if (first_lane) tma_store_wait_read<0>();    // the last dQ has left its place
-    named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
+    fence_proxy_async();                           // dQ reads what threads have written
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     wgmma_wait<1>(dV_sum, P_operand);
     dO.release();
 
@@ -198,68 +197,65 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
   }
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
+/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, int tiles, int rows, Problem p) {
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
-  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
 
   SharedMemory smem;
-  const TileKV tile_K{smem.tiles<TileKV>("K")};
-  const TileKV tile_V{smem.tiles<TileKV>("V")};
+  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
   StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
   const auto dS_stages = smem.tiles<TileS>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
-  if (threadIdx.x == 0) {
-    KV_full[0].init(1);
-    fence_mbarrier_init();
-  }
+  K.init(smem, "K_full", "K_free", 1);
+  V.init(smem, "V_full", "V_free", 1);
+  if (threadIdx.x == 0) fence_mbarrier_init();
   __syncthreads();  // nobody waits at a barrier before it is there
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
+  // from the first row that sees a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
-    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
-    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
+    K.fill(map_K, 0, key, head_kv, batch);
+    V.fill(map_V, 0, key, head_kv, batch);
     produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
   Accumulator<16, Dh> dK_sum, dV_sum;
-  KV_full[0].wait(0);
-  accumulate<Br>(Q, dO, tile_K, tile_V, dS_stages, dQ_tile,
-                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
+  K.wait();
+  V.wait();
+  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
+  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_at, key, first_row, p, dK_sum,
                  dV_sum);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, from where TMA takes them.
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write_matrices(tile_K, as_operand<T>(dK_sum), warp_row);
-  write_matrices(tile_V, as_operand<T>(dV_sum), warp_row);
+  write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
+  write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
   fence_proxy_async();  // TMA reads what threads have written
   named_barrier_sync(kAll, kBackwardThreads);
   if (threadIdx.x == kWarpgroup) {
-    tma_store(map_dK, tile_K, 0, key, head_kv, batch);
-    tma_store(map_dV, tile_V, 0, key, head_kv, batch);
+    tma_store(map_dK, K.tile(), 0, key, head_kv, batch);
+    tma_store(map_dV, V.tile(), 0, key, head_kv, batch);
     tma_store_commit();
   }
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
@@ -298,6 +294,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
@@ -307,11 +304,11 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
            p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
-           p);
+           tiles, rows, p);
     launch("convert", convert<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
            dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
   });

@@ -162,21 +162,21 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
-  const bool first_lane = lane_id() == 0;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
   // The first query that sees key i of the tile is first_seen + i.
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  Accumulator<16, Br> S, dP;        // their transposes: rows are keys, columns are queries
+  constexpr bool kLate = Br == 64;  // with 128 rows there are no registers for dS until then
   Operand<T, 16, Br> dS_operand;
-  auto Q_last = Q;                                  // where dK is, which ends in the next iteration
-  const auto start_scores = [&](const RingQ& at) {  // Sᵀ = K·Qᵀ
-    S = {};
-    at.wait();
+  auto Q_last = Q;  // where dK is, which ends in the next iteration
+  const auto start_scores = [&](const RingQ& ring) {  // Sᵀ = K·Qᵀ
+    S = {};                                           // or the compiler would keep the last tile's
+    ring.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, at.tile(), 0);
+    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
     wgmma_commit();
   };
   start_scores(Q);
@@ -197,8 +197,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
         if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
-    wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
-    if (q_tile > 0) Q_last.release();
+    if (kLate) {
+      wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
+      if (q_tile > 0) Q_last.release();
+    }
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
@@ -208,9 +210,9 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    fence_proxy_async();                         // dQ reads what threads have written
-    if (first_lane) tma_store_wait_read<0>();    // the last dQ has left its place
-    named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
+    fence_proxy_async();                           // dQ reads what threads have written
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still under way, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
@@ -224,7 +226,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
     wgmma_fence(dQ);
     wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // not before dQ is on its way: dV is done
+    dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
       auto Q_next = Q;
       Q_next.at.next();
@@ -232,11 +234,15 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
       start_dK();
       wgmma_wait<2>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<1>(S);  // in this branch: over its end products cannot run
+      wgmma_wait<kLate ? 1 : 0>(S);  // here, as S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
+    }
+    if (!kLate) {
+      wgmma_wait<0>(dK_sum, dS_operand);
+      Q_last.release();
     }
     Q.at.next();
     row += Br;
@@ -247,12 +253,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
     }
   }
   wgmma_wait<0>(dK_sum, dS_operand);
-  Q_last.release();
+  if (kLate) Q_last.release();
 }
 
-/// dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as there are SMs; each
-/// takes a tile of keys, and whenever it is done with one, the next that nobody has. There are
-/// `tiles` of a head of K and V, and `rows` of a head of Q in whole tiles.
+/// dK and dV, and what each tile of keys adds to dQ. There are `tiles` of a head of K and V, and
+/// `rows` of a head of Q in whole tiles. grid: as many blocks as SMs; each takes tiles of keys as
+/// long as there are any.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -290,20 +296,19 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index =
-        uniform(smem_index[0]);  // the same in all lanes, so for registers of the warp
+    const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
     if (index >= tiles * p.B * p.Hk) break;
     V.wait();
     const auto [bh, tile] = work_of(index, tiles, p);
     const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-    // The query heads of this head of K and V, one after the other; of each, the tiles of Q from
-    // the first row that sees a key of this tile.
+    // The query heads of this head of K and V, one after the other; of each, the tiles of Q
+    // from the first row that sees a key of this tile.
     const int group = p.H / p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
     Accumulator<16, Dh> dK_sum, dV_sum;
-    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile,
-                   dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p,
-                   dK_sum, dV_sum);
+    const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
+    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_at, key, first_row, p, dK_sum,
+                   dV_sum);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
     // Through the tiles of K and V, from where TMA takes them.
@@ -346,12 +351,10 @@ __global__ void __launch_bounds__(kWarpgroup)
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
+  if (Dh > 128) return wide::plan(p, device);
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
-  if (Dh > 128)
-    wide::choose(plan, device.sram_bytes);
-  else
-    choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-                [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
+  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};

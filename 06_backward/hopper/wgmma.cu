@@ -166,16 +166,17 @@ __device__ __forceinline__ void accumulate(
   }
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
+/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
-                  Hbm<T> dK, Hbm<T> dV, Problem p) {
+                  Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
-  const auto [bh, tile] = work_of(blockIdx.x, ceil_div(p.N_kv, Bc), p);
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -190,11 +191,10 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
+  // from the first row that sees a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
   // The next tiles of Q and dO, into the stage that is free.
   int next_head = bh * group, next_row = first_row, stage = 0;
   const auto start_copies = [&] {
@@ -218,9 +218,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   start_copies();
 
   Accumulator<16, Dh> dK_sum, dV_sum;
+  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
   accumulate<Br>(Q_stages, dO_stages, LSE_stages, delta_stages, tile_K, tile_V, tile_P, tile_dS,
-                 dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh, key, first_row, p, dK_sum,
-                 dV_sum, start_copies);
+                 dQ_at, key, first_row, p, dK_sum, dV_sum, start_copies);
   __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
@@ -262,16 +262,17 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
            p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
            dim3(kBackwardThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
            hbm<const T>(a["V"]), hbm<const T>(a["dO"]), minus_delta, LSE_log2e, dQ_sum,
-           hbm<T>(a["dK"]), hbm<T>(a["dV"]), p);
+           hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
     launch("convert", convert<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), rows,
            p);
   });

@@ -287,10 +287,13 @@ __global__ void __launch_bounds__(kWarpgroup)
                        p.d - column, threadIdx.x);
 }
 
-/// The tile, and what it takes; the workspace is as in sm90.cu.
-void choose(Plan& plan, int64_t sram_bytes) {
-  plan.stages = 1;
-  choose_tile(plan, kTiles, {}, sram_bytes, smem_bytes);
+Plan plan(const Problem& p, const DeviceInfo& device) {
+  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumers), .stages = 1};
+  choose_tile(plan, kTiles, {}, device.sram_bytes, smem_bytes);
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, Br) * Br;
+  plan.workspace = {
+      {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
+  return plan;
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
