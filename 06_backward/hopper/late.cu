@@ -288,8 +288,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
   write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
-  fence_proxy_async();  // TMA reads what threads have written
-  named_barrier_sync(kAll, kBackwardThreads);
+  fence_proxy_async();                         // TMA reads what threads have written
+  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   if (threadIdx.x == kWarpgroup) {
     tma_store(map_dK, K.tile(), 0, key, head_kv, batch);
     tma_store(map_dV, V.tile(), 0, key, head_kv, batch);

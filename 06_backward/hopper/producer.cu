@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(K.tile(), dK_sum, warp_row);
   write(V.tile(), dV_sum, warp_row);
-  named_barrier_sync(kAll, kBackwardThreads);
+  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   copy_out<kBackwardThreads>(dK + kv_first, p.d, K.tile(), p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, V.tile(), p.N_kv - key, p.d, thread);
 }

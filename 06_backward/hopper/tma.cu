@@ -211,8 +211,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     if (next_row >= p.N) next_row = first_row, ++next_head;
   };
   if (thread == 0) {
-    K.fill(map_K, 0, key, head_kv, batch);
-    V.fill(map_V, 0, key, head_kv, batch);
+    auto K_next = K, V_next = V;
+    K_next.fill(map_K, 0, key, head_kv, batch);
+    V_next.fill(map_V, 0, key, head_kv, batch);
   }
   start_copies();
 
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(K.tile(), dK_sum, warp_row);
   write(V.tile(), dV_sum, warp_row);
-  __syncthreads();
+  __syncthreads();  // all rows are written
   copy_out<kBackwardThreads>(dK + kv_first, p.d, K.tile(), p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, V.tile(), p.N_kv - key, p.d, thread);
 }

@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, warp_row);
   write(tile_V, dV_sum, warp_row);
-  __syncthreads();
+  __syncthreads();  // all rows are written
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }

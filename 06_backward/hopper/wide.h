@@ -164,7 +164,7 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     fence_proxy_async();                       // dQ reads what threads have written
     if (first_lane) tma_store_wait_read<0>();  // the last dQ has left its place
     named_barrier_sync(kAll, kThreads);        // dS is complete
-    wgmma_wait<0>(dV_sum, P_operand);
+    wgmma_wait<0>(dV_sum, P_operand);  // with it under way dQ would lack registers, as in sm90.cu
     dO.release();
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -253,8 +253,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
     write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row, column);
     write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row, column);
-    fence_proxy_async();  // TMA reads what threads have written
-    named_barrier_sync(kAll, kThreads);
+    fence_proxy_async();                 // TMA reads what threads have written
+    named_barrier_sync(kAll, kThreads);  // all rows are written
     if (threadIdx.x == kWarpgroup) {
       tma_store(map_dK, K.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
       tma_store(map_dV, V.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
