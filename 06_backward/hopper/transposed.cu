@@ -23,35 +23,32 @@ namespace {
 constexpr float kLog2e = 1.44269504f;
 
 /// Compiled tiles of the backward pass: heads up to …, Br, Bc.
-constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}, {256, 64, 64}};
+constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 
-constexpr int kConsumersBackward = 2;  // warpgroups that multiply
-constexpr int kWarpgroupKeys = 64;     // of a consumer
-/// Stages of copies of Q and dO; at d = 256 there is room for one.
-constexpr int backward_stages(int Dh) {
-  return Dh == 256 ? 1 : 2;
-}
-constexpr int kStages_dS = 2;
-/// Registers of a thread of a consumer, and of the producer.
+constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
+constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
+constexpr int kWarpgroupKeys = 64;                                 // of a consumer
+constexpr int kStages = 2;  // of copies of Q and dO, and of dS
+
+/// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64), stages = backward_stages(Dh);
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(stages * Br * columns) +
-         shared_bytes<fp16>(kStages_dS * Bc * Br) + 2 * shared_bytes<float>(stages * Br) +
-         shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(stages);
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
+         shared_bytes<fp16>(kStages * Bc * Br) + 2 * shared_bytes<float>(kStages * Br) +
+         4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// A piece of a tile of dQ, 64 × kColumns, that a consumer makes at once: rows of the tile or,
-/// where it has but 64, columns.
-template <int Br, int Dh>
-struct PieceOf_dQ {
-  static constexpr int kColumns = Br == 64 ? 64 : Dh;
-  static constexpr int kCount = Br * Dh / (64 * kColumns), kOfConsumer = kCount / 2;
-  int number;
-  __device__ int row() const { return Br == 64 ? 0 : number * 64; }
-  __device__ int column() const { return Br == 64 ? number * 64 : 0; }
+/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
+/// columns.
+template <int R, int C>
+struct Part {
+  static constexpr int kColumns = R == 64 ? C / 2 : C;
+  int consumer;
+  __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
+  __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
 };
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
@@ -85,93 +82,76 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   }
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
-    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
-                  const __grid_constant__ TensorMap map_dK,
-                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
+/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
+/// are seen by the most rows.
+__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+  return longest_first(index, {.heads = p.B * p.Hk,
+                               .tiles = tiles,
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .uneven = p.causal});
+}
+
+/// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
+/// in HBM. They lie in blocks of 8 × 8, as in mma.
+template <int Dh, int N>
+__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
+                                          int column) {
+  const int lane = lane_id();
+  for_each_pair(dQ, [&](int i, int j, float a, float b) {
+    const int block_row = row + i - lane / 4, block_column = column + j - lane % 4 * 2;
+    atomic_add_pair(dQ_at + (block_row * Dh + 8 * block_column + 2 * lane), a, b);
+  });
+}
+
+/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
+template <int Br, class Ring>
+__device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
+                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
+                                        Hbm<const float> minus_delta, int bh, int first_row,
+                                        int rows, const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk;
+#pragma unroll 1
+  for (int head = bh * group; head < (bh + 1) * group; ++head)
+#pragma unroll 1
+    for (int row = first_row; row < p.N; row += Br) {
+      const int64_t at = int64_t{head} * rows + row;
+      Q.acquire();
+      Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      dO.acquire();
+      dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+    }
+}
+
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class Ring>
+__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
+                                           Hbm<float> dQ_at, int key, int first_row,
+                                           const Problem& p, Accumulator<16, Dh>& dK_sum,
+                                           Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
-  constexpr int kStages = backward_stages(Dh);
-  // Of dK and dV a consumer makes the rows of its keys, or at d = 256, where it has no registers
-  // for that, half the columns of all keys.
-  constexpr int kColumns_dK = Dh / (Bc / kWarpgroupKeys == 1 ? 2 : 1);
-  using Piece = PieceOf_dQ<Br, Dh>;
-  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
-                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
-                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                                 .uneven = p.causal});
-  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
-
-  SharedMemory smem;
-  const TileKV tile_K{smem.tiles<TileKV>("K")};
-  const TileKV tile_V{smem.tiles<TileKV>("V")};
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const auto dS_stages = smem.tiles<TileS>("dS", kStages_dS);
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto KV_full = smem.take<Mbarrier>("KV_full", 1);
-  if (threadIdx.x == 0) {
-    KV_full[0].init(1);
-    fence_mbarrier_init();
-  }
-  __syncthreads();
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    KV_full[0].arrive_expect_tx(2 * TileKV::kBytes);
-    tma_load(map_K, KV_full[0], tile_K, 0, key, head_kv, batch);
-    tma_load(map_V, KV_full[0], tile_V, 0, key, head_kv, batch);
-#pragma unroll 1
-    for (int head = bh * group; head < (bh + 1) * group; ++head)
-#pragma unroll 1
-      for (int row = first_row; row < p.N; row += Br) {
-        const int64_t at = int64_t{head} * rows + row;
-        Q.acquire();
-        Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
-        dO.acquire();
-        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
-      }
-    return;
-  }
-
-  setmaxnreg_inc<kConsumerRegisters>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int consumer_key = Bc / kWarpgroupKeys == 1 ? 0 : consumer * kWarpgroupKeys;  // its first
-  const int column_dK = Dh > kColumns_dK ? consumer * kColumns_dK : 0;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const Part<Br, Dh> of_dQ{consumer};
   // The first query that sees key i of the tile is first_seen + i.
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  Accumulator<16, kColumns_dK> dK_sum, dV_sum;
-  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   int row = first_row;
-  auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + row) * Dh;
-  KV_full[0].wait(0);
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     Q.wait();
-    wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
-    wgmma_commit();
-    wgmma_wait<0>(S);
     dO.wait();
     fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
-    wgmma_fence(dP);
+    wgmma_fence(S, dP);
+    wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
+    wgmma_commit();
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
+    wgmma_wait<1>(S);
     auto& P = S;
     exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
@@ -184,33 +164,25 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
-    if (Bc / kWarpgroupKeys > 1 || consumer == 0)
-      write(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column_dK);  // dV += Pᵀ·dO
+    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
+    write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+    wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_fence(dK_sum, dS_operand);
-    wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column_dK);  // dK += dSᵀ·Q
+    wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    fence_proxy_async();
-    named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // dS is complete
+    fence_proxy_async();                         // dQ reads what threads have written
+    named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
     wgmma_wait<1>(dV_sum, P_operand);
     dO.release();
 
-#pragma unroll 1  // both at once want more registers than there are
-    for (int n = 0; n < Piece::kOfConsumer; ++n) {
-      const Piece piece{consumer * Piece::kOfConsumer + n};
-      Accumulator<16, Piece::kColumns> dQ;
-      wgmma_fence(dQ);
-      wgmma_AtB(dQ, tile_dS, piece.row(), tile_K, 0, piece.column());  // dQ = dS·K
-      wgmma_commit();
-      wgmma_wait<0>(dQ, dK_sum, dS_operand);
-      for_each_pair(dQ, [&](int i, int j, float a, float b) {
-        atomic_add_pair(dQ_at + ((piece.row() + warp_row + i) * Dh + piece.column() + j), a, b);
-      });
-    }
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    wgmma_wait<0>(dQ, dK_sum, dS_operand);
     Q.release();
+    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
     row += Br;
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
@@ -218,29 +190,76 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
+}
 
-  // Through the tiles of K and V, from where TMA takes them.
-  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);  // both are done with them
-  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, consumer_key + warp_row, column_dK);
-  write(tile_V, dV_sum, consumer_key + warp_row, column_dK);
-  fence_proxy_async();
-  named_barrier_sync(kAll, kConsumersBackward * kWarpgroup);
-  if (threadIdx.x == kWarpgroup) {
-    tma_store(map_dK, tile_K, 0, key, head_kv, batch);
-    tma_store(map_dV, tile_V, 0, key, head_kv, batch);
-    tma_store_commit();
-    tma_store_wait_read<0>();  // shared memory must live until then
+/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
+/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
+    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
+                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
+                  Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
+  using TileS = SwizzledTile<T, Bc, Br>;
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
+  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  const int thread = threadIdx.x - kWarpgroup;  // of the consumers
+  const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
+
+  SharedMemory smem;
+  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  const auto dS_stages = smem.tiles<TileS>("dS", kStages);
+  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
+  K.init(smem, "K_full", "K_free", 1);
+  V.init(smem, "V_full", "V_free", 1);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();  // nobody waits at a barrier before it is there
+
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
+  // from the first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    K.fill(map_K, 0, key, head_kv, batch);
+    V.fill(map_V, 0, key, head_kv, batch);
+    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    return;
   }
+
+  setmaxnreg_inc<kConsumerRegisters>();
+  Accumulator<16, Dh> dK_sum, dV_sum;
+  K.wait();
+  V.wait();
+  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
+  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_at, key, first_row, p, dK_sum, dV_sum);
+  named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
+
+  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  write(K.tile(), dK_sum, warp_row);
+  write(V.tile(), dV_sum, warp_row);
+  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
+  copy_out<kBackwardThreads>(dK + kv_first, p.d, K.tile(), p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dV + kv_first, p.d, V.tile(), p.N_kv - key, p.d, thread);
 }
 
 /// dQ in the I/O type. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  const int64_t i = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x), head = i / Dh / rows;
-  const int row = static_cast<int>(i / Dh % rows), column = static_cast<int>(i % Dh);
+  constexpr int kLanes = Dh / 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
   if (row >= p.N || column >= p.d) return;
-  const auto sum = read_chunk(dQ_sum + i);
+  const auto sum = read_chunk(dQ_sum + (at / 8 * 8 * Dh + 8 * column + row % 8 * 8));
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
@@ -248,41 +267,34 @@ __global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p)
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
+  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (1 + kConsumersBackward);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-  const auto LSE = hbm<const float>(a["LSE"]);
+void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;  // of a head, in whole tiles
-  const int64_t heads = int64_t{p.B} * p.H;
-
-  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * rows * (Dh / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
-  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-         dim3(kWarpgroup * (1 + kConsumersBackward)), plan.smem_bytes, map("Q", p.N, p.H, Br),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
-         map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
-         p);
-  launch("convert", convert<T, Dh>, dim3(ceil_div(heads * rows * (Dh / 8), kElementwise)),
-         dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), rows, p);
-}
-
-void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_backward<T, Dh, Br, Bc>(p, plan, a);
+    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
+    const auto map = [&](const char* name, int length, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
+    };
+    launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
+           p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
+           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
+           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
+           minus_delta, LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
+    launch("convert", convert<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), rows,
+           p);
   });
 }
 

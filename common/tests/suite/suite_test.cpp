@@ -47,6 +47,22 @@ void PrintTo(const Param& p, std::ostream* out) {
   *out << p.step.rung << " " << p.step.name << ", " << p.shape.name;
 }
 
+/// Whether a step has a tile for a head. Those on the way to a rung's last one may have none for
+/// wide heads, and then say who has.
+bool has_tile(const Step& step, const Case& c) {
+  DeviceInfo info{.kind = step.device, .compute_capability = 90};
+  info.sram_bytes = SimOptions{}.sram_bytes;
+  try {
+    plan_run(step, spec_of(c).problem, {}, info);
+  } catch (const Error& e) {
+    return std::string(e.what()).find("; steps that fit: ") == std::string::npos ||
+           std::none_of(all_steps().begin(), all_steps().end(), [&](const Step& other) {
+             return other.rung == step.rung && other.after == step.name && !other.aside;
+           });
+  }
+  return true;
+}
+
 std::vector<Param> params(DeviceKind device) {
   std::vector<Param> all;
   DeviceInfo info;
@@ -56,7 +72,8 @@ std::vector<Param> params(DeviceKind device) {
     const bool coarse =
         device == DeviceKind::gpu && step.forward.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
-      if (!coarse || !c.made || !c.made(c).tight) all.push_back({device, step, c});
+      if ((!coarse || !c.made || !c.made(c).tight) && has_tile(step, c))
+        all.push_back({device, step, c});
   }
   return all;
 }
@@ -363,7 +380,8 @@ class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
   for (const Case& c : kCases) {
-    if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
+    if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000 || !has_tile(step, c))
+      continue;
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
     std::vector<Outputs> seen;
     for (const Schedule& schedule : kSchedules)

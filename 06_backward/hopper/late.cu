@@ -1,0 +1,405 @@
+// 06 on Hopper, step 7: dK late. This project's own way.
+//
+//   build/bin/06_backward --step late --seqlen 512 --causal
+//
+// Since `ahead`: where there are registers for it, at d = 128, nobody waits for dK before the next
+// iteration, under whose exponentials it runs. Its tile of Q has to stay as long, so there is a
+// third stage of Q.
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/columns.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+
+/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
+
+constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
+constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
+constexpr int kWarpgroupKeys = 64;                                 // of a consumer
+constexpr int kStages = 2;                                         // of copies of dO, and of dS
+constexpr int kStages_Q = 3;  // one more, as dK ends in the next iteration
+
+/// Registers of a thread of a consumer, and of the producer: together what three started with.
+constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+constexpr int kAll = 1;  // the named barrier of all consumers
+
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  return 2 * shared_bytes<fp16>(Bc * columns) +
+         shared_bytes<fp16>((kStages_Q + kStages) * Br * columns) +
+         shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
+         shared_bytes<float>(kStages_Q * Br) + shared_bytes<float>(kStages * Br) +
+         4 * shared_bytes<Mbarrier>(1) + 2 * shared_bytes<Mbarrier>(kStages_Q) +
+         2 * shared_bytes<Mbarrier>(kStages);
+}
+
+/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
+/// columns.
+template <int R, int C>
+struct Part {
+  static constexpr int kColumns = R == 64 ? C / 2 : C;
+  int consumer;
+  __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
+  __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
+};
+
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
+
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
+/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
+/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+template <class T, int Dh>
+__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
+                        Problem p) {
+  constexpr int kLanes = Dh / 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  const bool real = row < p.N;
+  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
+  float sum = 0;
+  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (real && column < p.d) {
+    const int64_t from = (head * p.N + row) * p.d + column;
+    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
+    for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
+  }
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+  if (column == 0) {
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  }
+}
+
+/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
+/// are seen by the most rows.
+__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+  return longest_first(index, {.heads = p.B * p.Hk,
+                               .tiles = tiles,
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .uneven = p.causal});
+}
+
+/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
+/// in register order, all of a warp together.
+template <int N>
+__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
+                                          const Accumulator<16, N>& dQ, int warp) {
+  const int at = warp * 16 * N;
+  write_fragments(dQ_tile + at, dQ);
+  fence_proxy_async();  // TMA reads what this lane has written,
+  __syncwarp();         // and all others of the warp
+  if (lane_id() == 0) {
+    bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
+    tma_store_commit();
+  }
+}
+
+/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
+template <int Br, class RingQ, class Ring>
+__device__ __forceinline__ void produce(RingQ Q, Ring dO, const TensorMap& map_Q,
+                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
+                                        Hbm<const float> minus_delta, int bh, int first_row,
+                                        int rows, const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk;
+#pragma unroll 1
+  for (int head = bh * group; head < (bh + 1) * group; ++head)
+#pragma unroll 1
+    for (int row = first_row; row < p.N; row += Br) {
+      const int64_t at = int64_t{head} * rows + row;
+      Q.acquire();
+      Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      dO.acquire();
+      dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+    }
+}
+
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
+/// row first_row of the first head.
+template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
+__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+                                           const SwizzledTile<T, Bc, Dh>& tile_K,
+                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
+                                           Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
+                                           int first_row, const Problem& p,
+                                           Accumulator<16, Dh>& dK_sum,
+                                           Accumulator<16, Dh>& dV_sum) {
+  using TileS = SwizzledTile<T, Bc, Br>;
+  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const Part<Br, Dh> of_dQ{consumer};
+  // The first query that sees key i of the tile is first_seen + i.
+  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  Accumulator<16, Br> S, dP;        // their transposes: rows are keys, columns are queries
+  constexpr bool kLate = Br == 64;  // with 128 rows there are no registers for dS until then
+  Operand<T, 16, Br> dS_operand;
+  auto Q_last = Q;  // where dK is, which ends in the next iteration
+  const auto start_scores = [&](const RingQ& ring) {  // Sᵀ = K·Qᵀ
+    S = {};                                           // or the compiler would keep the last tile's
+    ring.wait();
+    wgmma_fence(S);
+    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
+    wgmma_commit();
+  };
+  start_scores(Q);
+  wgmma_wait<0>(S);
+  int row = first_row;
+  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    dO.wait();
+    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    wgmma_fence(dP);
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_commit();
+    auto& P = S;
+    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+      });
+    auto P_operand = as_operand<T>(P);
+    if (kLate) {
+      wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
+      if (q_tile > 0) Q_last.release();
+    }
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    dS_operand = as_operand<T>(dS);
+    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
+    write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+    wgmma_fence(dV_sum, P_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_commit();
+    fence_proxy_async();                           // dQ reads what threads have written
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
+    // With dV still under way, the products from here on would want more registers than there are,
+    // and the compiler would have each of them wait for the one before (C7512).
+    wgmma_wait<0>(dV_sum, P_operand);
+    const auto start_dK = [&] {  // dK += dSᵀ·Q
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile());
+      wgmma_commit();
+    };
+
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    dO.release();  // dV is done; asked sooner, it would hold up dQ
+    if (q_tile + 1 < q_tiles) {
+      auto Q_next = Q;
+      Q_next.at.next();
+      start_scores(Q_next);
+      start_dK();
+      wgmma_wait<2>(dQ);
+      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
+      wgmma_wait<kLate ? 1 : 0>(S);  // here, as S cannot be under way where branches meet (C7515)
+    } else {
+      start_dK();
+      wgmma_wait<1>(dQ);
+      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
+    }
+    if (!kLate) {
+      wgmma_wait<0>(dK_sum, dS_operand);
+      Q_last.release();
+    }
+    Q.at.next();
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    }
+  }
+  wgmma_wait<0>(dK_sum, dS_operand);
+  if (kLate) Q_last.release();
+}
+
+/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
+/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
+    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
+                  const __grid_constant__ TensorMap map_dK,
+                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, int tiles, int rows, Problem p) {
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
+  using TileS = SwizzledTile<T, Bc, Br>;
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
+  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
+
+  SharedMemory smem;
+  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
+  StagesWithRows<TileQ, kStages_Q, Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
+  const auto dS_stages = smem.tiles<TileS>("dS", kStages);
+  const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
+  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
+  K.init(smem, "K_full", "K_free", 1);
+  V.init(smem, "V_full", "V_free", 1);
+  if (threadIdx.x == 0) fence_mbarrier_init();
+  __syncthreads();  // nobody waits at a barrier before it is there
+
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
+  // from the first row that sees a key of this tile.
+  const int group = p.H / p.Hk;
+  const int first_row = p.first_query(key) / Br * Br;
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    K.fill(map_K, 0, key, head_kv, batch);
+    V.fill(map_V, 0, key, head_kv, batch);
+    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    return;
+  }
+
+  setmaxnreg_inc<kConsumerRegisters>();
+  Accumulator<16, Dh> dK_sum, dV_sum;
+  K.wait();
+  V.wait();
+  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
+  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_at, key, first_row, p, dK_sum,
+                 dV_sum);
+  named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
+
+  // Through the tiles of K and V, from where TMA takes them.
+  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
+  write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
+  fence_proxy_async();                         // TMA reads what threads have written
+  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
+  if (threadIdx.x == kWarpgroup) {
+    tma_store(map_dK, K.tile(), 0, key, head_kv, batch);
+    tma_store(map_dV, V.tile(), 0, key, head_kv, batch);
+    tma_store_commit();
+  }
+  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
+}
+
+/// dQ in the I/O type. grid: (consumers' parts of tiles of dQ · B·H).
+template <class T, int Dh, int Br>
+__global__ void __launch_bounds__(kWarpgroup)
+    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+  using Part = Part<Br, Dh>;
+  const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
+  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // its tile's first row of all
+  const int row = static_cast<int>(at % rows) + part.row(), column = part.column();
+  Accumulator<16, Part::kColumns> sum;
+  read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
+  for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+  SharedMemory smem;
+  const SwizzledTile<T, 64, Part::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  write(tile, sum, warp_id() * 16);
+  __syncthreads();
+  copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
+                       p.d - column, threadIdx.x);
+}
+
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
+  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
+  return plan;
+}
+
+void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
+  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
+    const auto map = [&](const char* name, int length, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
+    };
+    launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
+           p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
+           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
+           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
+           map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
+           tiles, rows, p);
+    launch("convert", convert<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
+           dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+  });
+}
+
+/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
+/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles.
+Traffic backward_traffic(const Problem& p, const Plan& plan) {
+  const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
+  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    if (first < p.N) {
+      queries += p.N - first;
+      tiles += ceil_div(p.N - first, plan.block_q);
+    }
+  }
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  return {{"prepare",
+           {{"O", q, 0},
+            {"dO", q, 0},
+            {"LSE", heads * p.N * 4, 0},
+            {"minus_delta", 0, padded * 4},
+            {"LSE_log2e", 0, padded * 4},
+            {"dQ_sum", 0, sums}}},
+          {"key_gradients",
+           {{"Q", read, 0},
+            {"K", kv, 0},
+            {"V", kv, 0},
+            {"dO", read, 0},
+            {"minus_delta", rows * 4, 0},
+            {"LSE_log2e", rows * 4, 0},
+            {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
+            {"dK", 0, kv},
+            {"dV", 0, kv}}},
+          {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+}
+
+const Register step{{
+    .rung = "06_backward",
+    .name = "late",
+    .after = "ahead",
+    .shown = {.idea = "dK late",
+              .summary = "and dK finished under the next tile's exponentials",
+              .colour = "#D55E00"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .forward_of = "05_flash_v2/sm90",
+    .backward = {backward_plan, backward, backward_traffic},
+}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
