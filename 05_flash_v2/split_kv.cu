@@ -135,12 +135,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     const int key = (tile * parts + part) * Bc + warp_key;
 
     Accumulator<kWarpRows, kWarpKeys> S;
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(S, q, tile_K(tile), warp_key, k);
-    }
+    mma_ABt(S, tile_Q, warp_row, tile_K(tile), warp_key);
     if (key + kWarpKeys > least)
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys((row + i) % p.N)) s = -INFINITY;

@@ -180,12 +180,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     // looked at after them.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> g;
-      load(g, tile_dO, of_S.row, k);
-      mma_ABt(dP, g, tile_V, of_S.column, k);
-    }
+    mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
