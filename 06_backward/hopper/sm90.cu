@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumersBackward), 1)
     }
     K.acquire();
     smem_index[0] = index;
-    K.fill_with_nothing();
+    K.signal_end();
     return;
   }
 
