@@ -258,8 +258,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles =
-        kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // worked out while S is
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // meanwhile
     wgmma_wait<0>(S);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
