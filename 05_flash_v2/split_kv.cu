@@ -101,7 +101,7 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
     }
     __syncthreads();  // before the first one reads them
     if (number == 0) {
-      l = l + make_rows<kWarpRows>([&](int i) -> float { return warp_l[warp_row + i]; });
+      l = l + load_rows<kWarpRows>(warp_l + warp_row);
       for_each(O_sum, [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
     }
     __syncthreads();  // before these are written again
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     mul_rows(O_sum, alpha);
     mma_AB(O_sum, as_operand<T>(S), tile_V(tile), warp_key, 0);
   }
-  cp_async_wait<0>();
+  cp_async_wait<0>();  // Q's too, where there was no key: O leaves through its tile
   l = sum_over_lanes(l);
 
   if constexpr (kAcross > 1) merge_warps<kAcross, Br>(smem, m, l, O_sum, number, warp_row);
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads)
   l = warp_sum(l);
   if (lane == 0) warp_m[warp_id()] = m, warp_l[warp_id()] = l;
   for (int e = 0; e < Dh / 32; ++e) warp_O[warp_id() * Dh + lane + 32 * e] = o[e];
-  __syncthreads();
+  __syncthreads();  // all warps' results are there
 
   m = -INFINITY, l = 0;
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);

@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
     if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
-    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
+    exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
     // looked at after them.

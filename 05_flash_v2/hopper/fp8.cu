@@ -66,7 +66,8 @@ constexpr int part_columns(int Dh, int Bc) {
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers get them.
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -198,7 +199,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   if (first_thread) tma_store_wait_read<0>();  // O of the last tile of Q has left the tile
-  named_barrier_sync(barrier, kWarpgroup);
+  named_barrier_sync(barrier, kWarpgroup);     // before anybody writes there
   write(tile, O_sum, row - tile_row);
   fence_proxy_async();                      // what this thread wrote, before TMA reads it
   named_barrier_sync(barrier, kWarpgroup);  // all of the tile is there

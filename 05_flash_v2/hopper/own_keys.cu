@@ -43,7 +43,8 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers get them.
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }

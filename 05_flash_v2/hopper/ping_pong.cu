@@ -12,7 +12,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `overlap`: consumers take turns to issue their products, so that one's softmax runs under
-// another's products, too, instead of all multiplying at once and then none.
+// another's products, too, instead of all multiplying at once and then none. The producer and the
+// end of a tile, which stay as they are, are functions from here on.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -37,7 +38,8 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers get them.
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
 
-  // Prologue: the first tile's S and softmax, under which nothing runs.
+  // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
   Q.wait();
   K.wait();
   begin_turn();

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   mul_rows(O_sum, inverse_or_zero(l));
   // Through Q's tile, so that O is written in whole 16-byte pieces.
   write(tile_Q, O_sum, warp_row);
-  __syncthreads();
+  __syncthreads();  // all of O is there
   copy_out<kThreads>(O + (p.q_row(bh) + block_row) * p.d, p.d, tile_Q, p.N - block_row, p.d,
                      thread);
   for_each_row(m, l, [&](int i, float max, float sum) {
