@@ -65,8 +65,8 @@ MISTAKES = {
     ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [
-        Mistake("fp8", "keys_as_they_come", "constexpr int kWarpgroupRows",
-                "int column_at(int i) { return ON ? i : MACHINE::column_at(i); } WAS", WRONG),
+        Mistake("fp8", "keys_as_they_come", "return column_at(i)",
+                "return ON ? i : column_at(i)", WRONG),
         Mistake("fp8", "forgets_the_scale_of_V", "exp2_fast(-of_V) * row_sum",
                 "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
         Mistake("fp8", "takes_another_heads_scale",
