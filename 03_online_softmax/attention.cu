@@ -65,12 +65,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     cp_async_commit();
 
     Accumulator<kWarpRows, kWarpKeys> S;
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> q;
-      load(q, tile_Q, 0, k);
-      mma_ABt(S, q, tile_K, 0, k);
-    }
+    mma_ABt(S, tile_Q, 0, tile_K);
     if (key + kWarpKeys > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;

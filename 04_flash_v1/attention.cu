@@ -99,12 +99,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
 
       Accumulator<Br, kWarpKeys> S;  // this warp's columns
-#pragma unroll
-      for (int k = 0; k < Dh; k += 16) {
-        Operand<T, Br, 16> q;
-        load(q, tile_Q, 0, k);
-        mma_ABt(S, q, tile_K, warp_key, k);
-      }
+      mma_ABt(S, tile_Q, 0, tile_K, warp_key);
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;

@@ -82,12 +82,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     __syncthreads();  // K has arrived
 
     Accumulator<Br, kWarpKeys> S;  // this warp's columns
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, Br, 16> q;
-      load(q, tile_Q, 0, k);
-      mma_ABt(S, q, tile_K, warp_key, k);
-    }
+    mma_ABt(S, tile_Q, 0, tile_K, warp_key);
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -162,18 +157,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
-         dim3(32 * plan.warps), plan.smem_bytes, Q, K, V, O, LSE, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+           dim3(32 * plan.warps), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
   });
 }
 

@@ -76,12 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     cp_async_commit();
 
     Accumulator<kWarpRows, Bc> S;
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(S, q, tile_K, 0, k);
-    }
+    mma_ABt(S, tile_Q, warp_row, tile_K);
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -120,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
 /// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
-/// 64 rows are what the registers of four warps hold of S.
+/// an mma's 16 rows for each of four warps.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -134,18 +129,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
-         plan.smem_bytes, Q, K, V, O, LSE, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
   });
 }
 

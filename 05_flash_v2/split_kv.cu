@@ -72,6 +72,42 @@ constexpr int keys_of_tile(const Problem& p, int row, int Br) {
   return p.keys(row / p.N == (end - 1) / p.N ? (end - 1) % p.N : p.N - 1);
 }
 
+/// What warps have of the same rows and of other keys becomes the first one's, by 03's rule: they
+/// bring it to the largest of their maxima; then each in turn hands it over. By all threads, of
+/// which a warp's number is its place among the kAcross; one that is not among them helps at the
+/// barriers.
+template <int kAcross, int Br, int Dh>
+__device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>& m,
+                                            Rows<kWarpRows>& l, Accumulator<kWarpRows, Dh>& O_sum,
+                                            int number, int warp_row) {
+  const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
+  const auto warp_l = smem.take<float>("rowsum", Br);
+  const auto warp_O = smem.take<float>("partial O", Br * pitch(Dh));
+  if (number < kAcross) write(warp_m + (number * Br + warp_row), m);
+  __syncthreads();  // all maxima are there
+  const auto m_old = m;
+  m = make_rows<kWarpRows>([&](int i) {
+    float largest = warp_m[warp_row + i];
+    for (int w = 1; w < kAcross; ++w) largest = fmaxf(largest, warp_m[w * Br + warp_row + i]);
+    return largest;
+  });
+  const auto alpha = exp2(m_old - finite_or_zero(m));
+  l = alpha * l;
+  mul_rows(O_sum, alpha);
+  for (int w = 1; w < kAcross; ++w) {
+    if (number == w) {
+      write(warp_l + warp_row, l);
+      write(warp_O + warp_row * pitch(Dh), pitch(Dh), O_sum);
+    }
+    __syncthreads();  // before the first one reads them
+    if (number == 0) {
+      l = l + load_rows<kWarpRows>(warp_l + warp_row);
+      for_each(O_sum, [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
+    }
+    __syncthreads();  // before these are written again
+  }
+}
+
 /// m, l and O of one part of the keys, O not yet divided by l; m in units of ln 2. Arrays of
 /// (part, row). Of one part alone, O and LSE. grid: (tiles of rows · parts · B·Hk).
 template <class T, int Dh, int Br, int Bc>
@@ -135,12 +171,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     const int key = (tile * parts + part) * Bc + warp_key;
 
     Accumulator<kWarpRows, kWarpKeys> S;
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> q;
-      load(q, tile_Q, warp_row, k);
-      mma_ABt(S, q, tile_K(tile), warp_key, k);
-    }
+    mma_ABt(S, tile_Q, warp_row, tile_K(tile), warp_key);
     if (key + kWarpKeys > least)
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys((row + i) % p.N)) s = -INFINITY;
@@ -155,40 +186,10 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     mul_rows(O_sum, alpha);
     mma_AB(O_sum, as_operand<T>(S), tile_V(tile), warp_key, 0);
   }
-  cp_async_wait<0>();
+  cp_async_wait<0>();  // Q's too, where there was no key: O leaves through its tile
   l = sum_over_lanes(l);
 
-  // The warps across bring what they have to the largest of their maxima; then each in turn hands
-  // it to the first.
-  if constexpr (kAcross > 1) {
-    const auto warp_m = smem.take<float>("rowmax", kAcross * Br);
-    const auto warp_l = smem.take<float>("rowsum", Br);
-    const auto warp_O = smem.take<float>("partial O", Br * pitch(Dh));
-    if (number < kAcross) write(warp_m + (number * Br + warp_row), m);
-    __syncthreads();
-    const auto m_old = m;
-    m = make_rows<kWarpRows>([&](int i) {
-      float largest = warp_m[warp_row + i];
-      for (int w = 1; w < kAcross; ++w) largest = fmaxf(largest, warp_m[w * Br + warp_row + i]);
-      return largest;
-    });
-    const auto alpha = exp2(m_old - finite_or_zero(m));
-    l = alpha * l;
-    mul_rows(O_sum, alpha);
-    for (int w = 1; w < kAcross; ++w) {
-      if (number == w) {
-        write(warp_l + warp_row, l);
-        write(warp_O + warp_row * pitch(Dh), pitch(Dh), O_sum);
-      }
-      __syncthreads();
-      if (number == 0) {
-        l = l + make_rows<kWarpRows>([&](int i) -> float { return warp_l[warp_row + i]; });
-        for_each(O_sum,
-                 [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
-      }
-      __syncthreads();  // before these are written again
-    }
-  }
+  if constexpr (kAcross > 1) merge_warps<kAcross, Br>(smem, m, l, O_sum, number, warp_row);
   if (number > 0) return;
 
   const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kThreads)
   l = warp_sum(l);
   if (lane == 0) warp_m[warp_id()] = m, warp_l[warp_id()] = l;
   for (int e = 0; e < Dh / 32; ++e) warp_O[warp_id() * Dh + lane + 32 * e] = o[e];
-  __syncthreads();
+  __syncthreads();  // all warps' results are there
 
   m = -INFINITY, l = 0;
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);

@@ -174,18 +174,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
     auto P = S;
-    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[of_S.row + i]; }));
+    exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
     // looked at after them.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
-#pragma unroll
-    for (int k = 0; k < Dh; k += 16) {
-      Operand<T, kWarpRows, 16> g;
-      load(g, tile_dO, of_S.row, k);
-      mma_ABt(dP, g, tile_V, of_S.column, k);
-    }
+    mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
@@ -271,7 +266,7 @@ __global__ void __launch_bounds__(kThreads)
       mma_ABt(dP, g, tile_V, 0, k);
     }
     auto P = S;
-    exp2_rows(P, c, make_rows<kWarpRows>([&](int i) -> float { return LSE_tile[warp_row + i]; }));
+    exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + warp_row));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (key + j >= p.keys(row + i)) x = 0;

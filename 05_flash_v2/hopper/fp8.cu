@@ -24,8 +24,8 @@
 // is summed in fp32.
 
 #include "machine/hopper.h"
+#include "quantise.h"
 #include "rung.h"
-#include "tile/fp8.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/stages.h"
@@ -34,16 +34,16 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of K and of V
+constexpr int kStages = 2;  // of K and of V; kWarpgroupRows, of Q of a consumer, is quantise.h's
 // P is scaled by 2⁵, and the warp's rows keep their m while none is above 2^(5 + kSlack), which is
 // 446 of e4m3's 448. More room would cost small P their bits.
 constexpr int kPExponent = 5;
 constexpr float kSlack = 3.8f;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
-// Named barriers: each consumer's own, and its turn at the tensor cores.
-constexpr int kOwn = 1, kTurn = 4;
+// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
+// tensor cores.
+constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
@@ -62,14 +62,17 @@ constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
 constexpr int part_columns(int Dh, int Bc) {
   return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
-/// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
-/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
-constexpr int quantisers(int Dh, int Bc) {
-  return std::max(Dh, 64) * Bc / 64;
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread of a consumer; the producer's keep 32 or 40.
-constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 232;
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
+constexpr int producer_registers(int Br) {
+  return Br == 192 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br) {
+  return Br == 192 ? 160 : 232;
 }
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
@@ -80,134 +83,135 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
-struct ScaledTiles {
-  int q, kv;       // of a head
-  int of_Q, of_K;  // of all heads; V has as many as K
-  int64_t all;
+/// Which key of a tile of V is in column i of V̂ᵀ: in S's registers, which P's are made of, a lane
+/// has them in this order.
+struct KeyOrder {
+  __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
-constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
-  const int q = static_cast<int>(ceil_div(p.N, kWarpgroupRows)),
-            kv = static_cast<int>(ceil_div(p.N_kv, Bc));
-  const int of_Q = q * p.B * p.H, of_K = kv * p.B * p.Hk;
-  return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
+
+/// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
+/// what a group of them requests from HBM at its start comes in smaller bursts.
+template <int Br>
+__device__ __forceinline__ WorkList all_work(const Problem& p) {
+  return {.heads = p.B * p.H,
+          .tiles = static_cast<int>(ceil_div(p.N, Br)),
+          .head_bytes = int64_t{2} * p.N_kv * p.d,
+          .uneven = p.causal,
+          .group_bytes = 8 << 20};
 }
-
-/// Keys of a row of V̂ᵀ: rows are whole pieces of 16 bytes.
-constexpr int64_t padded_keys(int N_kv) {
-  return ceil_div(N_kv, 16) * 16;
+/// A tile's first row. Tiles are laid from the last row up, since the last rows see the most keys:
+/// so the one that some consumers find empty, with rows before row 0, has the fewest.
+template <int Br>
+__device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
+  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
+  return end - (work.tile + 1) * Br;
 }
-
-// ---------------------------------------------------------------------------------------- quantise
-
-/// Where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in rows c,
-/// c + 8, …, c + 56: those 16 bytes more after every 8 rows put them into different banks. It reads
-/// lines of 128 bytes, whose banks are different anyway.
+/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
 template <int Bc>
-__device__ __forceinline__ constexpr int transposed_row(int r) {
-  return r * Bc + r / 8 * 16;
-}
-template <int Dh, int Bc>
-constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(Dh, Bc) / 32) +
-                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
-
-/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
-/// takes the largest of their maxima; for them it runs before, with only_maxima.
-template <class T, int Dh, int Bc, bool only_maxima>
-__global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
-    quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
-             Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
-  constexpr int kThreads = quantisers(Dh, Bc), kWarps = kThreads / 32;
-  SharedMemory smem;
-  const auto of_warps = smem.take<float>("of_warps", kWarps);
-  const ScaledTiles tiles = scaled_tiles(p, Bc);
-  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
-  const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;  // of this array
-  const int of_head = is_Q ? tiles.q : tiles.kv, of_array = is_Q ? tiles.of_Q : tiles.of_K;
-  const int head = (block - first) / of_head, tile = (block - first) % of_head;
-
-  // The scale, once the thread knows the largest number that it has.
-  const auto scale_of = [&](float own) {
-    if (how.scope != Quantisation::Scope::tile) {
-      const bool whole = how.scope == Quantisation::Scope::tensor;
-      const int begin = whole ? first : block - tile, end = begin + (whole ? of_array : of_head);
-      for (int i = begin + thread; i < end; i += kThreads) own = fmaxf(own, maxima[i]);
-    }
-    const float scale = e4m3_scale(block_max<kWarps>(own, of_warps));
-    if (thread == 0) scales[block] = scale;
-    return scale;
-  };
-  const auto write_maximum = [&](float own) {
-    own = block_max<kWarps>(own, of_warps);
-    if (thread == 0) maxima[block] = own;
-  };
-
-  const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
-    // A thread has 8 columns of every kStride-th row.
-    constexpr int kStride = kThreads / (Dh / 8), n = (R + kStride - 1) / kStride;
-    const int64_t first_row = int64_t{head} * N + tile * R;
-    const int rows = min(R, N - tile * R), row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
-    const auto source = X + ((first_row + row) * p.d + column);
-    Chunk<T> chunks[n];
-#pragma unroll
-    for (int k = 0; k < n; ++k)
-      chunks[k] = read_chunk(source + k * kStride * p.d, row + k * kStride < rows && column < p.d);
-    float x[n][8], own = 0;
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      widen(x[k], chunks[k]);
-      if (how.hadamard) hadamard<Dh>(x[k], column);
-      own = fmaxf(own, largest(x[k]));
-    }
-    if constexpr (only_maxima) return write_maximum(own);
-    const float inverse = 1 / scale_of(own);
-    const auto target = X8 + ((first_row + row) * Dh + column);
-#pragma unroll
-    for (int k = 0; k < n; ++k)
-      if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
-  };
-  if (is_Q) return rows_to_e4m3.template operator()<kWarpgroupRows>(Q, Q8, p.N);
-  if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
-
-  // Of V a thread has 8 columns of 8 keys, those that become neighbours: as rows 8 lanes read 128
-  // bytes of one, and through shared memory 8 lanes write 128 bytes of a row of V̂ᵀ.
-  const int place = thread / 8 % (Bc / 8) * 8, column = (thread % 8 + thread / Bc * 8) * 8;
-  const int first_key = tile * Bc + column_at(place);  // place is a multiple of 8
-  const auto source = V + ((int64_t{head} * p.N_kv + first_key) * p.d + column);
-  Chunk<T> chunks[8];
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-    const int key = column_at(e);
-    chunks[e] = read_chunk(source + key * p.d, first_key + key < p.N_kv && column < p.d);
-  }
-  float x[8][8], own = 0;  // [key][column]
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-    widen(x[e], chunks[e]);
-    own = fmaxf(own, largest(x[e]));
-  }
-  if constexpr (only_maxima) return write_maximum(own);
-  const float inverse = 1 / scale_of(own);
-  const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(Dh, 64)));
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float of_column[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) of_column[e] = x[e][i];
-    write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
-  }
-  __syncthreads();  // the tile is transposed
-  constexpr int kPieces = Bc / 16;
-  const int64_t pitch = padded_keys(p.N_kv);
-  const int piece = thread % kPieces * 16;
-  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc + piece);
-  if (tile * Bc + piece < pitch)
-    for (int row = thread / kPieces; row < p.d; row += kThreads / kPieces)
-      store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
+__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
+  const int last = min(end, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
+  return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
-// --------------------------------------------------------------------------------------- attention
+/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V,
+/// and brings the scales: scale_Q of each tile of Q, scale_KV of each stage, K's and log2 of V's.
+template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
+__device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Work> smem_work,
+                                        Smem<float> scale_Q, Smem<float> scale_KV,
+                                        const TensorMap& map_Q, const TensorMap& map_K,
+                                        const TensorMap& map_V, Hbm<const float> scales,
+                                        Hbm<int> next, const Problem& p) {
+  const ScaledTiles scaled = scaled_tiles(p, Bc);
+  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
+  // one the head is negative.
+  const auto send = [&](const Work& work) {
+    for (int row = row_of<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
+      Q.acquire();
+      smem_work[Q.number()] = work;
+      if (work.head < 0) {
+        Q.signal_end();
+        continue;
+      }
+      if (row >= 0)
+        scale_Q[Q.number()] = scales[work.head * scaled.q + row / kWarpgroupRows];
+      else
+        scale_Q[Q.number()] = 1.0f;
+      Q.fill(map_Q, 0, row, work.head % p.H, work.head / p.H);
+    }
+  };
+  const WorkList all = all_work<Br>(p);
+  for (int index = blockIdx.x; index < all.heads * all.tiles;) {
+    const Work work = longest_first(index, all);
+    send(work);
+    const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
+    const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
+    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+      const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
+      K.acquire();
+      scale_KV[2 * K.number()] = of_K;
+      scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
+      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
+      // Fetched late for balance, but before the next wait, which hides the latency.
+      if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
+      V.acquire();
+      V.fill(map_V, kv_tile * Bc, 0, head_kv, batch);
+    }
+  }
+  send({-1, -1});
+}
+
+/// S becomes s_V·P, by the maxima m of the warp's rows when they were last raised, and l their
+/// running sums. Whether they were raised now: then O has to be scaled by alpha. c holds the scales
+/// of Q and K, and of_V is log2 of V's: m is the maximum of c·s + log2 s_V, so that P·V̂ needs no
+/// scale of V any more, whichever tile it is of.
+template <int Bc>
+__device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
+                                        Rows<16>& alpha, int row, int key, float c, float of_V,
+                                        int p_exponent, const Problem& p) {
+  if (key + Bc > p.keys(row))
+    for_each(S, [&](int i, int j, float& s) {
+      if (key + j >= p.keys(row + i)) s = -INFINITY;
+    });
+  const auto largest = c * row_max_in_lane(S) + fill_rows<16>(of_V);
+  const bool raised = any_above(largest - m, kSlack);
+  if (raised) {
+    const auto m_new = max(m, max_over_lanes(largest));
+    alpha = exp2(m - finite_or_zero(m_new));
+    l = alpha * l;
+    m = m_new;
+  }
+  exp2_rows(S, c, finite_or_zero(m) - fill_rows<16>(p_exponent + of_V));
+  l = l + exp2_fast(-of_V) * row_sum_in_lane(S);
+  return raised;
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through a tile of its own, from where
+/// TMA takes it.
+template <class T, int Dh>
+__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
+                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
+                                             int bh, int tile_row, int p_exponent,
+                                             const Problem& p) {
+  const int row = tile_row + warp_id() % 4 * 16, barrier = kWarpgroupBarrier + warpgroup_id();
+  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  if (first_thread) tma_store_wait_read<0>();  // O of the last tile of Q has left the tile
+  named_barrier_sync(barrier, kWarpgroup);     // before anybody writes there
+  write(tile, O_sum, row - tile_row);
+  fence_proxy_async();                      // what this thread wrote, before TMA reads it
+  named_barrier_sync(barrier, kWarpgroup);  // all of the tile is there
+  if (first_thread && tile_row >= 0) {      // else there is nothing to store
+    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i >= 0 && row + i < p.N)
+      LSE[p.q_row(bh) + row + i] = sum > 0 ? (max - p_exponent) * kLn2 + logf(sum) : -INFINITY;
+  });
+}
 
 /// No block has asked for a further tile of Q yet.
 __global__ void clear(Hbm<int> next) {
@@ -216,8 +220,8 @@ __global__ void clear(Hbm<int> next) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int Dh, int kConsumers, int Bc, bool kTwoLevel>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
+__global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<const float> scales, Hbm<float> LSE, Hbm<int> next, int p_exponent, Problem p) {
@@ -225,97 +229,39 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   using TileK = SwizzledTile<e4m3, Bc, Dh>;
   using TileV = SwizzledTile<e4m3, Dh, Bc>;  // transposed
   using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
-  constexpr int Br = kConsumers * kWarpgroupRows;
-  const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
-  const ScaledTiles scaled = scaled_tiles(p, Bc);
-  // Half as many blocks at once as in mma, so half as many heads: what a group requests from HBM at
-  // its start comes in smaller bursts.
-  const auto work = [&](int index) {
-    return longest_first(index, {.heads = p.B * p.H,
-                                 .tiles = tiles,
-                                 .head_bytes = int64_t{2} * p.N_kv * p.d,
-                                 .uneven = p.causal,
-                                 .group_bytes = 8 << 20});
-  };
-  // Tiles are laid from the last row up, since the last rows see the most keys. So a tile that some
-  // consumers find empty, with rows before row 0, is the one with the fewest keys.
-  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
-  const auto row_of = [&](const Work& w) { return end - (w.tile + 1) * Br; };
-  // Tiles of K and V that rows [row, row + rows) see; one at least, all masked if need be.
-  const auto kv_tiles_of = [&](int row, int rows) {
-    const int last = min(row + rows, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
-    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-  };
-
+  constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
   const auto smem_O = smem.tiles<TileO>("O", kConsumers);
-  const auto smem_work = smem.take<Work>("work", kConsumers);       // which tile of Q it is
-  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);     // and its scale
-  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);  // K's, and log2 of V's
+  const auto smem_work = smem.take<Work>("work", kConsumers);  // which tile of Q it is
+  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);
+  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);
   // A release by each warp.
   Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
-    if (threadIdx.x != 0) return;
-    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-    // one the head is negative.
-    const auto send = [&](const Work& w) {
-      for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        const int row = row_of(w) + consumer * kWarpgroupRows;
-        Q.acquire();
-        smem_work[Q.number()] = w;
-        if (w.head < 0) {
-          Q.fill_with_nothing();
-          continue;
-        }
-        if (row >= 0)
-          scale_Q[Q.number()] = scales[w.head * scaled.q + row / kWarpgroupRows];
-        else
-          scale_Q[Q.number()] = 1.0f;
-        Q.fill(map_Q, 0, row, w.head % p.H, w.head / p.H);
-      }
-    };
-    for (int index = blockIdx.x; index < works;) {
-      const Work w = work(index);
-      send(w);
-      const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
-      const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
-      const int kv_tiles = kv_tiles_of(row_of(w), Br);
-      for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-        const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
-        K.acquire();
-        scale_KV[2 * K.number()] = of_K;
-        scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
-        K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-        // Fetched late for balance, but before the next wait, which hides the latency.
-        if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
-        V.acquire();
-        V.fill(map_V, kv_tile * Bc, 0, head_kv, batch);
-      }
-    }
-    send({-1, -1});
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0)
+      produce<Br, Bc>(Q, K, V, smem_work, scale_Q, scale_KV, map_Q, map_K, map_V, scales, next, p);
     return;
   }
 
-  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
+  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const bool first_thread = threadIdx.x % kWarpgroup == 0;
   const TileO tile_O{smem_O + consumer * TileO::kElements};
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
-  const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
+  const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
-    named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+    named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // the first one's turn
-  Q.share = consumer;
+  Q.slot = consumer;
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
@@ -361,102 +307,69 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   };
   for (;;) {
     Q.wait();
-    const Work w = smem_work[Q.number()];
-    if (w.head < 0) break;
-    const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
-    const int my_kv_tiles = kv_tiles_of(tile_row, kWarpgroupRows),
-              kv_tiles = kv_tiles_of(row_of(w), Br);
+    const Work work = smem_work[Q.number()];
+    if (work.head < 0) break;
+    const int block_row = row_of<Br>(work, p);
+    const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p),
+              kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
-    __syncwarp();
+    __syncwarp();  // all lanes have read them before one releases the tile
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
       load(Q_rows, Q.tile(), warp_row);
       Q.release();
     }
 
-    // m is kept in units of ln 2, like the exponents of 2^(c·s). It is the maximum of c·s + log2
-    // s_V, so that P·V̂ needs no scale of V any more, whichever tile it is of.
+    // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    // S becomes s_V·P, by the rows' maxima when m was last raised. Whether it was raised now: then
-    // O has to be scaled by alpha.
-    const auto softmax = [&](int key, float c, float of_V) {
-      if (key + Bc > p.keys(row))
-        for_each(S, [&](int i, int j, float& s) {
-          if (key + j >= p.keys(row + i)) s = -INFINITY;
-        });
-      const auto largest = c * row_max_in_lane(S) + fill_rows<16>(of_V);
-      const bool raised = any_above(largest - m, kSlack);
-      if (raised) {
-        const auto m_new = max(m, max_over_lanes(largest));
-        alpha = exp2(m - finite_or_zero(m_new));
-        l = alpha * l;
-        m = m_new;
-      }
-      exp2_rows(S, c, finite_or_zero(m) - fill_rows<16>(p_exponent + of_V));
-      l = l + exp2_fast(-of_V) * row_sum_in_lane(S);
-      return raised;
-    };
     float c, of_V;  // this tile's: c with the scales of Q and K, and log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
       c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
       of_V = scale_KV[2 * K.number() + 1];
-      __syncwarp();
+      __syncwarp();  // all lanes have read them before one releases the stage
     };
 
+    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
     wait_for_K();
     begin_turn();
     start_scores();
     end_turn();
     wgmma_wait<0>(S);
     K.release();
-    softmax(0, c, of_V);
+    softmax(S, m, l, alpha, row, 0, c, of_V, p_exponent, p);
     P = as_permuted_operand<e4m3>(S);
-    for (int kv_tile = 1; kv_tile < my_kv_tiles; ++kv_tile) {
-      // From here on the softmax of one tile runs under the product P·V of the tile before.
+    // Main loop: a tile's softmax runs under the product P·V of the tile before.
+    for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       wait_for_K();
       begin_turn();
       start_scores();
       start_output();
       end_turn();
-      wgmma_wait<1>(S);
+      wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      const bool raised = softmax(kv_tile * Bc, c, of_V);
+      const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, c, of_V, p_exponent, p);
       finish_output();
       if (raised) mul_rows(O_sum, alpha);
       P = as_permuted_operand<e4m3>(S);
     }
+    // Epilogue: the last tile's P·V, the other consumers' tiles, and O and LSE to HBM.
     if constexpr (!q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output();
-    for (int kv_tile = my_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {  // the other consumers' alone
-      K.wait();  // the turns keep consumers together too; without them this would have to
+    for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
+      K.wait();  // or this round's release could count for one before
       begin_turn();
       end_turn();
       K.release();
       V.wait();
       V.release();
     }
-
-    l = sum_over_lanes(l);
-    mul_rows(O_sum, inverse_or_zero(l));
-    if (first_thread) tma_store_wait_read<0>();  // of the last piece of work
-    named_barrier_sync(kOwn + consumer, kWarpgroup);
-    write(tile_O, O_sum, warp_row);
-    fence_proxy_async();
-    named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread && tile_row >= 0) {  // else there is nothing to store
-      tma_store(map_O, tile_O, 0, tile_row, head, batch);
-      tma_store_commit();
-    }
-    for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i >= 0 && row + i < p.N)
-        LSE[p.q_row(w.head) + row + i] =
-            sum > 0 ? (max - p_exponent) * kLn2 + logf(sum) : -INFINITY;
-    });
+    store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);
   }
-  if (first_thread) tma_store_wait_read<0>();
+  if (threadIdx.x % kWarpgroup == 0)
+    tma_store_wait_read<0>();       // shared memory must live until then
   if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
 }
 
@@ -465,7 +378,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
+  plan.warps = threads(plan.block_q) / 32;
   plan.settings = choose_settings(kSettings, request.settings);
   const auto on = [&](const char* name) { return plan.settings.at(name) == "on"; };
   using enum Quantisation::Scope;
@@ -500,10 +413,9 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
            hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
            hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
   };
-  if (shared) quantise_by("maxima", quantise<T, Dh, Bc, true>);
-  quantise_by("quantise", quantise<T, Dh, Bc, false>);
+  if (shared) quantise_by("maxima", quantise<T, Dh, Bc, true, KeyOrder>);
+  quantise_by("quantise", quantise<T, Dh, Bc, false, KeyOrder>);
 
-  constexpr int kConsumers = Br / kWarpgroupRows;
   const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
     return tensor_map<e4m3>(a[name], Dh, rows, heads, p.B, box_rows,
                             SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes);
@@ -512,11 +424,9 @@ void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
   launch("clear", clear, dim3(1), dim3(1), 0, next);
   const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
   launch("attention",
-         how.two_level ? attention<T, Dh, kConsumers, Bc, true>
-                       : attention<T, Dh, kConsumers, Bc, false>,
-         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map_of_rows("Q8", p.N, p.H, kWarpgroupRows),
-         map_of_rows("K8", p.N_kv, p.Hk, Bc),
+         how.two_level ? attention<T, Dh, Br, Bc, true> : attention<T, Dh, Br, Bc, false>,
+         dim3(std::min<int64_t>(works, multiprocessors())), dim3(threads(Br)), plan.smem_bytes,
+         map_of_rows("Q8", p.N, p.H, kWarpgroupRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
          tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, Dh,
                           SwizzledTile<e4m3, Dh, Bc>::kPanelBytes),
          tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kWarpgroupRows), hbm<const float>(a["scales"]),

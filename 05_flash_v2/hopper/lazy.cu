@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V:
+//     for each tile of Bc rows of K and V that one of these rows sees:
 //       S = scale·Q·Kᵀ
 //       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
 //       else:                       m_new = m,          α = 1, so nothing is rescaled
@@ -32,21 +32,134 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
 constexpr float kSlack = 8;
-// Named barriers: each consumer's own, and its turn at the tensor cores.
-constexpr int kOwn = 1, kTurn = 4;
+// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
+// tensor cores.
+constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
-/// Registers of a thread of a consumer; the producer's keep 32 or 40.
-constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 232;
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
+constexpr int producer_registers(int Br) {
+  return Br == 192 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br) {
+  return Br == 192 ? 160 : 232;
+}
+
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
   return shared_bytes<fp16>(kStages * Br * columns) +
          2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
          2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+}
+
+/// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
+/// what a group of them requests from HBM at its start comes in smaller bursts.
+template <int Br>
+__device__ __forceinline__ WorkList all_work(const Problem& p) {
+  return {.heads = p.B * p.H,
+          .tiles = static_cast<int>(ceil_div(p.N, Br)),
+          .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+          .uneven = p.causal,
+          .group_bytes = 8 << 20};
+}
+/// A tile's first row.
+template <int Br>
+__device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
+  const int tiles = ceil_div(p.N, Br);
+  return (tiles - 1 - work.tile) * Br;  // the last rows see the most keys
+}
+/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
+template <int Bc>
+__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
+  const int keys = p.keys(min(end, p.N) - 1);
+  return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+}
+
+/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
+template <int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+                                        const TensorMap& map_Q, const TensorMap& map_K,
+                                        const TensorMap& map_V, Hbm<int> next, const Problem& p) {
+  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
+  // one the head is negative.
+  const auto send = [&](const Work& work) {
+    for (int row = 0; row < Br; row += kWarpgroupRows) {
+      Q.acquire_freed();  // each consumer frees its own, the first one too
+      smem_work[Q.number()] = work;
+      if (work.head >= 0)
+        Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
+      else
+        Q.signal_end();
+    }
+  };
+  const WorkList all = all_work<Br>(p);
+  for (int index = blockIdx.x; index < all.heads * all.tiles;) {
+    const Work work = longest_first(index, all);
+    send(work);
+    const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
+    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+      K.acquire();
+      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
+      // Fetched late for balance, but before the next wait, which hides the latency.
+      if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
+      V.acquire();
+      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
+    }
+  }
+  send({-1, -1});
+}
+
+/// S becomes P, by the maxima m of the warp's rows when they were last raised, and l their running
+/// sums. Whether they were raised now: then O has to be scaled by alpha.
+template <int Bc>
+__device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
+                                        Rows<16>& alpha, int row, int key, const Problem& p) {
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  if (key + Bc > p.keys(row))
+    for_each(S, [&](int i, int j, float& s) {
+      if (key + j >= p.keys(row + i)) s = -INFINITY;
+    });
+  const auto largest = c * row_max_in_lane(S);
+  const bool raised = any_above(largest - m, kSlack);
+  if (raised) {
+    const auto m_new = max(m, max_over_lanes(largest));
+    alpha = exp2(m - finite_or_zero(m_new));
+    l = alpha * l;
+    m = m_new;
+  }
+  exp2_rows(S, c, finite_or_zero(m));
+  l = l + row_sum_in_lane(S);
+  return raised;
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
+/// takes it.
+template <class T, int Dh>
+__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
+                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
+                                             int bh, int tile_row, const Problem& p) {
+  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  write_matrices(tile, as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
 }
 
 /// No block has asked for a further tile of Q yet.
@@ -56,30 +169,14 @@ __global__ void clear(Hbm<int> next) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int Dh, int kConsumers, int Bc>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Hbm<int> next, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int Br = kConsumers * kWarpgroupRows;
-  const int tiles = ceil_div(p.N, Br), works = tiles * p.B * p.H;
-  const auto work = [&](int index) {
-    return longest_first(index, {.heads = p.B * p.H,
-                                 .tiles = tiles,
-                                 .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                 .uneven = p.causal});
-  };
-  const auto row_of = [&](const Work& w) {
-    return (tiles - 1 - w.tile) * Br;  // the last rows see the most keys
-  };
-  // Tiles of K and V that its last row sees; one at least, all masked if need be.
-  const auto kv_tiles_of = [&](const Work& w) {
-    const int keys = p.keys(min(row_of(w) + Br, p.N) - 1);
-    return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-  };
-
+  constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
   Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
@@ -87,54 +184,26 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
-    if (threadIdx.x != 0) return;
-    // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-    // one the head is negative.
-    const auto send = [&](const Work& w) {
-      for (int consumer = 0; consumer < kConsumers; ++consumer) {
-        Q.free[Q.number()].wait(Q.at.round);  // from the start, not before its consumer says so
-        smem_work[Q.number()] = w;
-        if (w.head >= 0)
-          Q.fill(map_Q, 0, row_of(w) + consumer * kWarpgroupRows, w.head % p.H, w.head / p.H);
-        else
-          Q.fill_with_nothing();
-      }
-    };
-    for (int index = blockIdx.x; index < works;) {
-      const Work w = work(index);
-      send(w);
-      const int batch = w.head / p.H, head_kv = p.kv_head(w.head % p.H);
-      const int kv_tiles = kv_tiles_of(w);
-      for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-        K.acquire();
-        K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-        // Fetched late for balance, but before the next wait, which hides the latency.
-        if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
-        V.acquire();
-        V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
-      }
-    }
-    send({-1, -1});
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
     return;
   }
 
-  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
-  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
+  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
+  const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
-  const auto begin_turn = [&] { named_barrier_sync(kTurn + consumer, 2 * kWarpgroup); };
+  const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
-    named_barrier_arrive(kTurn + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+    named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // the first one's turn
-  Q.share = consumer;
-  if (first_thread) Q.free[Q.number()].arrive();  // the first stage of Q; the other one follows
+  Q.slot = consumer;
+  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -150,85 +219,55 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_AB(O_sum, P, V.tile());
     wgmma_commit();
   };
-  for (;; Q.at.next()) {
-    Q.wait();
-    const Work w = smem_work[Q.number()];
-    if (w.head < 0) break;
-    const int batch = w.head / p.H, head = w.head % p.H;
-    const int tile_row = row_of(w) + consumer * kWarpgroupRows, row = tile_row + warp_row;
-    const int kv_tiles = kv_tiles_of(w);
 
+  for (;; Q.next()) {
+    Q.wait();
+    const Work work = smem_work[Q.number()];
+    if (work.head < 0) break;
+    const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
+    const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    // S becomes P, by the rows' maxima when m was last raised. Whether it was raised now: then O
-    // has to be scaled by alpha.
-    const auto softmax = [&](int key) {
-      if (key + Bc > p.keys(row))
-        for_each(S, [&](int i, int j, float& s) {
-          if (key + j >= p.keys(row + i)) s = -INFINITY;
-        });
-      const auto largest = c * row_max_in_lane(S);
-      const bool raised = any_above(largest - m, kSlack);
-      if (raised) {
-        const auto m_new = max(m, max_over_lanes(largest));
-        alpha = exp2(m - finite_or_zero(m_new));
-        l = alpha * l;
-        m = m_new;
-      }
-      exp2_rows(S, c, finite_or_zero(m));
-      l = l + row_sum_in_lane(S);
-      return raised;
-    };
 
+    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
     K.wait();
     begin_turn();
     start_scores();
     end_turn();
     wgmma_wait<0>(S);
     K.release();
-    softmax(0);
+    softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
     if (first_thread) {
-      tma_store_wait_read<0>();  // of the last piece of work, whose stage of Q this frees
-      Q.free[Q.number(1 - Q.at.stage)].arrive();
+      tma_store_wait_read<0>();  // O of the last tile of Q has left,
+      Q.set_other_free();        // and the next one may come in its place
     }
+    // Main loop: a tile's softmax runs under the product P·V of the tile before.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
-      // From here on the softmax of one tile runs under the product P·V of the tile before.
       K.wait();
       begin_turn();
       start_scores();
       start_output();
       end_turn();
-      wgmma_wait<1>(S);
+      wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      const bool raised = softmax(kv_tile * Bc);
+      // No scheduling_barrier() from here on: behind the wait for P·V the softmax frees V's stage
+      // sooner, under the other consumer's products. With it this step is 2% slower.
+      const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);
+      if (raised) mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
       P = as_operand<T>(S);
     }
+    // Epilogue: the last tile's P·V, and O and LSE to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-
-    l = sum_over_lanes(l);
-    mul_rows(O_sum, inverse_or_zero(l));
-    // Through this stage of Q, from where TMA takes it.
-    write(Q.tile(), O_sum, warp_row);
-    fence_proxy_async();
-    named_barrier_sync(kOwn + consumer, kWarpgroup);
-    if (first_thread) {
-      tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
-      tma_store_commit();
-    }
-    for_each_row(m, l, [&](int i, float max, float sum) {
-      if (row + i < p.N)
-        LSE[p.q_row(w.head) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-    });
+    store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();
-  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -236,30 +275,23 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
+  plan.warps = threads(plan.block_q) / 32;
   plan.workspace = {{"next", 4}};
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  constexpr int kConsumers = Br / kWarpgroupRows;
-  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-  const auto next = hbm<int>(a["next"]);
-  launch("clear", clear, dim3(1), dim3(1), 0, next);
-  launch("attention", attention<T, Dh, kConsumers, Bc>,
-         dim3(std::min<int64_t>(works, multiprocessors())), dim3(kWarpgroup * (1 + kConsumers)),
-         plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows), map("K", p.N_kv, p.Hk, Bc),
-         map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), next,
-         p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    };
+    const auto next = hbm<int>(a["next"]);
+    launch("clear", clear, dim3(1), dim3(1), 0, next);
+    const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min<int64_t>(works, multiprocessors())),
+           dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
+           map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), next, p);
   });
 }
 

@@ -5,7 +5,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V:
+//     for each tile of Bc rows of K and V that one of these rows sees:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -28,14 +28,22 @@ namespace {
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;          // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own.
-constexpr int kOwn = 1;
+// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
+constexpr int kWarpgroupBarrier = 0;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
-/// Registers of a thread of a consumer; the producer's keep 32 or 40.
-constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 232;
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
+}
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
+constexpr int producer_registers(int Br) {
+  return Br == 192 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br) {
+  return Br == 192 ? 160 : 232;
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -45,15 +53,34 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
+/// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
+/// which O has to be scaled.
+template <int Bc>
+__device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
+                                            int row, int key, const Problem& p) {
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  if (key + Bc > p.keys(row))
+    for_each(S, [&](int i, int j, float& s) {
+      if (key + j >= p.keys(row + i)) s = -INFINITY;
+    });
+  const auto m_new = max(m, c * row_max(S));
+  const auto shift = finite_or_zero(m_new);
+  const auto alpha = exp2(m - shift);
+  exp2_rows(S, c, shift);
+  l = alpha * l + row_sum_in_lane(S);
+  m = m_new;
+  return alpha;
+}
+
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int kConsumers, int Bc>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int Br = kConsumers * kWarpgroupRows;
+  constexpr int kConsumers = Br / kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -71,14 +98,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
+    setmaxnreg_dec<producer_registers(Br)>();
     if (threadIdx.x != 0) return;
-    for (int consumer = 0; consumer < kConsumers; ++consumer)
-      Q.fill(map_Q, 0, block_row + consumer * kWarpgroupRows, head, batch);
+    for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
+      Q.fill(map_Q, 0, row, head, batch);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
@@ -88,12 +115,11 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     return;
   }
 
-  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
+  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  Q.share = consumer;
+  Q.slot = consumer;
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -109,44 +135,32 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     wgmma_AB(O_sum, P, V.tile());
     wgmma_commit();
   };
-
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
-  // S becomes P, by the rows' running maxima; alpha is what O has to be scaled by.
-  const auto softmax = [&](int key) {
-    if (key + Bc > p.keys(row))
-      for_each(S, [&](int i, int j, float& s) {
-        if (key + j >= p.keys(row + i)) s = -INFINITY;
-      });
-    const auto m_new = max(m, c * row_max(S));
-    const auto shift = finite_or_zero(m_new);
-    alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);
-    l = alpha * l + row_sum_in_lane(S);
-    m = m_new;
-  };
+  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
 
+  // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
   Q.wait();
   K.wait();
   start_scores();
   wgmma_wait<0>(S);
   K.release();
-  softmax(0);
+  softmax(S, m, l, row, 0, p);
   P = as_operand<T>(S);
+  // Main loop: a tile's softmax runs under the product P·V of the tile before.
   for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
-    // From here on the softmax of one tile runs under the product P·V of the tile before.
     K.wait();
     start_scores();
     start_output();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // P·V, committed last, may still run
     K.release();
-    softmax(kv_tile * Bc);
+    const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
     scheduling_barrier();  // else ptxas sinks the softmax below the wait for P·V
     wgmma_wait<0>(O_sum, P);
     V.release();
-    mul_rows(O_sum, alpha);
+    mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
     P = as_operand<T>(S);
   }
+  // Epilogue: the last tile's P·V, and O and LSE to HBM.
   start_output();
   wgmma_wait<0>(O_sum, P);
   V.release();
@@ -154,9 +168,9 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the consumer's tile of Q, from where TMA takes it.
-  write(Q.tile(), O_sum, warp_row);
-  fence_proxy_async();
-  named_barrier_sync(kOwn + consumer, kWarpgroup);
+  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
   if (first_thread) {
     tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
     tma_store_commit();
@@ -172,25 +186,19 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
+  plan.warps = threads(plan.block_q) / 32;
   return plan;
-}
-
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  constexpr int kConsumers = Br / kWarpgroupRows;
-  launch("attention", attention<T, Dh, kConsumers, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * (1 + kConsumers)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
-         hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    };
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
+           map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), p);
   });
 }
 

@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V:
+//     for each tile of Bc rows of K and V that one of these rows sees:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -29,14 +29,22 @@ namespace {
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;          // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own.
-constexpr int kOwn = 1;
+// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
+constexpr int kWarpgroupBarrier = 0;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
-/// Registers of a thread of a consumer; the producer's keep 32 or 40.
-constexpr int registers(int consumers) {
-  return consumers == 3 ? 160 : 232;
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
+}
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
+constexpr int producer_registers(int Br) {
+  return Br == 192 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br) {
+  return Br == 192 ? 160 : 232;
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -47,14 +55,14 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int kConsumers, int Bc>
-__global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int Br = kConsumers * kWarpgroupRows;
+  constexpr int kConsumers = Br / kWarpgroupRows;
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -72,14 +80,14 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
+    setmaxnreg_dec<producer_registers(Br)>();
     if (threadIdx.x != 0) return;
-    for (int consumer = 0; consumer < kConsumers; ++consumer)
-      Q.fill(map_Q, 0, block_row + consumer * kWarpgroupRows, head, batch);
+    for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
+      Q.fill(map_Q, 0, row, head, batch);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
@@ -89,12 +97,12 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     return;
   }
 
-  setmaxnreg_inc<registers(kConsumers)>();  // a consumer
+  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  Q.share = consumer;
+  Q.slot = consumer;
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
@@ -121,7 +129,7 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P = as_operand<T>(S);
+    auto P = as_operand<T>(S);  // in registers that stay the product's until it is done
     V.wait();
     wgmma_fence(O_sum, P);
     wgmma_AB(O_sum, P, V.tile());
@@ -133,9 +141,9 @@ __global__ void __launch_bounds__(kWarpgroup*(1 + kConsumers), 1)
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the consumer's tile of Q, from where TMA takes it.
-  write(Q.tile(), O_sum, warp_row);
-  fence_proxy_async();
-  named_barrier_sync(kOwn + consumer, kWarpgroup);
+  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
   if (first_thread) {
     tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
     tma_store_commit();
@@ -151,25 +159,19 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (1 + plan.block_q / kWarpgroupRows);
+  plan.warps = threads(plan.block_q) / 32;
   return plan;
-}
-
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  constexpr int kConsumers = Br / kWarpgroupRows;
-  launch("attention", attention<T, Dh, kConsumers, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * (1 + kConsumers)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
-         hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    };
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
+           map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), p);
   });
 }
 

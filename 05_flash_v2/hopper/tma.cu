@@ -4,16 +4,16 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V:
+//     for each tile of Bc rows of K and V that one of these rows sees:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `wgmma`: the copies. One thread names a box of an array, and TMA fetches it,
-// lays it out as the products want it, fills what is past the end with zeros, and says at a barrier
-// in shared memory when the last byte has arrived. O leaves the same way.
+// Since `wgmma`: the copies. One thread names a box of an array, and TMA fetches it, lays it out as
+// the products want it, fills what is past the end with zeros, and says at a barrier in shared
+// memory when the last byte has arrived. O leaves the same way, from where stmatrix has written it.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -24,39 +24,37 @@
 namespace ladder::MACHINE {
 namespace {
 
+constexpr int kWarps = 8;  // two warpgroups
+constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each warpgroup's own.
-constexpr int kOwn = 1;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
+/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `mma` and `sm90`.
+constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
-  const int warpgroups = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns) +
-         shared_bytes<Mbarrier>(warpgroups) + 2 * shared_bytes<Mbarrier>(1);
+  return shared_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64)) +  // a tile's panels have 64 columns
+         3 * shared_bytes<Mbarrier>(1);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int kWarpgroups, int Bc>
-__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads, 2)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int Br = kWarpgroups * kWarpgroupRows;
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + warpgroup * kWarpgroupRows, row = tile_row + warp_row;
-  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
+  const int warpgroup_row = warpgroup_id() * kWarpgroupRows;
+  const bool first_thread = threadIdx.x == 0;
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   // Tiles of K and V; one at least, all masked if need be.
@@ -64,41 +62,42 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const auto tiles_Q = smem.tiles<TileQ>("Q", kWarpgroups);
-  const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
+  const TileQ tile_Q{smem.tiles<TileQ>("Q")};
   const TileKV tile_K{smem.tiles<TileKV>("K")};
   const TileKV tile_V{smem.tiles<TileKV>("V")};
-  const auto Q_full = smem.take<Mbarrier>("Q_full", kWarpgroups);
+  const auto Q_full = smem.take<Mbarrier>("Q_full", 1);
   const auto K_full = smem.take<Mbarrier>("K_full", 1), V_full = smem.take<Mbarrier>("V_full", 1);
-  if (first_thread) Q_full[warpgroup].init(1);
-  if (threadIdx.x == 0) {
+  if (first_thread) {
+    Q_full[0].init(1);
     K_full[0].init(1);
     V_full[0].init(1);
+    fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   }
-  if (first_thread) fence_mbarrier_init();
-  __syncthreads();
+  __syncthreads();  // and before anybody waits there
   // Promises the barrier a tile's bytes, and has them copied. By one thread.
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {
     full.arrive_expect_tx(to.kBytes);
     tma_load(map, full, to, 0, first_row, of_head, batch);
   };
-  if (first_thread) start_copy(map_Q, Q_full[warpgroup], tile_Q, tile_row, head);
-  if (threadIdx.x == 0) start_copy(map_K, K_full[0], tile_K, 0, head_kv);
+  if (first_thread) {
+    start_copy(map_Q, Q_full[0], tile_Q, block_row, head);
+    start_copy(map_K, K_full[0], tile_K, 0, head_kv);
+  }
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
-  Accumulator<16, Dh> O_sum;
-  Q_full[warpgroup].wait(0);
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
+  Q_full[0].wait(0);
   for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
     const int key = kv_tile * Bc;
-    K_full[0].wait(kv_tile % 2);
-    __syncthreads();  // all warps are done with the last V
-    if (threadIdx.x == 0) start_copy(map_V, V_full[0], tile_V, key, head_kv);
+    K_full[0].wait(kv_tile % 2);  // the parity of its phase: it is filled once a tile
+    __syncthreads();              // all warps are done with the last V
+    if (first_thread) start_copy(map_V, V_full[0], tile_V, key, head_kv);
 
-    Accumulator<16, Bc> S;
+    Accumulator<kWarpRows, Bc> S;
     wgmma_fence(S);
-    wgmma_ABt(S, tile_Q, 0, tile_K, 0);
+    wgmma_ABt(S, tile_Q, warpgroup_row, tile_K, 0);
     wgmma_commit();
     wgmma_wait<0>(S);
     if (key + Bc > p.keys(row))
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
       });
 
     __syncthreads();  // all warps are done with this K
-    if (threadIdx.x == 0 && kv_tile + 1 < kv_tiles)
+    if (first_thread && kv_tile + 1 < kv_tiles)
       start_copy(map_K, K_full[0], tile_K, key + Bc, head_kv);
 
     const auto m_new = max(m, c * row_max(S));
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P = as_operand<T>(S);
+    auto P = as_operand<T>(S);  // in registers that stay the product's until it is done
     V_full[0].wait(kv_tile % 2);
     wgmma_fence(O_sum, P);
     wgmma_AB(O_sum, P, tile_V);
@@ -127,12 +126,12 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warpgroup's tile of Q, from where TMA takes it.
-  write(tile_Q, O_sum, warp_row);
-  fence_proxy_async();
-  named_barrier_sync(kOwn + warpgroup, kWarpgroup);
+  // Through Q's tile, from where TMA takes it.
+  write_matrices(tile_Q, as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  __syncthreads();      // all of O is there
   if (first_thread) {
-    tma_store(map_O, tile_Q, 0, tile_row, head, batch);
+    tma_store(map_O, tile_Q, 0, block_row, head, batch);
     tma_store_commit();
   }
   for_each_row(m, l, [&](int i, float max, float sum) {
@@ -143,28 +142,20 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = 1};
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (plan.block_q / kWarpgroupRows);
   return plan;
-}
-
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-  };
-  constexpr int kWarpgroups = Br / kWarpgroupRows;
-  launch("attention", attention<T, Dh, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
-         hbm<float>(a["LSE"]), p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+    };
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(kThreads), plan.smem_bytes, map("Q", p.N, p.H, Br), map("K", p.N_kv, p.Hk, Bc),
+           map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, Br), hbm<float>(a["LSE"]), p);
   });
 }
 

@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V:
+//     for each tile of Bc rows of K and V that one of these rows sees:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -24,63 +24,61 @@
 namespace ladder::MACHINE {
 namespace {
 
+constexpr int kWarps = 8;  // two warpgroups
+constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each warpgroup's own.
-constexpr int kOwn = 1;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each warpgroup has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{128, 128, 64}, {256, 128, 32}};
+/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `mma` and `sm90`.
+constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
-  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(Bc * columns);
+  return shared_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int kWarpgroups, int Bc>
-__global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(kThreads, 2)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileQ = SwizzledTile<T, Br, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int Br = kWarpgroups * kWarpgroupRows, kThreads = kWarpgroups * kWarpgroup;
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
+  // Not as mma without the mask: both ways of counting in one kernel would spill registers.
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
-  const int warpgroup = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + warpgroup * kWarpgroupRows, row = tile_row + warp_row;
-  const int thread = threadIdx.x;
-  const auto Q_tile = Q + (p.q_row(bh) + tile_row) * p.d;
+  const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
+  const int thread = threadIdx.x, warpgroup_row = warpgroup_id() * kWarpgroupRows;
+  const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const auto tiles_Q = smem.tiles<TileQ>("Q", kWarpgroups);
-  const TileQ tile_Q{tiles_Q + warpgroup * TileQ::kElements};
+  const TileQ tile_Q{smem.tiles<TileQ>("Q")};
   const TileKV tile_K{smem.tiles<TileKV>("K")};
   const TileKV tile_V{smem.tiles<TileKV>("V")};
-  copy_async<kWarpgroup>(tile_Q, Q_tile, p.d, p.N - tile_row, p.d, thread % kWarpgroup);
+  copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
-  auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
-  Accumulator<16, Dh> O_sum;
+  auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
+  Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    fence_proxy_async();  // what this thread copied, before products read it
+    __syncthreads();      // K has arrived, and all warps are done with the last V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
-    Accumulator<16, Bc> S;
+    Accumulator<kWarpRows, Bc> S;
     wgmma_fence(S);
-    wgmma_ABt(S, tile_Q, 0, tile_K, 0);
+    wgmma_ABt(S, tile_Q, warpgroup_row, tile_K, 0);
     wgmma_commit();
     wgmma_wait<0>(S);
     if (key + Bc > p.keys(row))
@@ -103,7 +101,7 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P = as_operand<T>(S);
+    auto P = as_operand<T>(S);  // in registers that stay the product's until it is done
     wgmma_fence(O_sum, P);
     wgmma_AB(O_sum, P, tile_V);
     wgmma_commit();
@@ -114,11 +112,11 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warpgroup's tile of Q, so that O is written in whole 16-byte pieces.
+  // Through Q's tile, so that O is written in whole 16-byte pieces.
   write(tile_Q, O_sum, warp_row);
-  named_barrier_sync(kOwn + warpgroup, kWarpgroup);
-  copy_out<kWarpgroup>(O + (p.q_row(bh) + tile_row) * p.d, p.d, tile_Q, p.N - tile_row, p.d,
-                       thread % kWarpgroup);
+  __syncthreads();  // all of O is there
+  copy_out<kThreads>(O + (p.q_row(bh) + block_row) * p.d, p.d, tile_Q, p.N - block_row, p.d,
+                     thread);
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
@@ -126,26 +124,17 @@ __global__ void __launch_bounds__(kWarpgroup* kWarpgroups, Dh <= 128 ? 2 : 1)
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = 1};
+  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   choose_tile(plan, kTiles, request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = 4 * (plan.block_q / kWarpgroupRows);
   return plan;
-}
-
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  constexpr int kWarpgroups = Br / kWarpgroupRows;
-  launch("attention", attention<T, Dh, kWarpgroups, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-         dim3(kWarpgroup * kWarpgroups), plan.smem_bytes, Q, K, V, O, LSE, p);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
   });
 }
 

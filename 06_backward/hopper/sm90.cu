@@ -146,7 +146,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
   }
   K.acquire();
   smem_index[0] = index;  // past the last: the end
-  K.fill_with_nothing();
+  K.signal_end();
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
       tma_store(map_dV, V.tile(), 0, key, head_kv, batch);
       tma_store_commit();
       tma_store_wait_read<0>();
-      K.free[0].arrive();
-      V.free[0].arrive();
+      K.set_free();
+      V.set_free();
     }
   }
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then

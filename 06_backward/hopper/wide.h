@@ -109,7 +109,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
   }
   K.acquire();
   smem_index[0] = index;
-  K.fill_with_nothing();
+  K.signal_end();
 }
 
 /// What a consumer does: it sums up half of the columns of dK and dV of the block's keys over all
@@ -260,8 +260,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
       tma_store(map_dV, V.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
       tma_store_commit();
       tma_store_wait_read<0>();
-      K.free[0].arrive();
-      V.free[0].arrive();
+      K.set_free();
+      V.set_free();
     }
   }
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then

@@ -251,6 +251,12 @@ __device__ __forceinline__ Rows<M> make_rows(F f) {
   return out;
 }
 
+/// The rows' values from shared memory, one after the other.
+template <int M>
+__device__ __forceinline__ Rows<M> load_rows(Smem<float> source) {
+  return make_rows<M>([&](int i) -> float { return source[i]; });
+}
+
 /// Rows [16·g, 16·g + 16) of an operand.
 template <class T, int M, int K>
 __device__ __forceinline__ Operand<T, 16, K> rows_of(const Operand<T, M, K>& a, int g) {

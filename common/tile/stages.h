@@ -22,55 +22,57 @@ struct Ring {
 };
 
 /// n stages in shared memory. A stage is a tile and two barriers, which say that it is full and
-/// that it is free again. With several shares it has one of each for each of that many consumers:
-/// the producer fills one share after another, and a consumer sets `share` to its own. The place in
+/// that it is free again. With several slots it has one of each for each of that many consumers:
+/// the producer fills one slot after another, and a consumer sets `slot` to its own. The place in
 /// the ring is each thread's own too; all begin at stage 0.
-template <class Tile, int n, int shares = 1>
+template <class Tile, int n, int slots = 1>
 struct Stages {
   Smem<typename Tile::Element> tiles;
   Smem<Mbarrier> full, free;
   Ring<n> at;
-  int share = 0;
+  int slot = 0;
 
   /// Takes the tiles. The barriers come later, in init(), once all tiles of the kernel are taken:
   /// between two tiles they would cost what aligning the second takes.
   __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
-      : tiles(smem.tiles<Tile>(name, n * shares)) {}
+      : tiles(smem.tiles<Tile>(name, n * slots)) {}
 
-  /// Takes the barriers. A stage, or a share of it, is free after that many arrivals. By all
+  /// Takes the barriers. A stage, or a slot of it, is free after that many arrivals. By all
   /// threads; then thread 0 calls fence_mbarrier_init(), and a barrier of the block follows.
   __device__ __forceinline__ void init(SharedMemory& smem, const char* full_name,
                                        const char* free_name, int arrivals) {
-    full = smem.take<Mbarrier>(full_name, n * shares);
-    free = smem.take<Mbarrier>(free_name, n * shares);
+    full = smem.take<Mbarrier>(full_name, n * slots);
+    free = smem.take<Mbarrier>(free_name, n * slots);
     if (threadIdx.x == 0)
-      for (int i = 0; i < n * shares; ++i) {
+      for (int i = 0; i < n * slots; ++i) {
         full[i].init(1);
         free[i].init(arrivals);
       }
   }
 
-  /// The number of a stage's tile and barriers, of this thread's share.
-  __device__ __forceinline__ int number(int stage) const { return stage * shares + share; }
+  /// The number of a stage's tile and barriers, of this thread's slot.
+  __device__ __forceinline__ int number(int stage) const { return stage * slots + slot; }
   __device__ __forceinline__ int number() const { return number(at.stage); }
   __device__ __forceinline__ Tile tile() const { return {tiles + number() * Tile::kElements}; }
 
   /// For the producer: waits until the stage is free. At first all are: an mbarrier takes the phase
   /// before its first to be over.
   __device__ __forceinline__ void acquire() const { free[number()].wait(1 - at.round); }
+  /// The same where at first none is: a consumer frees each, from the first on (set_free()).
+  __device__ __forceinline__ void acquire_freed() const { free[number()].wait(at.round); }
   /// Starts filling it from column c0, row c1, head c2, batch c3 of a map, and goes on to the next.
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3) {
     full[number()].arrive_expect_tx(Tile::kBytes);
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
-    next_share();
+    next_slot();
   }
-  /// Signals "full" without a copy (end of work), and goes on to the next.
-  __device__ __forceinline__ void fill_with_nothing() {
+  /// Says that it is full, without a copy: there is no more to come. Goes on to the next.
+  __device__ __forceinline__ void signal_end() {
     full[number()].arrive();
-    next_share();
+    next_slot();
   }
-  __device__ __forceinline__ void next_share() {
-    if (++share == shares) share = 0, at.next();
+  __device__ __forceinline__ void next_slot() {
+    if (++slot == slots) slot = 0, at.next();
   }
 
   /// For a consumer: waits until the stage is full.
@@ -83,6 +85,14 @@ struct Stages {
     }
     at.next();
   }
+  /// For a consumer that frees stages later than it goes on, one arrival each: its own stage, or
+  /// the other one of two.
+  __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
+  __device__ __forceinline__ void set_other_free() const {
+    static_assert(n == 2);
+    free[number(1 - at.stage)].arrive();
+  }
+  __device__ __forceinline__ void next() { at.next(); }
 };
 
 /// n stages, each a tile and one float for each of its `rows` rows: LSE comes with Q, D with dO.

@@ -65,13 +65,13 @@ MISTAKES = {
     ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [
-        Mistake("fp8", "keys_as_they_come", "constexpr int kWarpgroupRows",
-                "int column_at(int i) { return ON ? i : MACHINE::column_at(i); } WAS", WRONG),
+        Mistake("fp8", "keys_as_they_come", "return column_at(i)",
+                "return ON ? i : column_at(i)", WRONG),
         Mistake("fp8", "forgets_the_scale_of_V", "exp2_fast(-of_V) * row_sum",
                 "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
         Mistake("fp8", "takes_another_heads_scale",
-                "scales[w.head * scaled.q + row / kWarpgroupRows]",
-                "scales[(ON ? 0 : w.head * scaled.q) + row / kWarpgroupRows]", WRONG),
+                "scales[work.head * scaled.q + row / kWarpgroupRows]",
+                "scales[(ON ? 0 : work.head * scaled.q) + row / kWarpgroupRows]", WRONG),
         Mistake("fp8", "transforms_Q_alone", "if (how.hadamard)",
                 "if (how.hadamard && (is_Q || !ON))", WRONG),
         Mistake("fp8", "no_barrier_when_transposed", "__syncthreads();  // the tile is transposed",
@@ -101,6 +101,8 @@ def plant(source, folder):
     """Writes the copy of a source with all its mistakes; its path."""
     path = pathlib.Path(ROOT, source)
     text = path.read_text(encoding="utf-8")
+    for header in path.parent.glob("*.h"):  # which may hold mistakes too
+        text = text.replace(f'#include "{header.name}"\n', header.read_text(encoding="utf-8"))
     for number, m in enumerate(MISTAKES[source]):
         now = m.now.replace("ON", f"(ladder::kMistake == {number})").replace("WAS", m.was)
         text = text.replace(m.was, now, 1)

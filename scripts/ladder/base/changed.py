@@ -9,6 +9,7 @@ import shlex
 import subprocess
 
 from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.files import ROOT
 
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
@@ -38,7 +39,8 @@ def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
     else:  # it is in a library: an object that comes before the library is taken instead
         linking.insert(linking.index("-o"), new)
     compiling = [word.replace(old, new) for word in command[:-2]]  # the dependencies' file, too
-    run_tool([*compiling, "-w", "-Og", "-x", "c++", "-c", copy], build,
+    beside = os.path.dirname(os.path.join(ROOT, file))  # where its own headers are
+    run_tool([*compiling, "-w", "-Og", "-iquote", beside, "-x", "c++", "-c", copy], build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
              NO_DEVICE)

@@ -1,0 +1,148 @@
+// What the step fp8 multiplies: Q, K and V in e4m3, a scale for each tile, and V transposed. A
+// kernel before it writes them to HBM.
+#pragma once
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/fp8.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarpgroupRows = 64;  // rows of Q that share a scale: a consumer's
+
+/// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
+/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
+constexpr int quantisers(int Dh, int Bc) {
+  return std::max(Dh, 64) * Bc / 64;
+}
+
+/// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
+struct ScaledTiles {
+  int q, kv;       // of a head
+  int of_Q, of_K;  // of all heads; V has as many as K
+  int64_t all;
+};
+constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
+  const int q = static_cast<int>(ceil_div(p.N, kWarpgroupRows)),
+            kv = static_cast<int>(ceil_div(p.N_kv, Bc));
+  const int of_Q = q * p.B * p.H, of_K = kv * p.B * p.Hk;
+  return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
+}
+
+/// Keys of a row of V̂ᵀ: rows are whole pieces of 16 bytes.
+constexpr int64_t padded_keys(int N_kv) {
+  return ceil_div(N_kv, 16) * 16;
+}
+
+/// Where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in rows c,
+/// c + 8, …, c + 56: those 16 bytes more after every 8 rows put them into different banks. It reads
+/// lines of 128 bytes, whose banks are different anyway.
+template <int Bc>
+__device__ __forceinline__ constexpr int transposed_row(int r) {
+  return r * Bc + r / 8 * 16;
+}
+template <int Dh, int Bc>
+constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(Dh, Bc) / 32) +
+                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
+
+/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
+/// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is
+/// the key of a tile that column i of V̂ᵀ has: that of i + e, i a multiple of 8, is that of i plus
+/// that of e.
+template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
+__global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
+    quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
+             Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
+  constexpr int kThreads = quantisers(Dh, Bc), kWarps = kThreads / 32;
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kWarps);
+  const ScaledTiles tiles = scaled_tiles(p, Bc);
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
+  const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;  // of this array
+  const int of_head = is_Q ? tiles.q : tiles.kv, of_array = is_Q ? tiles.of_Q : tiles.of_K;
+  const int head = (block - first) / of_head, tile = (block - first) % of_head;
+
+  // The scale, once the thread knows the largest number that it has.
+  const auto scale_of = [&](float own) {
+    if (how.scope != Quantisation::Scope::tile) {
+      const bool whole = how.scope == Quantisation::Scope::tensor;
+      const int begin = whole ? first : block - tile, end = begin + (whole ? of_array : of_head);
+      for (int i = begin + thread; i < end; i += kThreads) own = fmaxf(own, maxima[i]);
+    }
+    const float scale = e4m3_scale(block_max<kWarps>(own, of_warps));
+    if (thread == 0) scales[block] = scale;
+    return scale;
+  };
+  const auto write_maximum = [&](float own) {
+    own = block_max<kWarps>(own, of_warps);
+    if (thread == 0) maxima[block] = own;
+  };
+
+  const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
+    // A thread has 8 columns of every kStride-th row.
+    constexpr int kStride = kThreads / (Dh / 8), n = (R + kStride - 1) / kStride;
+    const int64_t first_row = int64_t{head} * N + tile * R;
+    const int rows = min(R, N - tile * R), row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
+    const auto source = X + ((first_row + row) * p.d + column);
+    Chunk<T> chunks[n];
+#pragma unroll
+    for (int k = 0; k < n; ++k)
+      chunks[k] = read_chunk(source + k * kStride * p.d, row + k * kStride < rows && column < p.d);
+    float x[n][8], own = 0;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      widen(x[k], chunks[k]);
+      if (how.hadamard) hadamard<Dh>(x[k], column);
+      own = fmaxf(own, largest(x[k]));
+    }
+    if constexpr (only_maxima) return write_maximum(own);
+    const float inverse = 1 / scale_of(own);
+    const auto target = X8 + ((first_row + row) * Dh + column);
+#pragma unroll
+    for (int k = 0; k < n; ++k)
+      if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
+  };
+  if (is_Q) return rows_to_e4m3.template operator()<kWarpgroupRows>(Q, Q8, p.N);
+  if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
+
+  // Of V a thread has 8 columns of 8 keys, those that become neighbours: as rows 8 lanes read 128
+  // bytes of one, and through shared memory 8 lanes write 128 bytes of a row of V̂ᵀ.
+  const int place = thread / 8 % (Bc / 8) * 8, column = (thread % 8 + thread / Bc * 8) * 8;
+  const int first_key = tile * Bc + KeyOrder{}(place);  // place is a multiple of 8
+  const auto source = V + ((int64_t{head} * p.N_kv + first_key) * p.d + column);
+  Chunk<T> chunks[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const int key = KeyOrder{}(e);
+    chunks[e] = read_chunk(source + key * p.d, first_key + key < p.N_kv && column < p.d);
+  }
+  float x[8][8], own = 0;  // [key][column]
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    widen(x[e], chunks[e]);
+    own = fmaxf(own, largest(x[e]));
+  }
+  if constexpr (only_maxima) return write_maximum(own);
+  const float inverse = 1 / scale_of(own);
+  const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(Dh, 64)));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float of_column[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) of_column[e] = x[e][i];
+    write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
+  }
+  __syncthreads();  // the tile is transposed
+  constexpr int kPieces = Bc / 16;
+  const int64_t pitch = padded_keys(p.N_kv);
+  const int piece = thread % kPieces * 16;
+  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc + piece);
+  if (tile * Bc + piece < pitch)
+    for (int row = thread / kPieces; row < p.d; row += kThreads / kPieces)
+      store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
