@@ -25,7 +25,7 @@ struct Report {
   std::optional<DramCounts> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
   std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
-  int64_t overflowing_rows = 0;                         // see Reference::overflowing_rows
+  int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
   bool pass() const;

@@ -114,17 +114,11 @@ const Inputs& Workload::inputs(bool backward) {
 }
 
 const Reference& Workload::reference(Rounding rounding,
-                                     const std::optional<Quantisation>& quantisation) {
+                                     const std::optional<Quantisation>& quantisation,
+                                     bool gradients) {
   return references_
-      .try_emplace({rounding, quantisation}, problem(), inputs(false), rounding,
-                   rows_to_check(problem(), spec_.check), quantisation)
-      .first->second;
-}
-
-const GradientReference& Workload::gradient_reference(Rounding rounding) {
-  return gradient_references_
-      .try_emplace(rounding, problem(), inputs(true), rounding,
-                   gradients_to_check(problem(), spec_.check))
+      .try_emplace({rounding, quantisation, gradients}, problem(), inputs(gradients), rounding,
+                   to_check(problem(), spec_.check, gradients), quantisation)
       .first->second;
 }
 

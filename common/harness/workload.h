@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,15 +47,14 @@ class Workload {
 
   /// With dO where it is for a backward pass. Throws Error(bad_usage) for files that are not right.
   const Inputs& inputs(bool backward);
-  /// Of the rows to check, for a way of rounding and of quantising.
-  const Reference& reference(Rounding rounding, const std::optional<Quantisation>& quantisation);
-  const GradientReference& gradient_reference(Rounding rounding);
+  /// Of what is to be checked, for a way of rounding and of quantising.
+  const Reference& reference(Rounding rounding, const std::optional<Quantisation>& quantisation,
+                             bool gradients);
 
  private:
   WorkloadSpec spec_;
   std::optional<Inputs> inputs_;
-  std::map<std::pair<Rounding, std::optional<Quantisation>>, Reference> references_;
-  std::map<Rounding, GradientReference> gradient_references_;
+  std::map<std::tuple<Rounding, std::optional<Quantisation>, bool>, Reference> references_;
 };
 
 }  // namespace ladder
