@@ -267,10 +267,9 @@ struct Block {
         p.N_kv,
         [&](int64_t key) {
           const auto j = static_cast<size_t>(key);
-          // From the first row on that sees the key.
-          const auto seeing = std::partition_point(rows.begin(), rows.end(),
-                                                   [&](int row) { return keys_of(p, row) <= j; });
-          const auto r = static_cast<size_t>(seeing - rows.begin());
+          // From the first row on that sees the key; where dK is summed, all of the head's follow.
+          const auto r = static_cast<size_t>(std::clamp<int64_t>(
+              p.first_query(static_cast<int>(key)) - rows.front(), 0, std::ssize(rows)));
           const auto add = [&](std::vector<double>& sum, const std::vector<double>& left,
                                const std::vector<double>& right) {
             add_product(&sum[at + j * d], left.data() + r * N_kv + j, N_kv, right.data() + r * d, d,
@@ -309,15 +308,12 @@ void expect_rows(const Problem& p, const Choice& choice, Reference& out) {
 }  // namespace
 
 Choice to_check(const Problem& p, Check how, bool gradients) {
-  // Rows of every head that a second is enough for at so much a key: of O; of dQ, with their share
-  // of dK and dV if all are checked, and without.
-  const auto in_a_second = [&](double a_key) {
-    return 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv) / a_key;
-  };
-  const double forward = 10.0 * p.d + 80;
-  const bool all = how == Check::full || (how == Check::automatic &&
-                                          p.N <= in_a_second(gradients ? 9.0 * p.d + 60 : forward));
-  const double some = std::clamp(in_a_second(gradients ? 5.0 * p.d + 60 : forward) / 4, 4.0, 256.0);
+  // Multiply-adds of a second for a key of every head, and what a row takes of them: where all are
+  // checked; or of dQ, whose sample comes without its share of dK and dV.
+  const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
+  const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
+  const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
+  const double some = std::clamp(in_a_second / (gradients ? of_dQ : each) / 4, 4.0, 256.0);
   const auto n = all ? p.N : static_cast<int64_t>(some);
   Choice choice;
   for (int64_t k = 0; k < n; ++k)

@@ -25,8 +25,7 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
   const Tensor nan{p.dtype, std::vector<uint16_t>(workload.inputs(false).Q.bits.size(), 0xffff)};
-  const Reference& reference =
-      workload.reference(step.rounding, plans.forward.quantisation, bool{step.backward});
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
   say_out_of_range(step, p, compare(reference.o, nan));
 }
 
@@ -36,13 +35,11 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
   const Progress progress("checking against the float64 reference");
   const Problem& p = workload.problem();
   Report& r = passes.front().report;
-  const Reference& reference =
-      workload.reference(step.rounding, plans.forward.quantisation, bool{step.backward});
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
   r.errors = {compare(reference.o, out.O)};
   if (step.has_lse) r.errors->push_back(compare(reference.lse, out.LSE));
   if (plans.forward.quantisation)
-    r.errors->push_back(
-        compare_with_full_precision(workload.reference(step.rounding, {}, false).o, out.O));
+    r.errors->push_back(compare_with_full_precision(workload.reference(step, {}).o, out.O));
   r.overflowing_rows = reference.overflowing_rows;
   if (!r.pass() && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
     say(fmt::format(

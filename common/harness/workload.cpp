@@ -113,12 +113,12 @@ const Inputs& Workload::inputs(bool backward) {
   return *inputs_;
 }
 
-const Reference& Workload::reference(Rounding rounding,
-                                     const std::optional<Quantisation>& quantisation,
-                                     bool gradients) {
+const Reference& Workload::reference(const Step& step,
+                                     const std::optional<Quantisation>& quantisation) {
+  const bool gradients{step.backward};
   return references_
-      .try_emplace({rounding, quantisation, gradients}, problem(), inputs(gradients), rounding,
-                   to_check(problem(), spec_.check, gradients), quantisation)
+      .try_emplace({step.rounding, quantisation, gradients}, problem(), inputs(gradients),
+                   step.rounding, to_check(problem(), spec_.check, gradients), quantisation)
       .first->second;
 }
 

@@ -47,9 +47,8 @@ class Workload {
 
   /// With dO where it is for a backward pass. Throws Error(bad_usage) for files that are not right.
   const Inputs& inputs(bool backward);
-  /// Of what is to be checked, for a way of rounding and of quantising.
-  const Reference& reference(Rounding rounding, const std::optional<Quantisation>& quantisation,
-                             bool gradients);
+  /// Of what is to be checked of a step whose inputs are quantised so.
+  const Reference& reference(const Step& step, const std::optional<Quantisation>& quantisation);
 
  private:
   WorkloadSpec spec_;

@@ -14,10 +14,6 @@
 namespace ladder {
 namespace {
 
-Tensor tensor(const std::vector<float>& values) {
-  return round_all(DType::fp16, values);
-}
-
 TEST(Hadamard, IsItsMatrix) {
   for (const int n : {32, 64, 128, 256}) {
     SCOPED_TRACE(n);
@@ -54,7 +50,8 @@ TEST(Quantised, ReferenceJudgesByIt) {
   std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
   const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
   // A row with one key has its own error alone, and a row that sees many the average of theirs.
-  const TensorError exact = compare(judge.o, tensor(o)), of_lse = compare(judge.lse, lse);
+  const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
+                    of_lse = compare(judge.lse, lse);
   EXPECT_LT(exact.max, 1e-3);
   const float most =
       std::abs(*std::ranges::max_element(o, {}, [](float x) { return std::abs(x); }));
@@ -64,12 +61,12 @@ TEST(Quantised, ReferenceJudgesByIt) {
   EXPECT_LT(of_lse.tolerance, 0.05);
   EXPECT_TRUE(exact.pass() && of_lse.pass());
   // What was lost before is not held against it, but said.
-  const TensorError beside = compare_with_full_precision(full.o, tensor(o));
+  const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
   EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
   EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
   // A result of other inputs than those that were rounded fails.
   for (float& x : o) x *= 1.2f;
-  EXPECT_FALSE(compare(judge.o, tensor(o)).pass());
+  EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }
 
 }  // namespace
