@@ -335,13 +335,15 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
     return {given, rows.columns, &rows};
   };
   Block block{p, rounding, choice, operand(in.Q, &QuantisedInputs::Q), {in.dO, p.d}, *this};
-  const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / block.N_kv, 16, 256);
+  const Choice all = to_check(p, Check::full, false);
+  const size_t most = (block.gradients ? all : choice).rows.size();
+  const size_t block_rows =
+      std::min(most, std::clamp<size_t>((size_t{1} << 20) / block.N_kv, 16, 256));
   // One for all: fresh memory for each costs more than what is done with it.
   for (auto* x : {&block.Q, &block.dO})
     x->resize(block_rows * static_cast<size_t>(block.of_Q.columns));
   for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS})
     x->resize(block_rows * block.N_kv);
-  const Choice all = to_check(p, Check::full, false);
   // max_ij(P_ij·Σ_c|dO_ic·O_ic|) over the rows of dQ and those that dK sums, and max |K|, |Q|.
   double dq_weight = 0, dk_weight = 0, largest_k = 0, largest_q = 0;
   size_t at = 0;  // of the next of the chosen heads in dK and dV
