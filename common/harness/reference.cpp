@@ -367,8 +367,10 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
         block.rows = rows.subspan(first, std::min(block_rows, rows.size() - first));
         const size_t n = block.rows.size();
         block.weight.assign(n, 0);
-        parallel_for(std::ssize(block.rows),
-                     [&](int64_t r) { block.compute(static_cast<size_t>(r)); });
+        // Several rows at a time where they are short: starting a thread takes longer.
+        parallel_for(
+            std::ssize(block.rows), [&](int64_t r) { block.compute(static_cast<size_t>(r)); },
+            std::clamp(4096 / p.N_kv, 1, 8));
         for (size_t r = 0; r < n; ++r)
           if (block.place(r)) dq_weight = std::max(dq_weight, block.weight[r]);
         if (!with_dk_dv) continue;
