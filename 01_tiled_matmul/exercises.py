@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers
-from ladder.exercises.program import Program
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program
 
 
 def reads_what_nobody_wrote(program: Program) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Words
-from ladder.exercises.program import Program
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program, Words
 
 
 def every_row_is_zero(program: Program) -> bool:

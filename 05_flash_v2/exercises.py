@@ -12,9 +12,8 @@ import tempfile
 from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.exercises.kinds import (Change, Experiment, Judged, Mistake, Numbers,
+from ladder.exercises.kinds import (Change, Experiment, Judged, Mistake, Numbers, Program,
                                     wrong_in, wrong_outputs)
-from ladder.exercises.program import Program
 
 # ---- which keys a query sees: the programs' reference knows the causal mask alone ----
 

@@ -19,14 +19,12 @@ struct RunOptions {
   std::optional<float> time_ms;  // --time; empty: kTimingMs
   bool dram = false;
   bool verbose = false;
-
   bool operator==(const RunOptions&) const = default;
 };
 
 /// How its reports are printed.
 struct OutputOptions {
   bool json = false;
-
   bool operator==(const OutputOptions&) const = default;
 };
 
@@ -40,7 +38,6 @@ struct Options {
   int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
-
   bool operator==(const Options&) const = default;
 };
 

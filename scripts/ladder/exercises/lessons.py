@@ -24,8 +24,13 @@ class Exercise(NamedTuple):
     answer: str
     lesson: str  # its path
     hints: list[str]
+    rung: str
     check: Check
-    file: str  # that it asks to change, "" for none
+
+    @property
+    def file(self) -> str:
+        """That it asks to change, "" for none."""
+        return self.check.file and os.path.join(self.rung, self.check.file)
 
     def solutions(self) -> list[str]:
         """The text of the file, changed in each way that is right."""
@@ -47,42 +52,35 @@ WRITTEN = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
 def read_exercises() -> dict[str, Exercise]:
     """All that stand under "## Exercises" in the lessons, by the rung's number and a name, as steps
     are called: "05/window". Raises Stop where a name is taken, or an exercise has no check."""
-    steps = [(f"{source.rung[:2]}/{source.step}", source.path, source)
-             for source in read_sources() if source.step]
-    written = []
+    tasks = []
     for path in course_pages():
-        section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
-                            re.MULTILINE | re.DOTALL)
-        lesson = os.path.relpath(path, ROOT)
-        for name, *texts in WRITTEN.findall(section[1] if section else ""):
-            written.append((f"{lesson[:2]}/{name}", lesson, texts))
+        lesson, section = os.path.relpath(path, ROOT), read(path).partition("\n## Exercises\n")[2]
+        for name, *texts in WRITTEN.findall(section.partition("\n## ")[0]):
+            tasks.append((f"{lesson[:2]}/{name}", lesson, texts))
+    by_name([*((f"{source.rung[:2]}/{source.step}", source.path, None)
+               for source in read_sources() if source.step), *tasks])
     checks = by_name((f"{rung[:2]}/{check.name}", f"{rung}/exercises.py", (rung, check))
-                     for rung in rungs()
-                     if os.path.exists(os.path.join(ROOT, rung, "exercises.py"))
+                     for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
                      for check in importlib.import_module(f"{rung}.exercises").EXERCISES)
-    by_name([*steps, *written])
-    alone = {name for name, *_ in written} ^ set(checks)
+    alone = {name for name, *_ in tasks} ^ set(checks)
     if alone:
         raise Stop(f"{min(alone)} is to have a task in a lesson and a check in its rung's "
                    "exercises.py, and lacks one of them", WRONG_RESULT)
-    exercises = {}
-    for name, lesson, (title, task, hints, answer) in written:
-        rung, check = checks[name]
-        exercises[name] = Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
-                                   re.findall("^- (.*)", hints, re.MULTILINE), check,
-                                   check.file and os.path.join(rung, check.file))
-    return exercises
+    return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
+                           re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
+            for name, lesson, (title, task, hints, answer) in tasks}
 
 
 def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
     """Name → thing, of (name, the file that has it, thing)."""
-    found: dict[str, tuple[str, Any]] = {}
+    files: dict[str, str] = {}
+    found = {}
     for name, path, thing in named:
         if name in found:
-            raise Stop(f"{path}: {name} is the name of another in {found[name][0]}; a step or an "
+            raise Stop(f"{path}: {name} is the name of another in {files[name]}; a step or an "
                        "exercise has one of its own", WRONG_RESULT)
-        found[name] = path, thing
-    return {name: thing for name, (_, thing) in found.items()}
+        files[name], found[name] = path, thing
+    return found
 
 
 def plain(text: str) -> str:
