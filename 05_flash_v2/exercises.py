@@ -79,7 +79,7 @@ class Mask(Change):
 
 def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
     run = program.run("")
-    return wrong_outputs(run) == {"o", "lse"} and o_error(run.records[0]["errors"]["o"]["max"])
+    return wrong_outputs(run).keys() == {"o", "lse"} and o_error(run.records[0]["errors"]["o"]["max"])
 
 
 def splits_for_nothing(program: Program) -> bool:

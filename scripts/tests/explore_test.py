@@ -184,7 +184,7 @@ class CommandTest(Scratch):
     def test_bad_words(self):
         for words, told in (
                 (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
-                (["00", "--device=gpu"], "--device=gpu: here a step is"),
+                (["00", "--device=gpu"], "--device is for one program"),
                 (["00", "--trace=t"], "--trace is for one program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)

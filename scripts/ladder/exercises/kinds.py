@@ -143,6 +143,13 @@ class Mistake(NamedTuple):
     seen: str  # what has been seen then
     solution: Edits
 
+    def is_seen(self, program: Program) -> bool:
+        if callable(self.shows):
+            return self.shows(program)
+        runs = {options: program.run(options) for options in self.shows}
+        return all(run.records and wrong_outputs(run).keys() == self.shows[options]
+                   for options, run in runs.items())
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -159,11 +166,9 @@ class Experiment:
         return [mistake.solution for mistake in self.mistakes]
 
     def check(self, program: Program) -> Judged:
-        for shows, seen, _ in self.mistakes:
-            if shows(program) if callable(shows) else all(
-                    wrong_outputs(program.run(options)) == names
-                    for options, names in shows.items()):
-                return True, f"Seen: {seen}."
+        for mistake in self.mistakes:
+            if mistake.is_seen(program):
+                return True, f"Seen: {mistake.seen}."
         return False, "Not yet: nothing is to be seen of the mistake."
 
 
@@ -180,15 +185,11 @@ def edited(text: str, edits: Edits) -> str:
     return text
 
 
-def is_wrong(error: Record) -> bool:
-    return error["tolerance"] is not None and (
-        error["nonfinite"] or error["max"] is None or error["max"] > error["tolerance"])
-
-
-def wrong_outputs(run: Run) -> set[str] | None:
-    """The wrong outputs of the last record; None if there is none."""
-    return {name for name, error in run.records[-1]["errors"].items() if is_wrong(error)} \
-        if run.records else None
+def wrong_outputs(run: Run) -> dict[str, Record]:
+    """Name → error, of those beyond their tolerance."""
+    return {name: error for record in run.records for name, error in (record["errors"] or {}).items()
+            if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
+                                                   or error["max"] > error["tolerance"])}
 
 
 def wrong_in(run: Run, predicted: int | None = None) -> str | None:
@@ -196,16 +197,14 @@ def wrong_in(run: Run, predicted: int | None = None) -> str | None:
     request, which is to be what the formula says, and the predicted bytes in all."""
     if not run.records or run.status not in (0, 1):
         return run.last_words()
+    for kernel in (kernel for record in run.records for kernel in record["kernels"]):
+        if uneven_counts(kernel):
+            return f"{kernel['name']}: {uneven_counts(kernel)}"
     # 00 and 01 are expected to fail on large logits, and say so.
-    expected_to_fail = "so this failure is expected" in run.err
-    for record in run.records:
-        for kernel in record["kernels"]:
-            if uneven_counts(kernel):
-                return f"{kernel['name']}: {uneven_counts(kernel)}"
-        for output, error in (record["errors"] or {}).items():
-            if is_wrong(error) and not expected_to_fail:
-                return (f"{output} is wrong: its error is {error['max']}, the tolerance "
-                        f"{error['tolerance']}, {error['nonfinite']} not finite")
+    if "so this failure is expected" not in run.err:
+        for output, error in wrong_outputs(run).items():
+            return (f"{output} is wrong: its error is {error['max']}, the tolerance "
+                    f"{error['tolerance']}, {error['nonfinite']} not finite")
     asked = requested(run.records[-1])
     if predicted not in (None, asked):
         return f"it requests {asked:,} bytes; predicted are {predicted:,}"

@@ -35,10 +35,6 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     asked, words = own.parse_known_args(words)
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
-    for option in asked.options:
-        if option.partition("=")[0] in ("--step", "--device"):
-            raise Stop(f"{option}: here a step is named as 05/mma, and always runs on the sim",
-                       BAD_USAGE)
     if len(asked.steps) > 2:
         raise Stop("one or two steps", BAD_USAGE)
     return asked
@@ -77,7 +73,7 @@ def explore(words: list[str]) -> int:
 def chosen(asked: argparse.Namespace) -> list[Step]:
     """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
-    refuse_output(programs[min(programs)], asked.options)
+    refuse_output(programs[min(programs)], asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 
