@@ -77,19 +77,20 @@ class Code(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        jobs = [(name, number, text) for name, exercise in IN_CODE.items()
-                for number, text in enumerate(exercise.solutions())]
-
-        def build(job):
-            name, number, text = job
-            file = IN_CODE[name].file
-            return Program(os.path.dirname(BIN), file,
-                           write(folder.name, name, str(number), file, text=text))
-
+        cls.folder = folder.name
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.solved = {job[:2]: made for job, made in zip(jobs, pool.map(build, jobs))}
-        cls.unchanged = {file: Program(os.path.dirname(BIN), file)
-                         for file in {exercise.file for exercise in IN_CODE.values()}}
+            building = {(name, number): pool.submit(cls.program, exercise.file, name, str(number),
+                                                    text=text)
+                        for name, exercise in IN_CODE.items()
+                        for number, text in enumerate(exercise.solutions())}
+        cls.solved = {solution: made.result() for solution, made in building.items()}
+        cls.unchanged = {exercise.file: cls.program(exercise.file) for exercise in IN_CODE.values()}
+
+    @classmethod
+    def program(cls, file, *folder, text=""):
+        """The file's, or with this text in its place."""
+        return Program(os.path.dirname(BIN), file,
+                       text and write(cls.folder, *folder, file, text=text))
 
     def test_each_solution_is_right(self):
         for (name, number), program in self.solved.items():
@@ -112,13 +113,10 @@ class Code(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         """What does not compile; a formula that is not the kernel's; results that are wrong."""
         file = "00_naive/attention.cu"
-        with tempfile.NamedTemporaryFile("w", suffix=".cu") as bad:
-            bad.write("what?")
-            bad.flush()
-            with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
-                Program(os.path.dirname(BIN), file, bad.name)
+        with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
+            self.program(file, "bad", text="what?")
         with self.assertRaisesRegex(Stop, "^00_new is not built yet: scripts/run"):
-            Program(os.path.dirname(BIN), "00_new/attention.cu")
+            self.program("00_new/attention.cu")
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                  ("errors", "max", "o is wrong: its error is"),

@@ -6,21 +6,19 @@ answer, in a console block, which a test runs and compares.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
-import subprocess
 from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
 from ladder.base.changed import changed
-from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.programs import json_lines, run_quietly
 from ladder.base.records import Record, requested, uneven_counts
 from ladder.base.sources import Source
 
 Judged = Tuple[bool, str]  # whether an answer is right, and in a line why
 # A solution: texts of the file, each of which stands there once, and what takes their place.
 Edits = Sequence[Tuple[str, str]]
-SECONDS = 300  # that a run may take
 
 # The kinds of cases that the test suite has, as options; well under a second together.
 CASES = """\
@@ -47,14 +45,13 @@ COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
 
 
 class Run(NamedTuple):
-    status: int | None  # None if it took too long
+    status: int
     records: list[Record]
     err: str
 
     def last_words(self) -> str:
         """Why there is no result: the sim's fault, or what the program says of its options."""
-        lines = [line for line in self.err.splitlines() if line.strip()]
-        return lines[-1].rstrip(".") if lines else f"ended with status {self.status}"
+        return self.err.split("\n")[-1].rstrip(".") or f"ended with status {self.status}"
 
 
 class Program:
@@ -72,15 +69,10 @@ class Program:
 
     def run(self, options: str, *more: str) -> Run:
         """With such options, in which spaces part words, and `more`, words in which they do not."""
-        words = ["--step", self.step, *options.split(), *more, "--device", "sim", "--json"]
-        try:
-            done = subprocess.run(
-                [self.path, *words], stdin=subprocess.DEVNULL, capture_output=True,
-                encoding="utf-8", errors="replace", timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return Run(None, [], f"ran for more than {SECONDS} s")
-        records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return Run(done.returncode, records, done.stderr)
+        status, out, err = run_quietly([self.path, "--step", self.step, *options.split(), *more,
+                                        "--device", "sim", "--json"], self.path)
+        done = status in (GOOD, WRONG_RESULT)
+        return Run(status, json_lines(out, self.path) if done else [], err)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +187,7 @@ def wrong_outputs(run: Run) -> dict[str, Record]:
 def wrong_in(run: Run, predicted: int | None = None) -> str | None:
     """None, or in a line what is wrong with a run: with its results, or with what its kernels
     request, which is to be what the formula says, and the predicted bytes in all."""
-    if not run.records or run.status not in (0, 1):
+    if not run.records:
         return run.last_words()
     for kernel in (kernel for record in run.records for kernel in record["kernels"]):
         if uneven_counts(kernel):
