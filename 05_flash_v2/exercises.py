@@ -78,8 +78,8 @@ class Mask(Change):
 
 
 def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
-    run = program.run("")
-    return wrong_outputs(run).keys() == {"o", "lse"} and o_error(run.records[0]["errors"]["o"]["max"])
+    wrong = wrong_outputs(program.run(""))
+    return wrong.keys() == {"o", "lse"} and o_error(wrong["o"]["max"])
 
 
 def splits_for_nothing(program: Program) -> bool:
