@@ -124,14 +124,12 @@ TEST_F(OptionsTest, EachIsReadAndDocumented) {
         found[1] == "--help")
       continue;
     const std::string name = found[1], text = found[3];
-    const std::string words = "1 8 a=b " + std::regex_replace(text, std::regex("\\W+"), " ");
-    if (found[2] == "") {
-      all.push_back(parsed(name));
-    } else {
+    all.push_back(found[2] == "" ? parsed(name) : all[0]);
+    if (found[2] != "") {
       ASSERT_TRUE(std::regex_search(text, found, std::regex("\\(default(: .*| ([^ )]+))"))) << line;
       EXPECT_TRUE(!found[2].matched || parsed(name + "=" + found[2].str()) == all[0]) << line;
-      all.push_back(all[0]);
-      std::istringstream values(words);  // one of which it takes, and which is not its default
+      // Of these it takes one that is not its default.
+      std::istringstream values("1 8 a=b " + std::regex_replace(text, std::regex("\\W+"), " "));
       for (std::string value; all.back() == all[0] && values >> value;) try {
           all.back() = parsed(name + "=" + value);
         } catch (const Error&) {

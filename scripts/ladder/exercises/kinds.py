@@ -179,7 +179,8 @@ def edited(text: str, edits: Edits) -> str:
 
 def wrong_outputs(run: Run) -> dict[str, Record]:
     """Name → error, of those beyond their tolerance."""
-    return {name: error for record in run.records for name, error in (record["errors"] or {}).items()
+    return {name: error for record in run.records
+            for name, error in (record["errors"] or {}).items()
             if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
                                                    or error["max"] > error["tolerance"])}
 
