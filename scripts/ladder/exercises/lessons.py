@@ -64,8 +64,9 @@ def read_exercises() -> dict[str, Exercise]:
                      for check in importlib.import_module(f"{rung}.exercises").EXERCISES)
     alone = {name for name, *_ in tasks} ^ set(checks)
     if alone:
-        raise Stop(f"{min(alone)} is to have a task in a lesson and a check in its rung's "
-                   "exercises.py, and lacks one of them", WRONG_RESULT)
+        has = "check" if min(alone) in checks else "task"
+        raise Stop(f"{min(alone)} has a {has} alone: the task of an exercise is in a lesson, and "
+                   "its check in the rung's exercises.py", WRONG_RESULT)
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, lesson, (title, task, hints, answer) in tasks}
