@@ -23,6 +23,7 @@ struct WorkloadSpec {
   std::string load;            // directory of the inputs; empty: they are drawn
   std::optional<float> scale;  // of the problem; empty: 1/√d
   Check check = Check::automatic;
+  bool operator==(const WorkloadSpec&) const = default;
 
   /// Derives the problem's scale from its sizes, and refuses those with more rows, of all heads,
   /// than an int counts. Throws Error(bad_usage).
