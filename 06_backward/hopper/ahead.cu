@@ -140,15 +140,17 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  const auto start_scores = [&](const Ring& ring) {  // Sᵀ = K·Qᵀ
-    S = {};                                          // or the compiler would keep the last tile's
-    ring.wait();
+  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};                        // or the compiler would keep the last tile's
+    Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
+    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
+    Q_ahead.at.next();
   };
-  start_scores(Q);
+  start_scores();
   wgmma_wait<0>(S);
   int row = first_row;
   const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
@@ -193,9 +195,7 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      auto Q_next = Q;
-      Q_next.at.next();
-      start_scores(Q_next);
+      start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
