@@ -118,8 +118,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// The producer, one thread: takes one tile of keys after another, fetches it, and the tiles of Q
-/// and dO of its heads into their rings.
+/// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
+/// its heads into their rings.
 template <int Br, int Bc, class RingKV, class RingQ, class Ring>
 __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
