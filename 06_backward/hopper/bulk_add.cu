@@ -106,13 +106,17 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
-template <int Br, class Ring>
-__device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
+/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
+/// heads into their rings.
+template <int Br, class RingKV, class Ring>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, const TensorMap& map_K,
+                                        const TensorMap& map_V, const TensorMap& map_Q,
                                         const TensorMap& map_dO, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, int bh, int first_row,
-                                        int rows, const Problem& p) {
-  const int group = p.H / p.Hk, batch = bh / p.Hk;
+                                        Hbm<const float> minus_delta, int bh, int key,
+                                        int first_row, int rows, const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  K.fill(map_K, 0, key, head_kv, batch);
+  V.fill(map_V, 0, key, head_kv, batch);
 #pragma unroll 1
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
@@ -231,9 +235,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    K.fill(map_K, 0, key, head_kv, batch);
-    V.fill(map_V, 0, key, head_kv, batch);
-    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    produce<Br>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, bh, key,
+                first_row, rows, p);
     return;
   }
 

@@ -103,13 +103,17 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
   });
 }
 
-/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
-template <int Br, class Ring>
-__device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
+/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
+/// heads into their rings.
+template <int Br, class RingKV, class Ring>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, const TensorMap& map_K,
+                                        const TensorMap& map_V, const TensorMap& map_Q,
                                         const TensorMap& map_dO, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, int bh, int first_row,
-                                        int rows, const Problem& p) {
-  const int group = p.H / p.Hk, batch = bh / p.Hk;
+                                        Hbm<const float> minus_delta, int bh, int key,
+                                        int first_row, int rows, const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  K.fill(map_K, 0, key, head_kv, batch);
+  V.fill(map_V, 0, key, head_kv, batch);
 #pragma unroll 1
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
@@ -204,7 +208,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
-  const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  const int key = tile * Bc;
   const int thread = threadIdx.x - kWarpgroup;  // of the consumers
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
 
@@ -226,9 +230,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    K.fill(map_K, 0, key, head_kv, batch);
-    V.fill(map_V, 0, key, head_kv, batch);
-    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    produce<Br>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, bh, key,
+                first_row, rows, p);
     return;
   }
 
