@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
+      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
       P = as_operand<T>(S);
     }
     // Epilogue: the last tile's P·V, and O and LSE to HBM.
