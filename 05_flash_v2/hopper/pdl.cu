@@ -235,11 +235,11 @@ __global__ void __launch_bounds__(threads(Br), 1)
   // Lets tiles of keys pass that only other consumers' rows see.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // or this round's release could count for one before
+      K.wait();  // as V.wait(), though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();
+      V.wait();  // or the release could count for the round before
       V.release();
     }
   };
