@@ -164,6 +164,7 @@ struct Plan {
   int head_dim = 0;  // d padded on chip
   int warps = 0;     // of a block
   int stages = 0;    // of asynchronous copies
+  int parts = 1;     // blocks that share the work on one tile, where a step does that
   int64_t smem_bytes = 0;
   std::vector<WorkspaceArray> workspace = {};
   Settings settings = {};                         // of the step, all of them

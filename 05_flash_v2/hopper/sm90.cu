@@ -38,7 +38,8 @@ constexpr float kSlack = 8;
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 32}};
+constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},
+                               {128, 128, 128}, {128, 128, 80}, {256, 128, 32}};
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and at 256, with a
 /// larger O, there are not enough of them.
 constexpr bool q_in_registers(int Dh) {
@@ -133,10 +134,7 @@ template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  if (key + Bc > p.keys(row))
-    for_each(S, [&](int i, int j, float& s) {
-      if (key + j >= p.keys(row + i)) s = -INFINITY;
-    });
+  if (key + Bc > p.keys(row)) hide_columns(S, [&](int i) { return p.keys(row + i) - key; });
   const auto largest = c * row_max_in_lane(S);
   const bool raised = any_above(largest - m, kSlack);
   if (raised) {
@@ -313,10 +311,45 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
+/// Of the compiled tiles that fit, the one that takes least time: what a tile of Q takes goes by
+/// its tiles of keys, two more to start and to end, and by how many of its consumers have rows
+/// (measured, in the time that all of them take). Br = 192 with 256 queries would be two tiles, one
+/// of them with one consumer.
+TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
+  // The sim plans as for an H100.
+  const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
+  const auto pace = [&](int consumers) {
+    return Dh <= 64         ? (consumers == 1   ? 0.61
+                               : consumers == 2 ? 0.81
+                                                : 1)
+           : consumers == 1 ? 0.7
+                            : 1;
+  };
+  TileRequest best;
+  double least = 0;
+  for (const auto& [max_d, Br, Bc] : kTiles) {
+    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes) continue;
+    double all = 0, longest = 0;
+    const int64_t heads = int64_t{p.B} * p.H;
+    for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
+      const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+      const double kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc)) * (Bc == 80 ? 0.7 : 1);
+      const double time =
+          pace(static_cast<int>(std::min<int64_t>(row, Br)) / kWarpgroupRows) * (kv_tiles + 2);
+      all += time;
+      longest = std::max(longest, time);
+    }
+    const double time =
+        time_of(heads * all, longest, heads * ceil_div(p.N, Br), multiprocessors, p.causal);
+    if (least == 0 || time < least) least = time, best.block_q = Br, best.block_kv = Bc;
+  }
+  return best;
+}
+
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
+  choose_tile(plan, kTiles, request.any() ? fastest(p, Dh, device) : request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.warps = threads(plan.block_q) / 32;
   plan.workspace = {{"next", 4}};

@@ -1,10 +1,11 @@
-// 06 on Hopper, step 8: persistent blocks. This project's own way.
+// 06 on Hopper, step 9: persistent blocks. This project's own way.
 //
 //   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
-// Since `late`: there are as many blocks as SMs, and a block takes one tile of keys after another,
-// by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next come while
-// dK and dV of the last are written out. (Heads wider than 128 have kernels of their own: wide.h.)
+// Since `split`: there are as many blocks as SMs, and a block takes one share of work after
+// another, by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next
+// come while dK and dV of the last are written out. (Heads wider than 128 have kernels of their
+// own: wide.h.)
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -66,14 +67,21 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks. And no block has
+/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks. The sums of dK and
+/// dV too, of kv_chunks times 8 elements each, where several blocks add to them. And no block has
 /// asked for a further tile of keys yet.
 template <class T, int Dh>
 __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                         Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                        Hbm<int> next, int rows, Problem p) {
+                        Hbm<float> dK_sum, Hbm<float> dV_sum, int64_t kv_chunks, Hbm<int> next,
+                        int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
+  if (chunk < kv_chunks) {
+    write_chunk(dK_sum + 8 * chunk, Chunk<float>{});
+    write_chunk(dV_sum + 8 * chunk, Chunk<float>{});
+  }
+  if (at >= int64_t{p.B} * p.H * rows) return;  // a whole block
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -94,13 +102,35 @@ __global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
   }
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
-  return longest_first(index, {.heads = p.B * p.Hk,
-                               .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                               .uneven = p.causal});
+/// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
+/// of all query heads of the head of K and V, one head after the other.
+struct Share {
+  int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
+  int first_row;      // of Q that sees one of the keys; in whole tiles
+  int tiles_of_head;  // tiles of Q from there on
+  int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
+};
+/// Share `index` of `parts` for each tile of keys. The first keys are seen by the most rows.
+/// at_once: blocks that the GPU has room for.
+template <int Br, int Bc>
+__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
+                                          const Problem& p) {
+  const int group = p.H / p.Hk;
+  const auto [bh_part, tile] =
+      longest_first(index, {.heads = p.B * p.Hk * parts,
+                            .tiles = tiles,
+                            .head_bytes = int64_t{4} * kIoBytes * p.N * p.d * group / parts,
+                            .uneven = p.causal,
+                            .at_once = at_once});
+  const int first_row = p.first_query(tile * Bc) / Br * Br, part = bh_part % parts;
+  const int tiles_of_head = static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int64_t all = int64_t{group} * tiles_of_head;
+  return {bh_part / parts,
+          tile,
+          first_row,
+          tiles_of_head,
+          static_cast<int>(all * part / parts),
+          static_cast<int>(all * (part + 1) / parts)};
 }
 
 /// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
@@ -119,59 +149,59 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 }
 
 /// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
-/// its heads into their rings.
+/// its share into their rings.
 template <int Br, int Bc, class RingKV, class RingQ, class Ring>
 __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
                                         Smem<int> smem_index, Hbm<int> next, int tiles, int rows,
-                                        const Problem& p) {
-  const int group = p.H / p.Hk;
+                                        int parts, const Problem& p) {
   int index = blockIdx.x;
-  while (index < tiles * p.B * p.Hk) {
-    const auto [bh, tile] = work_of(index, tiles, p);
-    const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-    const int first_row = p.first_query(key) / Br * Br;
+  while (index < tiles * p.B * p.Hk * parts) {
+    const auto share = share_of<Br, Bc>(index, tiles, parts, gridDim.x, p);
+    int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
+    int row = share.first_row + share.begin % share.tiles_of_head * Br;
 #pragma unroll 1
-    for (int head = bh * group; head < (bh + 1) * group; ++head)
-#pragma unroll 1
-      for (int row = first_row; row < p.N; row += Br) {
-        const int64_t at = int64_t{head} * rows + row;
-        Q.acquire();
-        Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
-        if (row == first_row && head == bh * group) {
-          K.acquire();  // once the last dK has left
-          smem_index[0] = index;
-          K.fill(map_K, 0, key, head_kv, batch);
-          V.acquire();
-          V.fill(map_V, 0, key, head_kv, batch);
-        }
-        dO.acquire();
-        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+    for (int q_tile = share.begin; q_tile < share.end; ++q_tile) {
+      const int64_t at = int64_t{head} * rows + row;
+      Q.acquire();
+      Q.fill(map_Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
+      if (q_tile == share.begin) {
+        K.acquire();  // once the last dK has left
+        smem_index[0] = index;
+        K.fill(map_K, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+        V.acquire();
+        V.fill(map_V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
       }
+      dO.acquire();
+      dO.fill(map_dO, 0, row, head % p.H, head / p.H, minus_delta + at);
+      row += Br;
+      if (row >= p.N) ++head, row = share.first_row;
+    }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   K.acquire();
-  smem_index[0] = index;  // past the last: the end
+  smem_index[0] = -1;  // the end
   K.signal_end();
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
-/// row first_row of the first head.
+/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM, of which
+/// the B·H heads have `rows` rows each.
 template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
 __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
-                                           Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
-                                           int first_row, const Problem& p,
+                                           Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
+                                           const Share& share, const Problem& p,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
+  const int key = share.tile * Bc, first_row = share.first_row;
   // The first query that sees key i of the tile is first_seen + i.
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
@@ -191,8 +221,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
   };
   start_scores();
   wgmma_wait<0>(S);
-  int row = first_row;
-  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  int row = first_row + share.begin % share.tiles_of_head * Br;
+  const int q_tiles = share.end - share.begin;
+  const int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
+  auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
     fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
@@ -277,8 +309,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<int> next, int tiles, int rows,
-                  Problem p) {
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
+                  Hbm<float> dV_sums, Hbm<int> next, int tiles, int rows, int parts, Problem p) {
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
@@ -301,7 +333,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
     produce<Br, Bc>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, smem_index,
-                    next, tiles, rows, p);
+                    next, tiles, rows, parts, p);
     return;
   }
 
@@ -309,30 +341,35 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   for (;; K.at.next(), V.at.next()) {
     K.wait();
     const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
-    if (index >= tiles * p.B * p.Hk) break;
+    if (index < 0) break;
     V.wait();
-    const auto [bh, tile] = work_of(index, tiles, p);
-    const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
-    // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-    // from the first row that sees a key of this tile.
-    const int group = p.H / p.Hk;
-    const int first_row = p.first_query(key) / Br * Br;
     Accumulator<16, Dh> dK_sum, dV_sum;
-    const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
-    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_at, key, first_row, p, dK_sum,
-                   dV_sum);
-    named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
+    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows,
+                   share_of<Br, Bc>(index, tiles, parts, gridDim.x, p), p, dK_sum, dV_sum);
+    // Which it was, worked out anew: kept, it would take registers that are scarce there.
+    const auto share = share_of<Br, Bc>(uniform(smem_index[0]), tiles, parts, gridDim.x, p);
+    named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the index
 
-    // Through the tiles of K and V, from where TMA takes them.
-    const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+    const int warp_row = (uniform(warp_id()) - 4) * 16;  // of the tiles of K and V
     for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+    if (parts > 1) {
+      const int64_t at = ((int64_t{share.bh} * tiles + share.tile) * Bc + warp_row) * Dh;
+      add_fragments(dK_sums + at, dK_sum);
+      add_fragments(dV_sums + at, dV_sum);
+      if (threadIdx.x == kWarpgroup) {
+        K.set_free();
+        V.set_free();
+      }
+      continue;
+    }
+    // Through the tiles of K and V, from where TMA takes them.
     write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
     write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
     fence_proxy_async();                         // TMA reads what threads have written
     named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
     if (threadIdx.x == kWarpgroup) {
-      tma_store(map_dK, K.tile(), 0, key, head_kv, batch);
-      tma_store(map_dV, V.tile(), 0, key, head_kv, batch);
+      tma_store(map_dK, K.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+      tma_store(map_dV, V.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
       tma_store_commit();
       tma_store_wait_read<0>();
       K.set_free();
@@ -342,34 +379,83 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
-/// dQ in the I/O type. grid: (consumers' parts of tiles of dQ · B·H).
-template <class T, int Dh, int Br>
+/// Sums of dQ, dK or dV times a factor, in the I/O type. N rows of a head, `rows` in whole tiles of
+/// kRows. grid: (consumers' parts of tiles, of all heads).
+template <class T, int Dh, int kRows>
 __global__ void __launch_bounds__(kWarpgroup)
-    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  using Part = Part<Br, Dh>;
+    convert(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
+  using Part = Part<kRows, Dh>;
   const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
-  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // its tile's first row of all
+  const int64_t at =
+      int64_t{blockIdx.x} / kConsumersBackward * kRows;  // its tile's first row of all
   const int row = static_cast<int>(at % rows) + part.row(), column = part.column();
   Accumulator<16, Part::kColumns> sum;
-  read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
-  for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+  read_fragments(sum, sums + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
+  for_each(sum, [&](int, int, float& x) { x *= factor; });
+  using Tile = SwizzledTile<T, 64, Part::kColumns>;
   SharedMemory smem;
-  const SwizzledTile<T, 64, Part::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  const Tile tile{smem.tiles<Tile>("tile")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
-  copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
-                       p.d - column, threadIdx.x);
+  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
+                       threadIdx.x);
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
+const Setting kSettings[] = {{"parts",
+                              {"auto", "1", "2", "4", "8", "16"},
+                              "blocks that share the queries of a tile of keys"}};
+
+/// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
+/// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
+/// each block and converted.
+int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
+  const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
+  const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
+  const double megabytes = 8e-6 * heads * tiles * plan.block_kv * plan.head_dim;
+  int best = 1;
+  double least = 0;
+  for (int parts = 1; parts <= std::min<int64_t>(64, group * ceil_div(p.N, plan.block_q));
+       ++parts) {
+    int64_t all = 0, longest = 0;
+    for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+      const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+      const int64_t q_tiles = group * ceil_div(p.N - first, plan.block_q);
+      all += q_tiles + 3 * parts;
+      longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
+    }
+    const double time =
+        time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
+        (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
+    if (parts == 1 || time < 0.97 * least) best = parts, least = time;
+  }
+  return best;
+}
+
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
-  if (Dh > 128) return wide::plan(p, device);
+  if (Dh > 128) {
+    Plan plan = wide::plan(p, device);
+    plan.settings = choose_settings(kSettings, request.settings);  // each tile has one block
+    return plan;
+  }
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
   choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
+  // The sim plans as for an H100.
+  const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
+  plan.settings = choose_settings(kSettings, request.settings);
+  const std::string& asked = plan.settings.at("parts");
+  plan.parts = asked == "auto" ? choose_parts(p, plan, multiprocessors) : std::stoi(asked);
+  const int64_t tiles = ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
+  if (plan.parts > 1)
+    for (const char* name : {"dK_sum", "dV_sum"})
+      plan.workspace.push_back({name, tiles * plan.block_kv * Dh * 4});
+  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys, " +
+               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
+               " for each, on " + std::to_string(multiprocessors) + " SMs";
   return plan;
 }
 
@@ -381,22 +467,36 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
   const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
+  const int64_t keys_of_all = int64_t{tiles} * p.B * p.Hk * plan.block_kv;
+  // Where nothing is added up, the kernels touch neither.
+  const auto dK_sum = hbm<float>(a[plan.parts > 1 ? "dK_sum" : "dQ_sum"]);
+  const auto dV_sum = hbm<float>(a[plan.parts > 1 ? "dV_sum" : "dQ_sum"]);
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
+    const int64_t kv_chunks = plan.parts > 1 ? keys_of_all * (Dh / 8) : 0;
+    const dim3 of_rows(ceil_div(std::max(rows_of_all * (Dh / 8), kv_chunks), kElementwise));
     const auto map = [&](const char* name, int length, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
     launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
-           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, next,
-           rows, p);
+           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum,
+           dK_sum, dV_sum, kv_chunks, next, rows, p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>,
-           dim3(std::min<int64_t>(int64_t{tiles} * p.B * p.Hk, multiprocessors())),
+           dim3(std::min<int64_t>(keys_of_all / Bc * plan.parts, multiprocessors())),
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
-           next, tiles, rows, p);
+           dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
     launch("convert", convert<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
-           dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+           dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), p.N, rows, p.d,
+           p.scale);
+    if (plan.parts == 1) return;
+    const auto convert_keys = [&](const char* name, Hbm<float> sums, const char* out) {
+      launch(name, convert<T, Dh, Bc>, dim3(keys_of_all / Bc * kConsumersBackward),
+             dim3(kWarpgroup), shared_bytes<T>(64 * std::max(Dh, 64)), sums, hbm<T>(a[out]), p.N_kv,
+             tiles * Bc, p.d, 1.0f);
+    };
+    convert_keys("convert_dK", dK_sum, "dK");
+    convert_keys("convert_dV", dV_sum, "dV");
   });
 }
 
@@ -409,48 +509,67 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t keys = 0, shares = 0;    // rows of K and of V that a head's shares read, and how many
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     if (first < p.N) {
       queries += p.N - first;
       tiles += ceil_div(p.N - first, plan.block_q);
+      const int64_t of_tile =
+          std::min<int64_t>(plan.parts, p.H / p.Hk * ceil_div(p.N - first, plan.block_q));
+      keys += of_tile * std::min<int64_t>(plan.block_kv, p.N_kv - key);
+      shares += of_tile;
     }
   }
+  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;      // bytes of K, and of V
+  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's sums, and of dV's
+  const int64_t kv_sums = kv_heads * ceil_div(p.N_kv, plan.block_kv) * tile_bytes;
+  const int64_t added = kv_heads * shares * tile_bytes;
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  // A block asks for another tile of keys after each that it has had, the last time in vain.
-  const int64_t asked = 4 * kv_heads * ceil_div(p.N_kv, plan.block_kv);
-  return {{"prepare",
-           {{"O", q, 0},
-            {"dO", q, 0},
-            {"LSE", heads * p.N * 4, 0},
-            {"minus_delta", 0, padded * 4},
-            {"LSE_log2e", 0, padded * 4},
-            {"dQ_sum", 0, sums},
-            {"next", 0, 4}}},
-          {"key_gradients",
-           {{"Q", read, 0},
-            {"K", kv, 0},
-            {"V", kv, 0},
-            {"dO", read, 0},
-            {"minus_delta", rows * 4, 0},
-            {"LSE_log2e", rows * 4, 0},
-            {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
-            {"dK", 0, kv},
-            {"dV", 0, kv},
-            {"next", asked, asked}}},
-          {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+  // A block asks for another share after each that it has had, the last time in vain.
+  const int64_t asked = 4 * kv_heads * ceil_div(p.N_kv, plan.block_kv) * plan.parts;
+  Traffic all{{"prepare",
+               {{"O", q, 0},
+                {"dO", q, 0},
+                {"LSE", heads * p.N * 4, 0},
+                {"minus_delta", 0, padded * 4},
+                {"LSE_log2e", 0, padded * 4},
+                {"dQ_sum", 0, sums},
+                {"next", 0, 4}}},
+              {"key_gradients",
+               {{"Q", read, 0},
+                {"K", kv_read, 0},
+                {"V", kv_read, 0},
+                {"dO", read, 0},
+                {"minus_delta", rows * 4, 0},
+                {"LSE_log2e", rows * 4, 0},
+                {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
+                {"dK", 0, plan.parts > 1 ? 0 : kv},
+                {"dV", 0, plan.parts > 1 ? 0 : kv},
+                {"next", asked, asked}}},
+              {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+  if (plan.parts > 1) {
+    for (const char* name : {"dK_sum", "dV_sum"}) {
+      all[0].arrays.push_back({name, 0, kv_sums});
+      all[1].arrays.push_back({name, added, added});
+    }
+    all.push_back({"convert_dK", {{"dK_sum", kv_sums, 0}, {"dK", 0, kv}}});
+    all.push_back({"convert_dV", {{"dV_sum", kv_sums, 0}, {"dV", 0, kv}}});
+  }
+  return all;
 }
 
 const Register step{{
     .rung = "06_backward",
     .name = "sm90",
-    .after = "late",
+    .after = "split",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "persistent backward",
               .summary = "and blocks that stay for further tiles of keys",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .settings = kSettings,
     .forward_of = "05_flash_v2/sm90",
     .backward = {backward_plan, backward, backward_traffic},
 }};

@@ -16,7 +16,7 @@
 //   with_type_and_head_dim   calls a template with the problem's type and padded head size
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
-//   atomic_add_pair     adds to two neighbours in global memory
+//   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   exp2_fast           2^x as the special function unit (SFU) computes it
 //   count_flops         for the sim's count

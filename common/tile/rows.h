@@ -277,4 +277,22 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
   for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
 }
 
+/// Hides of each row i the columns from limit(i) on: they become −∞.
+template <int M, int N, class F>
+__device__ __forceinline__ void hide_columns(Accumulator<M, N>& S, F limit) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int first = limit(16 * i + lane / 4 + 8 * half) - lane % 4 * 2;  // of this lane's columns
+      opaque(first);
+#pragma unroll
+      for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (8 * j + e >= first) S.r[i][j][2 * half + e] = -INFINITY;
+    }
+}
+
 }  // namespace ladder::MACHINE

@@ -1,6 +1,8 @@
 // Which block does what, where blocks are not all alike.
 #pragma once
 
+#include <algorithm>
+
 #include "machine/machine.h"
 
 namespace ladder::MACHINE {
@@ -16,22 +18,34 @@ struct WorkList {
   int64_t head_bytes;              // what the tiles of a head all read: its K and V, say
   bool uneven;                     // tiles are not equally long
   int64_t group_bytes = 16 << 20;  // of L2, for heads at work together; less than half of an H100's
+  int at_once = 0;                 // blocks that run at the same time, where heads may be too short
 };
 
 /// What block `index` of heads · tiles works on, where tiles are numbered longest first. Blocks
 /// start in the order of their index. Heads that are at work together should find in L2 what their
 /// tiles read, so where tiles are all equally long, heads come one after the other. Where they are
 /// uneven, the long ones should come first, or the last block to start would end long after all
-/// others. So heads then go in groups that take group_bytes: within a group all first tiles, then
-/// all second ones, and so on.
+/// others. So heads then go in groups that take group_bytes, equally large ones with work for all
+/// blocks at once: within a group all first tiles, then all second ones, and so on.
 __device__ __forceinline__ Work longest_first(int index, const WorkList& list) {
-  const auto [heads, tiles, head_bytes, uneven, group_bytes] = list;
-  const int64_t fitting = uneven ? group_bytes / head_bytes : 1;
-  const int group = fitting < 1 ? 1 : fitting < heads ? static_cast<int>(fitting) : heads;
+  const auto [heads, tiles, head_bytes, uneven, group_bytes, at_once] = list;
+  int64_t wanted = uneven ? group_bytes / head_bytes : 1;
+  const int least = uneven ? (at_once + tiles / 2) / tiles : 1;
+  if (wanted < least) wanted = least;
+  const int groups = wanted < 1 ? heads : wanted < heads ? heads / static_cast<int>(wanted) : 1;
+  const int group = (heads + groups - 1) / groups;
   const int first = index / (group * tiles) * group;  // head of its group
   const int of_group = heads - first < group ? heads - first : group;
   const int at = index - first * tiles;
   return {first + at % of_group, at / of_group};
+}
+
+/// About how long `blocks` take on a GPU with room for `at_once`, of which the longest takes
+/// `longest`, and all together `all`: uneven ones, longest first, fill each other's gaps, and equal
+/// ones come in waves.
+inline double time_of(double all, double longest, int64_t blocks, int64_t at_once, bool uneven) {
+  const int64_t waves = ceil_div(blocks, at_once);
+  return std::max(all / static_cast<double>(at_once), uneven ? longest : longest * waves);
 }
 
 }  // namespace ladder::MACHINE

@@ -246,6 +246,11 @@ __device__ __forceinline__ void write_fragments(Smem<float> target, const Accumu
   for (int j = 0; j < N / 8; ++j) store_4(target + 4 * (32 * j + lane_id()), acc.r[0][j]);
 }
 template <int N>
+__device__ __forceinline__ void add_fragments(Hbm<float> target, const Accumulator<16, N>& acc) {
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) atomic_add_4(target + 4 * (32 * j + lane_id()), acc.r[0][j]);
+}
+template <int N>
 __device__ __forceinline__ void read_fragments(Accumulator<16, N>& acc, Hbm<const float> source) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (32 * j + lane_id()));

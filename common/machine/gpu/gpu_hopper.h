@@ -261,6 +261,7 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 #define LADDER_REGISTERS_32 \
   LADDER_REGISTERS_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LADDER_REGISTERS_40 LADDER_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define LADDER_REGISTERS_64                                                          \
   LADDER_REGISTERS_32                                                                \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
@@ -275,6 +276,7 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 #define LADDER_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define LADDER_SUMS_16(j) LADDER_SUMS(j), LADDER_SUMS(j + 1), LADDER_SUMS(j + 2), LADDER_SUMS(j + 3)
 #define LADDER_SUMS_32(j) LADDER_SUMS_16(j), LADDER_SUMS_16(j + 4)
+#define LADDER_SUMS_40(j) LADDER_SUMS_32(j), LADDER_SUMS(j + 8), LADDER_SUMS(j + 9)
 #define LADDER_SUMS_64(j) LADDER_SUMS_32(j), LADDER_SUMS_32(j + 8)
 #define LADDER_SUMS_128(j) LADDER_SUMS_64(j), LADDER_SUMS_64(j + 16)
 
@@ -308,6 +310,7 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   }
 LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
 LADDER_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
+LADDER_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
 LADDER_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
 LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 #undef LADDER_WGMMA

@@ -265,6 +265,12 @@ inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   atomicAdd(target + 1, b);
 }
 
+inline void opaque(int&) {}
+inline void atomic_add_4(Hbm<float> target, const float (&x)[4]) {
+  target.check_aligned("atomic_add_4", 16);
+  for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
+}
+
 template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);

@@ -304,8 +304,10 @@ void check_settings(Device& device, const Step& step) {
     SCOPED_TRACE(testing::Message() << step.name << text << ", " << c.name << ", tile "
                                     << request.block_q << " " << request.block_kv);
     if (refuses(device, step, c, request)) return;
-    for (const Report& r : run_case(device, step, c, request)) {
-      for (const auto& [name, value] : request.settings) EXPECT_EQ(r.plan.settings.at(name), value);
+    const auto reports = run_case(device, step, c, request);
+    for (const auto& [name, value] : request.settings)
+      EXPECT_EQ(reports.back().plan.settings.at(name), value);
+    for (const Report& r : reports) {
       if (step.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
     }
