@@ -132,7 +132,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
     const auto [bh, tile] = work_of(index, tiles, p);
     const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
-#pragma unroll 1
+#pragma unroll 1  // it has few registers
     for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
       for (int row = first_row; row < p.N; row += Br) {
@@ -168,6 +168,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  // What is `uniform` lives in registers of the warp; those of the threads are all in use.
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
+    const int index = uniform(smem_index[0]);
     if (index >= tiles * p.B * p.Hk) break;
     V.wait();
     const auto [bh, tile] = work_of(index, tiles, p);
