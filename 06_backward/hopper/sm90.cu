@@ -28,8 +28,7 @@ constexpr int kConsumersBackward = 2;                              // warpgroups
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
-/// Whether dK may end in the next iteration: with 128 rows of Q its operand has no registers so
-/// long.
+/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
 constexpr bool dK_is_late(int Br) {
   return Br == 64;
 }
@@ -189,8 +188,8 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM, of which
 /// the B·H heads have `rows` rows each.
-template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
-__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
@@ -198,6 +197,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  // What is `uniform` lives in registers of the warp; those of the threads are all in use.
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
+    const int index = uniform(smem_index[0]);
     if (index < 0) break;
     V.wait();
     Accumulator<16, Dh> dK_sum, dV_sum;
@@ -350,7 +350,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     const auto share = share_of<Br, Bc>(uniform(smem_index[0]), tiles, parts, gridDim.x, p);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the index
 
-    const int warp_row = (uniform(warp_id()) - 4) * 16;  // of the tiles of K and V
+    // Of the tiles of K and V; not kept either, since a shuffle makes it.
+    const int warp_row = (uniform(warp_id()) - 4) * 16;
     for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
       const int64_t at = ((int64_t{share.bh} * tiles + share.tile) * Bc + warp_row) * Dh;
