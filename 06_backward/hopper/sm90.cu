@@ -132,7 +132,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
     const auto [bh, tile] = work_of(index, tiles, p);
     const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
-#pragma unroll 1  // it has few registers
+#pragma unroll 1  // or a fifth of the code would be copies of these loops, which only wait
     for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
       for (int row = first_row; row < p.N; row += Br) {
