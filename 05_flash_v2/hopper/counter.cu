@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
       tma_store_wait_read<0>();  // O of the last tile of Q has left,
       Q.set_other_free();        // and the next one may come in its place
     }
-    // Main loop: a tile's softmax runs under the product P·V of the tile before.
+    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -243,12 +243,12 @@ __global__ void __launch_bounds__(threads(Br), 1)
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No scheduling_barrier() from here on: behind the wait for P·V the softmax frees V's stage
-      // sooner, under the other consumer's products. With it this step is 2% slower.
+      // No scheduling_barrier() from here on: ptxas puts the softmax behind the wait for P·V, V's
+      // stage is free sooner, and products of other consumers run. With it, all is 2% slower.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
+      mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
       P = as_operand<T>(S);
     }
     // Epilogue: the last tile's P·V, and O and LSE to HBM.

@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     K.release();
     softmax(S, m, l, alpha, row, 0, c, of_V, p_exponent, p);
     P = as_permuted_operand<e4m3>(S);
-    // Main loop: a tile's softmax runs under the product P·V of the tile before.
+    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       wait_for_K();
       begin_turn();
@@ -359,11 +359,11 @@ __global__ void __launch_bounds__(threads(Br), 1)
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // or this round's release could count for one before
+      K.wait();  // as V.wait(), though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();
+      V.wait();  // or the release could count for the round before
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     scheduling_barrier();  // else ptxas sinks the softmax below the wait for P·V
     wgmma_wait<0>(O_sum, P);
     V.release();
-    mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
+    mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
     P = as_operand<T>(S);
   }
   // Epilogue: the last tile's P·V, and O and LSE to HBM.

@@ -250,11 +250,11 @@ __global__ void __launch_bounds__(threads(Br), 1)
   // Lets tiles of keys pass that only other consumers' rows see.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // or this round's release could count for one before
+      K.wait();  // as V.wait(), though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();
+      V.wait();  // or the release could count for the round before
       V.release();
     }
   };
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
     free_last_stage();
-    // Main loop: a tile's softmax runs under the product P·V of the tile before.
+    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -294,12 +294,12 @@ __global__ void __launch_bounds__(threads(Br), 1)
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No scheduling_barrier() from here on: behind the wait for P·V the softmax frees V's stage
-      // sooner, under the other consumer's products. With it this step is 2% slower.
+      // No scheduling_barrier() from here on: ptxas puts the softmax behind the wait for P·V, V's
+      // stage is free sooner, and products of other consumers run. With it, all is 2% slower.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // not before: until then O belongs to the product, and P
+      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
       P = as_operand<T>(S);
     }
     // Epilogue: the last tile's P·V, and O and LSE to HBM.

@@ -103,14 +103,19 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
-template <int Br, class Ring>
-__device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
-                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, int bh, int first_row,
-                                        int rows, const Problem& p) {
-  const int group = p.H / p.Hk, batch = bh / p.Hk;
-#pragma unroll 1
+/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
+/// heads into their rings.
+template <int Br, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        const TensorMap& map_Q, const TensorMap& map_dO,
+                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
+                                        int bh, int key, int first_row, int rows,
+                                        const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  K.fill(map_K, 0, key, head_kv, batch);
+  V.fill(map_V, 0, key, head_kv, batch);
+#pragma unroll 1  // it has few registers
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {
@@ -125,8 +130,9 @@ __device__ __forceinline__ void produce(Ring Q, Ring dO, const TensorMap& map_Q,
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class Ring>
-__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
+                                           const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
                                            int first_row, const Problem& p,
@@ -140,15 +146,17 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  const auto start_scores = [&](const Ring& ring) {  // Sᵀ = K·Qᵀ
-    S = {};                                          // or the compiler would keep the last tile's
-    ring.wait();
+  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};                        // or the compiler would keep the last tile's
+    Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
+    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
+    Q_ahead.at.next();
   };
-  start_scores(Q);
+  start_scores();
   wgmma_wait<0>(S);
   int row = first_row;
   const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
@@ -193,9 +201,7 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      auto Q_next = Q;
-      Q_next.at.next();
-      start_scores(Q_next);
+      start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
@@ -250,9 +256,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    K.fill(map_K, 0, key, head_kv, batch);
-    V.fill(map_V, 0, key, head_kv, batch);
-    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    produce<Br>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, bh, key,
+                first_row, rows, p);
     return;
   }
 

@@ -26,19 +26,26 @@ constexpr int kConsumersBackward = 2;                              // warpgroups
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
-constexpr int kStages_Q = 3;  // one more, as dK ends in the next iteration
+/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
+constexpr bool dK_is_late(int Br) {
+  return Br == 64;
+}
+/// Stages of copies of Q, one more where dK, its last use, ends in the next iteration.
+constexpr int stages_of_Q(int Br) {
+  return dK_is_late(Br) ? kStages + 1 : kStages;
+}
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64), stages_Q = stages_of_Q(Br);  // a tile has 64 at least
   return 2 * shared_bytes<fp16>(Bc * columns) +
-         shared_bytes<fp16>((kStages_Q + kStages) * Br * columns) +
+         shared_bytes<fp16>((stages_Q + kStages) * Br * columns) +
          shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         shared_bytes<float>(kStages_Q * Br) + shared_bytes<float>(kStages * Br) +
-         4 * shared_bytes<Mbarrier>(1) + 2 * shared_bytes<Mbarrier>(kStages_Q) +
+         shared_bytes<float>(stages_Q * Br) + shared_bytes<float>(kStages * Br) +
+         4 * shared_bytes<Mbarrier>(1) + 2 * shared_bytes<Mbarrier>(stages_Q) +
          2 * shared_bytes<Mbarrier>(kStages);
 }
 
@@ -107,14 +114,19 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// The producer, one thread: fetches the tiles of Q and dO of the block's heads into their rings.
-template <int Br, class RingQ, class Ring>
-__device__ __forceinline__ void produce(RingQ Q, Ring dO, const TensorMap& map_Q,
-                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, int bh, int first_row,
-                                        int rows, const Problem& p) {
-  const int group = p.H / p.Hk, batch = bh / p.Hk;
-#pragma unroll 1
+/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
+/// heads into their rings.
+template <int Br, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        const TensorMap& map_Q, const TensorMap& map_dO,
+                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
+                                        int bh, int key, int first_row, int rows,
+                                        const Problem& p) {
+  const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
+  K.fill(map_K, 0, key, head_kv, batch);
+  V.fill(map_V, 0, key, head_kv, batch);
+#pragma unroll 1  // it has few registers
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {
@@ -129,8 +141,8 @@ __device__ __forceinline__ void produce(RingQ Q, Ring dO, const TensorMap& map_Q
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
-__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
@@ -145,18 +157,20 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;        // their transposes: rows are keys, columns are queries
-  constexpr bool kLate = Br == 64;  // with 128 rows there are no registers for dS until then
+  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  constexpr bool kLate = dK_is_late(Br);
   Operand<T, 16, Br> dS_operand;
-  auto Q_last = Q;  // where dK is, which ends in the next iteration
-  const auto start_scores = [&](const RingQ& ring) {  // Sᵀ = K·Qᵀ
-    S = {};                                           // or the compiler would keep the last tile's
-    ring.wait();
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  auto Q_last = Q;                 // where dK is, which may end in the next iteration
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};                        // or the compiler would keep the last tile's
+    Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
+    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
+    Q_ahead.at.next();
   };
-  start_scores(Q);
+  start_scores();
   wgmma_wait<0>(S);
   int row = first_row;
   const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
@@ -205,9 +219,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      auto Q_next = Q;
-      Q_next.at.next();
-      start_scores(Q_next);
+      start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
@@ -250,7 +262,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 
   SharedMemory smem;
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
-  StagesWithRows<TileQ, kStages_Q, Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, stages_of_Q(Br), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
   const auto dS_stages = smem.tiles<TileS>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
@@ -268,9 +280,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    K.fill(map_K, 0, key, head_kv, batch);
-    V.fill(map_V, 0, key, head_kv, batch);
-    produce<Br>(Q, dO, map_Q, map_dO, LSE_log2e, minus_delta, bh, first_row, rows, p);
+    produce<Br>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, bh, key,
+                first_row, rows, p);
     return;
   }
 

@@ -27,20 +27,27 @@ constexpr int kConsumersBackward = 2;                              // warpgroups
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
-constexpr int kStages_Q = 3;  // one more, as dK ends in the next iteration
+/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
+constexpr bool dK_is_late(int Br) {
+  return Br == 64;
+}
+/// Stages of copies of Q, one more where dK, its last use, ends in the next iteration.
+constexpr int stages_of_Q(int Br) {
+  return dK_is_late(Br) ? kStages + 1 : kStages;
+}
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64), stages_Q = stages_of_Q(Br);  // a tile has 64 at least
   return 2 * shared_bytes<fp16>(Bc * columns) +
-         shared_bytes<fp16>((kStages_Q + kStages) * Br * columns) +
+         shared_bytes<fp16>((stages_Q + kStages) * Br * columns) +
          shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         shared_bytes<float>(kStages_Q * Br) + shared_bytes<float>(kStages * Br) +
+         shared_bytes<float>(stages_Q * Br) + shared_bytes<float>(kStages * Br) +
          shared_bytes<int>(1) + 4 * shared_bytes<Mbarrier>(1) +
-         2 * shared_bytes<Mbarrier>(kStages_Q) + 2 * shared_bytes<Mbarrier>(kStages);
+         2 * shared_bytes<Mbarrier>(stages_Q) + 2 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
@@ -110,10 +117,10 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// The producer, one thread: takes one tile of keys after another, fetches it, and the tiles of Q
-/// and dO of its heads into their rings.
-template <int Br, int Bc, class RingKV, class RingQ, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
+/// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
+/// its heads into their rings.
+template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -125,7 +132,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
     const auto [bh, tile] = work_of(index, tiles, p);
     const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
-#pragma unroll 1
+#pragma unroll 1  // it has few registers
     for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
       for (int row = first_row; row < p.N; row += Br) {
@@ -152,8 +159,8 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
-__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
@@ -161,6 +168,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  // What is `uniform` lives in registers of the warp; those of the threads are all in use.
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -168,18 +176,20 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;        // their transposes: rows are keys, columns are queries
-  constexpr bool kLate = Br == 64;  // with 128 rows there are no registers for dS until then
+  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  constexpr bool kLate = dK_is_late(Br);
   Operand<T, 16, Br> dS_operand;
-  auto Q_last = Q;  // where dK is, which ends in the next iteration
-  const auto start_scores = [&](const RingQ& ring) {  // Sᵀ = K·Qᵀ
-    S = {};                                           // or the compiler would keep the last tile's
-    ring.wait();
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  auto Q_last = Q;                 // where dK is, which may end in the next iteration
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};                        // or the compiler would keep the last tile's
+    Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, ring.tile(), 0);
+    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
     wgmma_commit();
+    Q_ahead.at.next();
   };
-  start_scores(Q);
+  start_scores();
   wgmma_wait<0>(S);
   int row = first_row;
   const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
@@ -228,9 +238,11 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      auto Q_next = Q;
-      Q_next.at.next();
-      start_scores(Q_next);
+      if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
+        Q_ahead = Q;
+        Q_ahead.at.next();
+      }
+      start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
@@ -273,7 +285,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 
   SharedMemory smem;
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
-  StagesWithRows<TileQ, kStages_Q, Br> Q{smem, "Q"};
+  StagesWithRows<TileQ, stages_of_Q(Br), Br> Q{smem, "Q"};
   StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
   const auto dS_stages = smem.tiles<TileS>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
@@ -296,7 +308,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
+    const int index = uniform(smem_index[0]);
     if (index >= tiles * p.B * p.Hk) break;
     V.wait();
     const auto [bh, tile] = work_of(index, tiles, p);
