@@ -26,8 +26,7 @@ constexpr int kConsumersBackward = 2;                              // warpgroups
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
-/// Whether dK may end in the next iteration: with 128 rows of Q its operand has no registers so
-/// long.
+/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
 constexpr bool dK_is_late(int Br) {
   return Br == 64;
 }
@@ -117,8 +116,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// heads into their rings.
-template <int Br, class RingKV, class RingQ, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
+template <int Br, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -127,7 +126,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
   const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
   K.fill(map_K, 0, key, head_kv, batch);
   V.fill(map_V, 0, key, head_kv, batch);
-#pragma unroll 1
+#pragma unroll 1  // it has few registers
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {
@@ -142,8 +141,8 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
-__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_at, int key,

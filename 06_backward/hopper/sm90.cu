@@ -27,8 +27,7 @@ constexpr int kConsumersBackward = 2;                              // warpgroups
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
-/// Whether dK may end in the next iteration: with 128 rows of Q its operand has no registers so
-/// long.
+/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
 constexpr bool dK_is_late(int Br) {
   return Br == 64;
 }
@@ -120,8 +119,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 
 /// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
 /// its heads into their rings.
-template <int Br, int Bc, class RingKV, class RingQ, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
+template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -133,7 +132,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
     const auto [bh, tile] = work_of(index, tiles, p);
     const int key = tile * Bc, batch = bh / p.Hk, head_kv = bh % p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
-#pragma unroll 1
+#pragma unroll 1  // it has few registers
     for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
       for (int row = first_row; row < p.N; row += Br) {
@@ -160,8 +159,8 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class RingQ, class Ring>
-__device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
@@ -169,6 +168,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, Ring& dO,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  // What is `uniform` lives in registers of the warp; those of the threads are all in use.
   const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index = uniform(smem_index[0]);  // so it is kept in a register of the warp
+    const int index = uniform(smem_index[0]);
     if (index >= tiles * p.B * p.Hk) break;
     V.wait();
     const auto [bh, tile] = work_of(index, tiles, p);

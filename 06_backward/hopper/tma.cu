@@ -97,8 +97,9 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class Ring, class StartCopies>
-__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO, class StartCopies>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
+                                           const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V,
                                            const SwizzledTile<T, Br, Bc>& tile_P,
                                            const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at,

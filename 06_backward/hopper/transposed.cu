@@ -105,16 +105,17 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
 
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// heads into their rings.
-template <int Br, class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, const TensorMap& map_K,
-                                        const TensorMap& map_V, const TensorMap& map_Q,
-                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, int bh, int key,
-                                        int first_row, int rows, const Problem& p) {
+template <int Br, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        const TensorMap& map_Q, const TensorMap& map_dO,
+                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
+                                        int bh, int key, int first_row, int rows,
+                                        const Problem& p) {
   const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
   K.fill(map_K, 0, key, head_kv, batch);
   V.fill(map_V, 0, key, head_kv, batch);
-#pragma unroll 1
+#pragma unroll 1  // it has few registers
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {
@@ -129,8 +130,9 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, con
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
 /// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
 /// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class Ring>
-__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
+__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
+                                           const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Hbm<float> dQ_at, int key, int first_row,
                                            const Problem& p, Accumulator<16, Dh>& dK_sum,
