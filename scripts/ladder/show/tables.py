@@ -133,12 +133,11 @@ def models_table(files: Files) -> list[str]:
     need(any(ratios.values()))
     columns = [text for way, rung in ours.items() for text in (
         f"{WAYS[way]}: {number(rung)}'s `{gpu.defaults.get(rung)}`, µs", "peer, µs", "ratio")]
-    text = " ".join(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
-                    for way, its in ratios.items() if its)
-    return [*markdown(["model", "shape", *columns], rows, range(2, 8)), "", (
-        "The peer is the faster of FlashAttention-2 and cuDNN through PyTorch, in turn with ours; "
-        "the ratio, its time over ours, is above 1 where ours is faster. L2 flushed, medians, on "
-        f"an {gpu.machine()}. {text}")]
+    return [*markdown(["model", "shape", *columns], rows, range(2, 8)), "", " ".join([
+        "The peer is the faster of FlashAttention-2 and cuDNN through PyTorch, in turn with ours;",
+        "the ratio, its time over ours, is above 1 where ours is faster. L2 flushed, medians, on",
+        f"an {gpu.machine()}.", *(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
+                                  for way, its in ratios.items() if its)])]
 
 
 def name_of(contender: Contender) -> str:
