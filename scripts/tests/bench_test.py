@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import unittest
@@ -17,7 +18,8 @@ from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
 from ladder.measure import peers, profile, results, run as measure
-from ladder.show.tables import profile_table
+from ladder.show.measured import Files
+from ladder.show.tables import models_table, profile_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
@@ -249,6 +251,21 @@ class Peers(Fake):
         self.assertEqual(found[0]["copy_bytes_per_s"], 2**30 * 1e3)
         # It is no step of the ladder.
         self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
+
+    def test_models_and_their_table(self):
+        torch = fake_torch()
+        self.bench("--grid", "models", "--peers", "flash,cudnn", torch=torch)
+        self.assertIn(
+            "05_flash_v2 --device gpu --step mma --batch 1 --heads 32 --seqlen 64 --head-dim 128 "
+            "--kv-heads 8 --seqlen-kv 16384 --dtype bf16 --causal --check off --time 5 --json",
+            self.calls())
+        torch.bias.causal_lower_right.assert_called_with(64, 16384)
+        self.write("out.jsonl", re.sub(r'("cudnn", "direction": "bwd".*?"time_ms": )2', r"\g<1>1",
+                                       self.read("out.jsonl")))
+        self.assertIn(
+            "| Llama 3 8B, training | batch 4, heads 32, kv-heads 8, seqlen 2048, head-dim 128, "
+            "bf16, causal | 123 | 2000 FlashAttention-2 | 16.2 | 123 | 1000 cuDNN | 8.10 |",
+            models_table(Files(self.at("out.jsonl"))))
 
     def test_without_part_of_pytorch(self):
         for name, value, said, records, ceilings in (
