@@ -152,12 +152,12 @@ TEST_F(OptionsTest, ReadsEveryOption) {
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
   EXPECT_EQ(options("--schedule random").sim.schedule.seed, 0u);
 
-  o = options("--block-q 128 --block-kv 64 --step mma --set scale=head --set=spread=off,scale=tile",
+  o = options("--block-q 128 --block-kv 64 --step mma --set scale=tile,scale=head --set=spread=off",
               kFlash);
   EXPECT_EQ(o.run.tile.block_q, 128);
   EXPECT_EQ(o.run.tile.block_kv, 64);
   EXPECT_EQ(o.step, "mma");
-  const Settings settings = {{"scale", "tile"}, {"spread", "off"}};
+  const Settings settings = {{"scale", "head"}, {"spread", "off"}};
   EXPECT_EQ(o.run.tile.settings, settings);
   const auto each = each_step(options("--step tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
@@ -334,6 +334,26 @@ std::string order() {
   } catch (const std::logic_error& e) {
     return e.what();
   }
+}
+
+// Of 4 bytes each of LSE, 2 of the rest: Q, O and what the backward pass adds to them, K and V
+// alike, and the workspace of both passes.
+TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
+  const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
+  Step step;
+  Plans plans;
+  const auto expect_just_enough = [&](int64_t bytes) {
+    EXPECT_NO_THROW(require_memory(step, p, plans, {.memory_free = bytes}));
+    EXPECT_THROW(require_memory(step, p, plans, {.memory_free = bytes - 1}), Error) << bytes;
+  };
+  const int64_t q = 2 * 6 * 10 * 8 * 2, kv = 2 * 3 * 7 * 8 * 2, lse = 2 * 6 * 10 * 4;
+  expect_just_enough(2 * q + 2 * kv);
+  step.has_lse = true;
+  plans.forward.workspace = {{"one", 1000}, {"two", 1}};
+  expect_just_enough(2 * q + 2 * kv + lse + 1001);
+  step.backward.launch = [](const Problem&, const Plan&, const Arrays&) {};
+  plans.backward.workspace = {{"three", 50'000}};
+  expect_just_enough(4 * q + 4 * kv + lse + 51'001);
 }
 
 // Registrations, and the order that they have or why it is none.

@@ -62,6 +62,37 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
+/// Of two threads that store and wait, forward both begin before one goes on, in reverse each goes
+/// on at once, and at random it is now so, now so.
+TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
+  const auto order_of = [&](Schedule schedule) {
+    options({.schedule = schedule});
+    number_out();
+    std::string order;
+    EXPECT_EQ(fault_of(1, 2,
+                       [&] {
+                         SharedMemory smem;
+                         const auto x = smem.take<float>("x", 8) + 4 * thread();
+                         for (int i = 0; i < 4; ++i) x[i] = 1;
+                         fence_proxy_async();
+                         bulk_add(out + 4 * thread(), x, 4);
+                         tma_store_commit();
+                         order += "begins ";
+                         tma_store_wait<0>();
+                         order += "ends ";
+                       }),
+              "no fault");
+    return order;
+  };
+  const std::string late = "begins begins ends ends ", early = "begins ends begins ends ";
+  EXPECT_EQ(order_of({Schedule::Order::forward}), late);
+  EXPECT_EQ(order_of({Schedule::Order::reverse}), early);
+  std::set<std::string> orders;
+  for (uint64_t seed = 0; seed < 16; ++seed)
+    orders.insert(order_of({Schedule::Order::random, seed}));
+  EXPECT_EQ(orders, (std::set{late, early}));
+}
+
 /// x = 64 floats of out, from 128 on.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
@@ -154,6 +185,8 @@ TEST_F(HopperCopies, NamedBarriers) {
     }
     if (wrong("thread (128,0,0): the block ends with 128 of 256 threads at named barrier 2"))
       if (!first) named_barrier_arrive(2, 256);
+    if (wrong("thread (0,0,0): the block ends with 128 of 256 threads at named barrier 15"))
+      if (first) named_barrier_arrive(15, 256);
   });
 }
 
