@@ -17,7 +17,7 @@ import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
-from ladder.measure import peers, profile, results, run as measure
+from ladder.measure import machine, peers, profile, results, run as measure
 from ladder.show.tables import profile_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
@@ -51,9 +51,17 @@ class FileTest(Scratch):
                                           ("b1.jsonl", "X", "2026-04-01", "b1.jsonl"),
                                           ("a1.jsonl", "X", "2026-04-01", "b1.jsonl"),
                                           ("y1.jsonl", "Y", "2026-03-30", "b1.jsonl")):
-            self.write(name, {"kind": "run", "device": "gpu", "device_name": gpu, "date": date})
+            self.write(name, files.json_text(
+                {"kind": "run", "device": "gpu", "device_name": gpu, "date": of_line}
+                for of_line in ("2026-03-30", date, "2026-03-29")))
             self.assertEqual(newest(), expected)
         self.assertEqual((newest(but="X"), newest(but="Y")), ("y1.jsonl", "b1.jsonl"))
+
+    def test_a_changed_tree_is_not_its_commit(self):
+        for said, commit in ((["12ab", ""], "12ab"), (["12ab", " M a.cu"], "12ab+changes"),
+                             ([""], None)):
+            with unittest.mock.patch.object(machine, "output_of", side_effect=said):
+                self.assertEqual(machine.commit(None), commit)
 
 
 class Fake(fake_ladder.FakeLadder):
@@ -86,11 +94,11 @@ class Fake(fake_ladder.FakeLadder):
         return said.getvalue()
 
     def bench(self, *options, status=0, torch=None):
-        """Runs measure; whatever PyTorch runs takes 2 ms."""
+        """Runs measure; whatever PyTorch runs takes 1 to 4 ms, 2 in the median."""
         found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
         modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
         with unittest.mock.patch.object(peers, "import_torch", **found), \
-                unittest.mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2][1:]), \
+                unittest.mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
                 unittest.mock.patch.dict(sys.modules, modules):
             return self.call(measure, "--time", "5", *options, status=status)
 
@@ -233,12 +241,14 @@ class Peers(Fake):
         for r in self.lines("peer"):
             flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
-            self.assertTrue(like(r, rung="pytorch", device_name=NAME, kv_heads=32, commit="abc"))
+            self.assertTrue(like(r, rung="pytorch", device_name=NAME, kv_heads=32, commit="abc",
+                                 time_ms_min=1, time_ms_max=4, samples=3))
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         before = self.lines("ceilings")
         self.assertTrue(like(before[0], matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
                              matmul_e4m3_tflops=8192**3 * 1e-9), before)
+        self.assertTrue(torch._scaled_mm.called)
         self.bench(*self.SWAP, "--peers", "flash", torch=torch)
         self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
             (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
