@@ -252,6 +252,9 @@ class Peers(Fake):
         self.bench(*self.SWAP, "--peers", "flash", torch=torch)
         self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
             (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
+        torch.cuda.get_device_capability.return_value = 8, 0
+        self.bench("--again", "--peers", "flash", torch=torch)  # all again, so the ceilings too
+        self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), 1)
 
     def test_decoding(self):
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
@@ -342,8 +345,8 @@ cp {self.at("csv")} "$2"
         kernels = [{"name": "attention", "time_ms": 0.1}, {"name": "clear", "time_ms": 0.001}]
         self.tell({f"{rung}/mma": {"changes": {"block_q": 64, "block_kv": 128, "kernels": kernels}}
                    for rung in ("05_flash_v2", "06_backward")})
-        for new in (4 + 4, 0):  # each without ncu and with it
-            self.call(profile, "05/mma", "06/mma")
+        for new, again in ((4 + 4, []), (0, []), (4 + 4, ["--again"])):  # without ncu and with it
+            self.call(profile, "05/mma", "06/mma", *again)
             called = self.calls()
             self.assertEqual(len(called), new)
         found = self.lines("profile")

@@ -347,6 +347,9 @@ class Parts(Machine):
         self.assertIn("no 07. Parts are sim, mistakes, tile, harness, scripts, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
+        self.tool("05_flash_v2_test", "")  # what failed before it still counts
+        self.write("junit", '<suite><testcase status="fail"/></suite>')
+        self.script("scripts/test", "sim", "05/mma", status=8)
 
     def test_how_it_went(self):
         """([(status, output) of ctest's tests], the last lines)"""
