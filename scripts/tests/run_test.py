@@ -162,8 +162,10 @@ class RunTest(FakeLadder):
             self.assertIn("--step good,bad,last --device sim", self.called())
         # And in the first table, with what is more.
         self.tell({"01_tiled_matmul/bad": {"status": 1, "err": "01_tiled_matmul: no", "changes":
-                                           asks(68_000_000)["changes"] | {"pass": False}}})
+                                           asks(68_000_000)["changes"] | {"pass": False}},
+                   "01_tiled_matmul/last": asks(65_000_000)})
         result = self.table(status=1)
+        self.assertRegex(result.stdout, "(?m)^01 last .* 1.05× less ")
         self.assertRegex(result.stdout, "(?m)^01 bad .* 2.00× more .*✗$")
         self.assertIn("01_tiled_matmul bad on the sim failed (status 1):\n  no", result.stdout)
         self.assertNotIn("All results are right", " ".join(result.stdout.split()))
