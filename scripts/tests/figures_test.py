@@ -19,39 +19,31 @@ from ladder.show.measured import Files
 GPU = os.path.basename(newest_measured())
 COMMITTED = {name: read_lines(os.path.join(RESULTS, name)) for name in os.listdir(RESULTS)
              if name.endswith(".jsonl")}
-OTHER = os.path.basename(newest_measured(but=Files(newest_measured()).gpu.name))
 PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
 
 
 class Changed(Scratch):
-    """self.data: {name: the file}, to be changed; self.gpu, self.other and self.sim are three of
-    them."""
+    """self.data: {name: the file}, to be changed."""
 
     def setUp(self):
         super().setUp()
-        self.as_it_was()
-        patch = unittest.mock.patch.multiple(
-            measured, read_lines=lambda path: self.data.get(os.path.basename(path), []),
-            newest_measured=lambda _, but: next(
-                (name for name in (GPU, OTHER) if self.records(self.data.get(name, []))
-                 and self.records(self.data[name])[0]["device_name"] != but), None))
+        self.data = pickle.loads(PICKLED)
+        patch = unittest.mock.patch.object(
+            measured, "read_lines", lambda path: self.data.get(os.path.basename(path), []))
         patch.start()
         self.addCleanup(patch.stop)
 
-    def as_it_was(self):
-        self.data = pickle.loads(PICKLED)
-        self.gpu, self.other, self.sim = (self.data[name] for name in (GPU, OTHER, "sim.jsonl"))
+    def drop(self, which, *names, kind="run"):
+        """Drops the lines of these files, else the GPU's, for which `which` holds; bool: all."""
+        for name in names or [GPU]:
+            self.data[name] = [r for r in self.data[name] if r["kind"] != kind or not which(r)]
 
-    def drop(self, of, which=lambda r: True, kind="run"):
-        """Drops the lines for which `which` holds."""
-        of[:] = [r for r in of if r["kind"] != kind or not which(r)]
+    def records(self, name=GPU, kind="run", **wanted):
+        return [r for r in self.data[name] if like(r, kind=kind, **wanted)]
 
-    def records(self, of=None, kind="run", **wanted):
-        return [r for r in (self.gpu if of is None else of) if like(r, kind=kind, **wanted)]
-
-    def figures(self, name=GPU):
+    def figures(self):
         """The data of those that have some."""
-        return {name: data for name, data in figure_data(Files(name)).items() if data}
+        return {name: data for name, data in figure_data(Files(GPU)).items() if data}
 
     def table(self, name):
         return table(Files(GPU), name)
@@ -60,27 +52,22 @@ class Changed(Scratch):
 class Figures(Changed):
     def test_what_is_not_measured_is_left_out(self):
         """(what is taken away, the figures that go, the tables that have nothing)"""
-        def without(which, *of, **kind):
-            return lambda: [self.drop(self.data[name], which, **kind) for name in of or [GPU]]
-
-        two = "two_gpus", "two_gpus_kernels two_gpus_steps"
         for change, figures, tables in (
-                (without(lambda r: True, kind="peer"), "decode",
+                (lambda: self.drop(bool, kind="peer"), "decode",
                  "peers decode mma_beside_flash mma_backward_beside_flash "
                  "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
-                (without(lambda r: True, kind="ceilings"), "roofline two_gpus shared_roof",
-                 "fp8_times " + two[1]),
-                (without(lambda r: r["rung"] == "06_backward"),
+                (lambda: self.drop(bool, kind="ceilings"), "roofline shared_roof", "fp8_times"),
+                (lambda: self.drop(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
                  "mma_backward_beside_flash backward_beside_others backward_beside_cudnn_fp16 "
                  "training_beside_others"),
-                (without(lambda r: "--block" in r["options"], GPU, "sim.jsonl"), "block_size", ""),
-                (without(lambda r: True, "sim.jsonl"), "shared_roof fp8_error",
+                (lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl"),
+                 "block_size", ""),
+                (lambda: self.drop(bool, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
-                 "access pipeline pipeline_bwd", "profile"),
-                (lambda: self.data.pop(OTHER), *two)):
-            self.as_it_was()
+                 "access pipeline pipeline_bwd", "profile")):
+            self.data = pickle.loads(PICKLED)
             change()
             files = Files(GPU)
             with self.subTest(figures=figures, tables=tables):
@@ -92,7 +79,7 @@ class Figures(Changed):
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
         alone = {s["step"] for s in self.records(kind="step", exact_architecture=True)}
-        self.drop(self.gpu, lambda r: r["step"] in (*alone, "stored")
+        self.drop(lambda r: r["step"] in (*alone, "stored")
                   or r["step"] == "mma" and r["rung"] == "06_backward")
         data = self.figures()
         self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
@@ -103,23 +90,15 @@ class Figures(Changed):
         self.assertNotIn("tflops_bwd", data)
 
     def test_a_rung_that_is_added_shows_up(self):
-        for of in (self.gpu, self.other):
-            for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
-                of += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
-                       self.records(of, kind, rung="05_flash_v2", step="mma")]
+        for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
+            self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
+                               self.records(kind=kind, rung="05_flash_v2", step="mma")]
         data = self.figures()
-        for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error", "two_gpus"):
+        for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
         self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
-    def test_two_gpus(self):
-        # The same whichever of the files is drawn: the GPU with less bandwidth comes first.
-        self.assertEqual(self.figures(OTHER)["two_gpus"], self.figures()["two_gpus"])
-        for record in self.records(rung="02_safe_softmax"):
-            record["smem_bytes"] += 1
-        self.assertNotIn("02 safe", json.dumps(self.figures()["two_gpus"]))
-        self.assertRegex(self.table("two_gpus_steps"), "not the same in both files: 02 `safe`")
 
 class Tables(Changed):
     EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
@@ -128,11 +107,11 @@ class Tables(Changed):
         for peer in self.records(kind="peer"):
             peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
         self.assertIn("alternating in one run on the NVIDIA", self.table("peers"))
-        self.records(kind="peer", step="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
+        self.records(kind="peer", library="cudnn", direction="bwd", seqlen=8192)[0].pop("beside")
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
 
     def test_what_no_formula_fits_is_a_number(self):
-        for record in self.records(self.sim, rung="00_naive", seqlen=2048):
+        for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
             record["kernels"][0]["arrays"]["Q"]["read"] *= 2
         self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 4096 at N = 2,048 r \|")
 
@@ -143,7 +122,7 @@ class Tables(Changed):
 
         for r in self.records(rung="04_flash_v1"):
             r["tflops"] *= 100
-        self.drop(self.gpu, lambda r: r["seqlen"] == 65536)
+        self.drop(lambda r: r["seqlen"] == 65536)
         check("2-4x", "yes, and more")
         check("64k", "not measured yet")
         for claim, rung, with_n in (("memory", "06_backward", 1), ("8gb", "02_safe_softmax", 0)):
@@ -167,6 +146,7 @@ class Tables(Changed):
     def test_each_stands_in_a_page(self):
         pages = "".join(map(read, course_pages()))
         self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
+        self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
 
 
 class Command(Scratch):

@@ -43,6 +43,17 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
 
+def some_of(*names: str) -> Callable[[str], list[str]]:
+    """The type of an option: words that are among these."""
+    def chosen(text: str) -> list[str]:
+        words = [word for word in text.split(",") if word]
+        for word in words:
+            if word not in names:
+                raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
+        return words
+    return chosen
+
+
 class Progress:
     """What is running, on stderr, after the first two seconds: on a terminal one line that is
     rewritten, else at most a line every two seconds."""

@@ -17,17 +17,17 @@ TOKENS, HIDDEN = 16 * 1024, 2048
 LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
 PROFILED_LENGTH = 4096  # where Nsight Compute counts
 
-# Inputs loaded from files: their shape and option. Tensors of a trained model; and 64 queries of
-# 16k keys, N(0, 1), 1 added to V: sums that grow with N.
+# Inputs loaded from files: tensors of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added
+# to V: sums that grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
-LOADED = {"captured": (Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED]),
-          "shifted_v": (Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V])}
 
 # ---- the sim's traces ----
 
-# The figure `access`, which array is touched when: (rung, step) → the order of its loops.
-TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside",
-          ("05_flash_v2", "mma"): "Q outside, K and V inside"}
+# The figure `access`, which array is touched when: (rung, step) → the order of its loops, and its
+# blocks.
+TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside (one block does it all)",
+          ("05_flash_v2", "mma"): "Q outside, K and V inside (8 blocks, which a GPU runs side by "
+                                  "side, here one after the other)"}
 
 
 class Pipelined(NamedTuple):
@@ -120,10 +120,14 @@ QUANTISED: dict[str, Any] = {
              ("all but the transform", {**ALL, "hadamard": "off"}),
              ("all but P scaled", {**ALL, "p_scale": "off"}),
              ("all but two levels", {**ALL, "two_level": "off"})],
-    # (title, head size, --input), at 8 heads of N = 1k; or None and a name in LOADED.
-    "inputs": [("normal, d = 128", 128, "normal"), ("outliers, d = 64", 64, "outliers"),
-               ("outliers, d = 128", 128, "outliers"), ("captured", None, "captured"),
-               ("V + 1, 16k keys", None, "shifted_v")],
+    # (title, workload, its option, what a record's `input` says)
+    "inputs": [
+        ("normal, d = 128", Point(1, 8, 1024, 128, False, "fp16"), ["--input", "normal"], "normal"),
+        *((f"outliers, d = {d}", Point(1, 8, 1024, d, False, "fp16"), ["--input", "outliers"],
+           "outliers") for d in (64, 128)),
+        ("captured", Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED], "load"),
+        ("V + 1, 16k keys", Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V],
+         "load")],
     # The head sizes that it is timed at; the last is for this step alone.
     "head_dims": [64, 128, 256],
     # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by head
@@ -137,15 +141,6 @@ QUANTISED: dict[str, Any] = {
 
 # ---- tables of lessons ----
 
-# TFLOP/s of a rung's steps, from `first` on, and of peers.
-STEP_TABLES: dict[str, dict[str, Any]] = {
-    "hopper_steps": {"rung": "05_flash_v2", "first": "mma", "way": "fwd", "peers": ["cudnn"]},
-}
-# Two GPUs compared, on the kernels of these rungs or on all steps.
-TWO_GPUS_TABLES: dict[str, dict[str, Any]] = {
-    "two_gpus_kernels": {"rungs": ["00_naive", "01_tiled_matmul"]},
-    "two_gpus_steps": {},
-}
 # A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
 # `dtype`.
 RATIO_TABLES: dict[str, dict[str, Any]] = {

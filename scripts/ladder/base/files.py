@@ -61,14 +61,13 @@ def file_of(gpu: str | None) -> str:
     return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 
-def newest_measured(folder: str = RESULTS, but: str | None = None) -> str | None:
+def newest_measured(folder: str = RESULTS) -> str | None:
     """The file of the GPU that was measured last, by the dates in its lines (of two on one day, the
-    last by name); None where no GPU has been measured, or only the one called `but`. README and
-    figures show it by default."""
+    last by name), which README and figures show by default; None where no GPU has been measured."""
     dated = []
     for path in glob.glob(os.path.join(folder, "*.jsonl")):
-        dates = [line["date"] for line in read_lines(path) if line.get("kind") == "run"
-                 and line["device"] == "gpu" and line["device_name"] != but]
+        dates = [line["date"] for line in read_lines(path)
+                 if line.get("kind") == "run" and line["device"] == "gpu"]
         if dates:
             dated.append((max(dates), os.path.basename(path), path))
     return max(dated)[-1] if dated else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 NO_VALUE = "–"
 
 
-def in_units(value: float | None, units: list[str], factor: float = 1000.0) -> str:
+def in_units(value: float | None, units: list[str]) -> str:
     """Three digits (fewer of a whole number of the smallest unit) and the first of the units that
     leaves fewer than four before the point."""
     if value is None:
@@ -14,7 +14,7 @@ def in_units(value: float | None, units: list[str], factor: float = 1000.0) -> s
         text = three_digits(value)
         if len(text.split(".")[0]) <= 3:
             return f"{text} {unit}"
-        value /= factor
+        value /= 1000
     return f"{three_digits(value)} {units[-1]}"
 
 
@@ -29,7 +29,7 @@ def three_digits(value: float) -> str:
 
 
 def bytes_text(count: float | None) -> str:
-    return in_units(count, ["B", "kB", "MB", "GB", "TB"])
+    return in_units(None if count is None else round(count), ["B", "kB", "MB", "GB", "TB"])
 
 
 def time_text(milliseconds: float | None) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import random
 import shlex
 from typing import Any, NamedTuple, Tuple, Union
 
-from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, LOADED,
-                                QUANTISED, SHIFTED_V, TOKENS)
+from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, QUANTISED,
+                                SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -36,15 +35,13 @@ CHECK_LENGTH = 1024
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 UNCHECKED = ("--check", "off")
-PEER = "pytorch"  # in the place of a rung; the step is a backend, its option the direction
 
 
 def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
     return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """One run of a program; `options` beyond the workload, as the program takes them."""
     rung: str
     step: str
@@ -73,6 +70,22 @@ class Measurement:
                           *filter(None, [" ".join(self.options)])])
 
 
+class Peer(NamedTuple):
+    """PyTorch's attention by one of its libraries, a key of peers.BACKENDS."""
+    library: str
+    direction: str
+    point: Point
+
+    def fields(self) -> Record:
+        return {"library": self.library, "direction": self.direction, **self.point._asdict()}
+
+    def text(self) -> str:
+        return f"PyTorch {self.library}, {self.point.text()}, {self.direction}"
+
+
+Work = Union[Measurement, Peer]
+
+
 class Group(NamedTuple):
     """What is measured at a point; None for a point where no peer is measured."""
     point: Point | None
@@ -80,10 +93,12 @@ class Group(NamedTuple):
 
 
 def key(line: Record) -> Key:
-    """A run's line is known by its step, workload and options, another by its kind."""
-    if "options" not in line:
+    """A run's line is known by its step, workload and options, a peer's by its library, direction
+    and workload, another by its kind."""
+    if "batch" not in line:
         return line["kind"]
-    return tuple(line[name] for name in ("rung", "step", *Point._fields, "options"))
+    who = ("library", "direction") if "library" in line else ("rung", "step", "options")
+    return tuple(line[name] for name in (*who, *Point._fields))
 
 
 def measurement_of(step: Step, point: Point, *options: str) -> Measurement:
@@ -96,8 +111,10 @@ def is_quantised(step: Step) -> bool:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Whether a step is run at a point of a grid: it may be too slow there, or an earlier step of
-    its rung."""
+    """Whether a step is run at a point of a grid: it may be for decoding and the point not, or too
+    slow there, or an earlier step of its rung."""
+    if step.decoding or point.decoding():
+        return step.decoding and point.decoding()
     # The N at which the paper's workload, of B·H·N²·d = 16k·2048·N, is as much work.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
@@ -106,37 +123,26 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
         or is_quantised(step))
 
 
-def ladder_at(points: list[Point], steps: list[Step], ladder: Ladder) -> list[Group]:
-    return [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
-                          if step.decoding or grid_has(point, step, ladder)])
-            for point in points]
-
-
 def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Group]:
     """What to run of the steps that were chosen, in order."""
-    dtype = options.dtype
-    decoding = [step for step in steps if step.decoding]
-    steps = [step for step in steps if not step.decoding]
+    dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
-        return plan_sim(steps, dtype)
+        return plan_sim(usual, dtype)
+    points = {
+        "quick": [paper_point(LADDER_LENGTH, 64, False, dtype)],
+        "paper": [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
+                  for causal in (False, True) for d in HEAD_DIMS],
+        "long": [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
+                 for causal in (False, True)],
+        "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
+                   for batch, heads, kv_heads, keys in DECODE_CACHES]}
     groups: list[Group] = []
     for grid in options.grid:
-        if grid == "decode":
-            groups += ladder_at([Point(batch, heads, 1, d, False, dtype, kv_heads, keys)
-                                 for d in (128, 64)
-                                 for batch, heads, kv_heads, keys in DECODE_CACHES], decoding,
-                                ladder)
-        elif grid == "long":
-            groups += ladder_at([Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
-                                 for causal in (False, True)], steps, ladder)
-        elif grid == "quick":
-            groups += ladder_at([paper_point(LADDER_LENGTH, 64, False, dtype)], steps, ladder)
-        else:
-            groups += ladder_at([paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
-                                 for causal in (False, True) for d in HEAD_DIMS], steps, ladder)
-            groups.append(Group(None, wide_heads(steps, dtype)))
-            timed = [step for step in steps if (step.rung, step.name) in BLOCK_SIZE_TIMED]
-            groups.append(Group(None, checks(steps, dtype) + [
+        groups += [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
+                                 if grid_has(point, step, ladder)]) for point in points[grid]]
+        if grid == "paper":
+            timed = [step for step in usual if (step.rung, step.name) in BLOCK_SIZE_TIMED]
+            groups.append(Group(None, wide_heads(usual, dtype) + checks(usual, dtype) + [
                 measured for d in HEAD_DIMS
                 for measured in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
     return groups
@@ -181,12 +187,9 @@ def quantised(steps: list[Step]) -> list[Measurement]:
             [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
         for settings in rows:
             chosen = ",".join(f"{name}={value}" for name, value in settings.items())
-            for _, d, kind in QUANTISED["inputs"]:
-                point, options = (LOADED[kind] if not d else
-                                  (Point(1, 8, 1024, d, False, "fp16"), ["--input", kind]))
-                if settings:
-                    options = [*options, "--set", chosen]
-                measurements.append(measurement_of(step, point, *options, "--check", "full"))
+            measurements += [
+                measurement_of(step, point, *options, *(["--set", chosen] if chosen else []),
+                               "--check", "full") for _, point, options, _ in QUANTISED["inputs"]]
     return measurements
 
 

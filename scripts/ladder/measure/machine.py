@@ -25,30 +25,26 @@ def output_of(*command: str) -> str:
     return ""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What measure and profile both have to be told."""
+def add_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """What measure and profile both have to be told; `out`: the name of the file by default."""
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
+    parser.add_argument("--out", metavar="FILE", help=f"(default scripts/results/{out})")
+    parser.add_argument("--again", action="store_true",
+                        help="drop what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
     parser.add_argument("--commit", metavar="HASH",
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
 
 
-def commit(given: str | None) -> str | None:
-    if given:
-        return given
+def commit() -> str | None:
+    """Marked where more is changed than results and texts, which do not change what is measured."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    # Changed results and texts do not change what is measured.
-    if head and output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
-                          ".", ":(exclude)scripts/results", ":(exclude)*.md"):
-        head += "+changes"
-    return head or None
-
-
-def cuda_version() -> str | None:
-    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
-    release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version")
-                        or output_of(nvcc, "--version"))
-    return release[1] if release else None
+    changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
+                        ".", ":(exclude)scripts/results", ":(exclude)*.md")
+    return f"{head}{'+changes' * bool(changes)}" or None
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
@@ -58,8 +54,9 @@ def machine(given_commit: str | None) -> tuple[str, Record]:
     if not driver:
         raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
                    NO_DEVICE)
+    cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
     return name, {
-        "driver": driver, "cuda": cuda_version(), "commit": commit(given_commit),
+        "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
 
 

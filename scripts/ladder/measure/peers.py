@@ -11,12 +11,11 @@ import contextlib
 import functools
 import statistics
 import time
-import warnings
 from typing import Any, Callable
 
 from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.records import Point, Record, flops
-from ladder.measure.grid import Measurement
+from ladder.measure.grid import Peer
 
 # PyTorch is imported only where it is needed, so that this module can be imported without it; its
 # values are Any here.
@@ -125,28 +124,25 @@ class Gpu:
 # ---- what is measured ----
 
 
-def measure(gpu: Gpu, measurement: Measurement, budget_ms: float) -> tuple[Record, str]:
-    """A backend of scaled_dot_product_attention: its record, in the keys of our programs, without
-    those of measurement.fields(), or an empty one and why there is none."""
-    point, direction = measurement.point, measurement.options[0]
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            times = timed(gpu, measurement.step, point, direction, budget_ms)
-            copy = gpu.copy_bytes_per_s(budget_ms) if point.decoding() else None
-        except Exception as error:  # whatever a backend may throw: the others go on
-            return {}, reason(gpu.torch, error, warned)
-    median, about = statistics.median(times), {"direction": direction, **point._asdict()}
-    record = {"direction": direction, "device": "gpu",
-              "device_name": gpu.torch.cuda.get_device_name(0), "version": version(gpu.torch),
-              "time_ms": median, "time_ms_min": min(times), "time_ms_max": max(times),
-              "samples": len(times), "tflops": flops(about) / median * 1e-9}
+def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
+    """A record in the keys of our programs, without those of peer.fields(), or an empty one and why
+    there is none."""
+    try:
+        times = timed(gpu, *peer, budget_ms)
+        copy = gpu.copy_bytes_per_s(budget_ms) if peer.point.decoding() else None
+    except Exception as error:  # whatever a backend may throw: the others go on
+        return {}, reason(error)
+    median = statistics.median(times)
+    record = {"device": "gpu", "device_name": gpu.torch.cuda.get_device_name(0),
+              "version": version(gpu.torch), "time_ms": median, "time_ms_min": min(times),
+              "time_ms_max": max(times), "samples": len(times),
+              "tflops": flops(peer.fields()) / median * 1e-9}
     if copy:  # decoding is judged by the rate of its own run
         record["copy_bytes_per_s"] = copy
     return record, ""
 
 
-def timed(gpu: Gpu, backend: str, point: Point, direction: str, budget_ms: float) -> list[float]:
+def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float) -> list[float]:
     torch = gpu.torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -163,7 +159,7 @@ def timed(gpu: Gpu, backend: str, point: Point, direction: str, budget_ms: float
     shared = {"enable_gqa": True} if point.kv_heads != point.heads else {}
     attention = functools.partial(scaled_dot_product_attention, q, k, v, is_causal=point.causal,
                                   **shared)
-    with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
+    with sdpa_kernel(getattr(SDPBackend, BACKENDS[library])):
         if not backward:
             with torch.no_grad():
                 return gpu.time(attention, budget_ms)
@@ -171,24 +167,15 @@ def timed(gpu: Gpu, backend: str, point: Point, direction: str, budget_ms: float
         return gpu.time(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), budget_ms)
 
 
-def reason(torch: Any, error: Exception, warned: list[warnings.WarningMessage]) -> str:
-    """A line that says why a backend did not run."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "the GPU's memory is used up"
-    # PyTorch raises that there is no kernel and warns why; it also warns that the backends that
-    # were not asked for are disabled.
-    texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in warned]
-    why = [text for text in texts if "not used because" not in text and "disabled" not in text]
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return "; ".join([first, *why[:2]])
+def reason(error: Exception) -> str:
+    """A line that says why a backend did not run; if it has no kernel, PyTorch has warned why."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def version(torch: Any) -> str:
-    parts = [f"PyTorch {torch.__version__}", f"CUDA {torch.version.cuda}"]
-    cudnn = torch.backends.cudnn.version()
-    if cudnn:  # 91900 is 9.19.0
-        parts.append(f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
-    return ", ".join(parts)
+    cudnn = torch.backends.cudnn.version() or 0  # 91900 is 9.19.0
+    return (f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"cuDNN {cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}")
 
 
 def ceilings(gpu: Gpu, budget_ms: float) -> Record:

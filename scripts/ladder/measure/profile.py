@@ -45,9 +45,7 @@ METRICS = {
 def values_of(text: str, kernel: str) -> dict[str, float]:
     """The metrics in what ncu wrote of one launch, --csv --page raw: a line of names, one of
     units, and one a kernel."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    rows = list(csv.DictReader(lines[start:]))[1:] if start is not None else []
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]
     if len(rows) != 1:
         raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "
                    "asked for", WRONG_RESULT)
@@ -92,7 +90,8 @@ def profile(options: argparse.Namespace) -> int:
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
     steps = [step for step in ladder_of(programs, "gpu").steps if not step.decoding]
-    results, progress = Results(options.out, gpu), Progress()
+    path = os.path.abspath(options.out or os.path.join(RESULTS, "profile.jsonl"))
+    results, progress = Results(path, gpu), Progress()
     for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
             measurement = measurement_of(
@@ -102,19 +101,13 @@ def profile(options: argparse.Namespace) -> int:
                 results.put(name, [{**line, **about}
                                    for line in profiled(step.program, measurement, progress)])
     progress.clear()
-    print(f"Wrote {os.path.relpath(options.out)}.", file=sys.stderr)
+    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("scripts/figures profile", __doc__)
-    parser.add_argument("steps", nargs="*", metavar="STEP",
-                        help="such as 05/sm90 (default all but those for decoding)")
-    parser.add_argument("--again", action="store_true", help="count anew what the file has")
-    parser.add_argument("--out", metavar="FILE", type=os.path.abspath,
-                        default=os.path.join(RESULTS, "profile.jsonl"),
-                        help="(default scripts/results/profile.jsonl)")
-    add_options(parser)
+    add_options(parser, "profile.jsonl")
     return parser.parse_args(arguments)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from ladder.base.console import BAD_USAGE, Stop
@@ -29,9 +28,6 @@ class Results:
         except (AttributeError, KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} is no file of this script's ({error}); "
                        "--out names another", BAD_USAGE) from None
-
-    def lines(self, name: Key) -> list[Record]:
-        return [json.loads(text) for text in self.texts.get(name, "").splitlines()]
 
     def put(self, name: Key, lines: list[Record]) -> None:
         self.texts[name] = json_text(lines)

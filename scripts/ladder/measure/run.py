@@ -21,9 +21,9 @@ digits of errors where a step adds in any order.
 
 Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
 printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
-commit, date and the SM's clock), peer (PyTorch's in the same keys; in beside the steps that were
-measured right after it), skipped, step (what the programs' --list says) or ceilings (device copy
-and cuBLAS matmul, through PyTorch).
+commit, date and the SM's clock), peer (PyTorch's in the same keys, its library in place of rung and
+step; in beside the steps that were measured right after it), skipped, step (what the programs'
+--list says) or ceilings (device copy and cuBLAS matmul, through PyTorch).
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
@@ -44,31 +44,19 @@ import math
 import os
 import signal
 import sys
-from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                                 run_command)
-from ladder.base.files import ROOT, file_of
+                                 run_command, some_of)
+from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, PEER, TOKENS, UNCHECKED, Group, Key, Measurement, key,
-                                 loaded, plan)
+from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Group, Key, Measurement, Peer, Work,
+                                 key, loaded, plan)
 from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
-
-
-def some_of(*names: str) -> Callable[[str], list[str]]:
-    """The type of an option: words that are among these."""
-    def chosen(text: str) -> list[str]:
-        words = [word for word in text.split(",") if word]
-        for word in words:
-            if word not in names:
-                raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
-        return words
-    return chosen
 
 
 def positive(text: str) -> float:
@@ -84,22 +72,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help="quick, paper, long, decode (default quick)")
     parser.add_argument("--sim", action="store_true",
                         help="count on the sim (see above), which has a grid of its own")
-    parser.add_argument("--out", metavar="FILE",
-                        help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
     parser.add_argument("--time", type=positive, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
                         default=list(peers.BACKENDS),
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
-    parser.add_argument("--again", action="store_true",
-                        help="drop what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again; the ceilings too, unless steps "
-                        "are chosen")
-    add_options(parser)
+    add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
     options = parser.parse_args(arguments)
     if not options.dtype:
         answer = "" if options.sim else output_of(
@@ -118,47 +99,47 @@ class Bench:
         self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
         self.clock: Clock | None = None
-        self.count = self.failures = 0
+        self.failures = 0
 
     def go(self, groups: list[Group]) -> None:
         self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
             tasks = self.tasks(groups)
-            self.count = len(tasks)
             self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
             self.results.save()
-            for number, (measurement, beside) in enumerate(tasks.values(), 1):
-                what = f"[{number}/{self.count}] {measurement.text()}"
-                if measurement.rung == PEER and self.pytorch:
-                    self.ask_peer(self.pytorch, measurement, beside, what)
-                else:
-                    self.run(measurement, what)
+            for number, (work, beside) in enumerate(tasks.values(), 1):
+                what = f"[{number}/{len(tasks)}] {work.text()}"
+                if isinstance(work, Measurement):
+                    self.run(work, what)
+                elif self.pytorch:
+                    self.ask_peer(self.pytorch, work, beside, what)
         finally:
             if self.clock:
                 self.clock.stop()
             self.progress.clear()
 
-    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Measurement, list[str]]]:
+    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
         after it."""
-        tasks: dict[Key, tuple[Measurement, list[str]]] = {}
+        tasks: dict[Key, tuple[Work, list[str]]] = {}
         compared = self.ladder.beside_peers().values()
         for point, measurements in groups:
             ours = list(filter(self.wanted, measurements))
             # The peers just before what is compared with them.
             last = [measurement for measurement in ours if measurement.rung in compared]
-            peer_runs = [Measurement(PEER, name, point, (direction,))
-                         for direction in ("fwd", "bwd") for name in self.options.peers
+            peer_runs = [Peer(library, direction, point)
+                         for direction in ("fwd", "bwd") for library in self.options.peers
                          if point and self.pytorch
                          and not (point.decoding() and direction == "bwd")]
             beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
-            for measurement in [*(other for other in ours if other not in last),
-                                *filter(self.wanted, peer_runs), *last]:
-                tasks.setdefault(key(measurement.fields()), (measurement, beside))
+            in_turn: list[Work] = [*(other for other in ours if other not in last),
+                                   *filter(self.wanted, peer_runs), *last]
+            for work in in_turn:
+                tasks.setdefault(key(work.fields()), (work, beside))
         return tasks
 
-    def wanted(self, measurement: Measurement) -> bool:
+    def wanted(self, measurement: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
         return self.options.again or not self.results.texts.get(key(measurement.fields()))
 
@@ -173,17 +154,14 @@ class Bench:
             self.say(f"no peers and no ceilings: {stop}")
             return
         # Where only some steps are measured again, the ceilings stay as the others had them.
-        afresh = self.options.again and not self.options.steps
-        if self.results.texts.get("ceilings") and not afresh:
-            return
-        self.progress.show("measuring the ceilings")
-        try:
-            self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
-        except Exception as error:  # whatever PyTorch may throw: the peers go on
-            self.say(f"no ceilings: {peers.reason(self.pytorch.torch, error, [])}")
-        self.pytorch.free()
+        if not self.results.texts.get("ceilings") or self.options.again and not self.options.steps:
+            try:
+                self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
+            except Exception as error:  # whatever PyTorch may throw: the peers go on
+                self.say(f"no ceilings: {peers.reason(error)}")
+            self.pytorch.free()
 
-    def put(self, kind: str, records: list[Record], measurement: Measurement | None = None) -> None:
+    def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
         about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
         fields = measurement.fields() if measurement else {}
         self.results.put(key(fields) if measurement else kind, [
@@ -214,20 +192,19 @@ class Bench:
             self.failures += 1
             self.say(f"{measurement.text()}: failed ({ended}): {message}")
 
-    def skip(self, measurement: Measurement, status: int, why: str) -> None:
+    def skip(self, measurement: Work, status: int, why: str) -> None:
         self.say(f"{measurement.text()}: left out: {why}")
         self.put("skipped", [{"status": status, "reason": why}], measurement)
 
-    def ask_peer(self, pytorch: peers.Gpu, measurement: Measurement, beside: list[str],
-                 what: str) -> None:
+    def ask_peer(self, pytorch: peers.Gpu, peer: Peer, beside: list[str], what: str) -> None:
         self.progress.show(what)
-        record, why = peers.measure(pytorch, measurement, self.options.time)
+        record, why = peers.measure(pytorch, peer, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         pytorch.free()
         if record:
-            self.put("peer", [{**record, "beside": beside}], measurement)
+            self.put("peer", [{**record, "beside": beside}], peer)
         else:
-            self.skip(measurement, NO_DEVICE, why)
+            self.skip(peer, NO_DEVICE, why)
 
 
 def wants_dram(measurement: Measurement) -> bool:
@@ -252,7 +229,8 @@ def bench(options: argparse.Namespace) -> int:
     # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
     names = {(step.rung, step.name) for step in ladder.steps}
-    gone = [line for line in results.lines("step") if (line["rung"], line["step"]) not in names]
+    gone = [line for line in read_lines(path)
+            if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     work = Bench(options, programs, ladder, results, about)
@@ -264,7 +242,7 @@ def bench(options: argparse.Namespace) -> int:
         raise
     if options.sim:
         write_traces(programs, os.path.dirname(path))
-    print(f"Wrote {os.path.relpath(path)} after {work.count} runs.", file=sys.stderr)
+    print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     if work.failures:
         print(f"{work.failures} failed: see above.", file=sys.stderr)
         return WRONG_RESULT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import NamedTuple
 
 from ladder.base.course import PIPELINED, TRACED, Pipelined
 from ladder.base.files import json_text, write_whole
@@ -33,36 +32,11 @@ def traced(path: str, rung: str, step: str) -> Record:
     """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
     of a row}, "events": [[kernel, block, phase, array, "r" or "w", first row, past the last]]}."""
     trace, head = trace_of(path, rung, step, TRACE_OPTIONS)
-    lines = accesses(trace)
-    seqlen: int = head["seqlen"]
-    rows = {"Q": seqlen, "K": head["seqlen_kv"], "V": head["seqlen_kv"]}
-    kernels = list(dict.fromkeys(access.kernel for access in lines))
-    width: dict[str, int] = {}
-    for access in lines:
-        width[access.array] = max(width.get(access.array, 1),
-                                  access.end // rows.get(access.array, seqlen))
-    return {"figure": "access", **head, "kernels": kernels, "arrays": width, "events": [
-        [kernels.index(kernel), block, phase, array, direction[0], begin // width[array],
-         -(-end // width[array])]
-        for kernel, block, phase, array, direction, begin, end in lines]}
-
-
-class Access(NamedTuple):
-    """What of HBM a block touched between two of its barriers: bytes [begin, end) of an array."""
-    kernel: str
-    block: int
-    phase: int  # barriers before
-    array: str
-    direction: str  # read or write
-    begin: int
-    end: int
-
-
-def accesses(trace: Trace) -> list[Access]:
-    """Those of all blocks, in the order of the blocks and then of phases."""
-    touches = []
+    # What a block touched between two of its barriers: (kernel, block, barriers before, array,
+    # direction, begin, end), in bytes.
+    accesses: list[tuple[str, int, int, str, str, int, int]] = []
     for (launch, block), events in trace.blocks().items():
-        phases: dict[int, int] = {}
+        phases: dict[int, int] = {}  # by warp
         touched: dict[tuple[int, str, str], Ranges] = {}
         for event in events:
             if event.kind is Kind.SYNCTHREADS:
@@ -70,10 +44,17 @@ def accesses(trace: Trace) -> list[Access]:
             elif event.direction:
                 touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
                                    []).extend(event.ranges)
-        touches += [Access(trace.kernel_of(launch), block, phase, array, direction, begin, end)
-                    for (phase, array, direction), runs in sorted(touched.items())
-                    for begin, end in joined(runs)]
-    return touches
+        accesses += [(trace.kernel_of(launch), block, *place, begin, end)
+                     for place, runs in sorted(touched.items()) for begin, end in joined(runs)]
+    kernels = list(dict.fromkeys(kernel for kernel, *_ in accesses))
+    width: dict[str, int] = {}
+    for *_, array, _, _, end in accesses:
+        rows = head["seqlen_kv" if array in ("K", "V") else "seqlen"]
+        width[array] = max(width.get(array, 1), end // rows)
+    return {"figure": "access", **head, "kernels": kernels, "arrays": width, "events": [
+        [kernels.index(kernel), block, phase, array, direction[0], begin // width[array],
+         -(-end // width[array])]
+        for kernel, block, phase, array, direction, begin, end in accesses]}
 
 
 def pipelined(path: str, shown: Pipelined) -> Record:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 from functools import partial
-from typing import Any, Callable, Collection, NamedTuple, Tuple, Union
+from typing import Any, Callable, Collection, Tuple, Union
 
+from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import ALL, NONE, QUANTISED
+from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
-from ladder.base.text import rate_text, time_text
-from ladder.show.measured import Files, Measured, Missing, need
-from ladder.show.names import (Contender, Shape, StepKey, at_the_machine, length_text,
-                               markdown, number, where, whole_bytes)
+from ladder.base.text import bytes_text, rate_text, time_text
+from ladder.show.measured import Files, Measured, Missing, need, shape_of
+from ladder.show.names import Contender, Shape, StepKey, length_text, markdown, number, where
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -55,36 +58,37 @@ def growth(files: Files) -> Judged:
     """The workspace of a head grows at most 2.2 times as N doubles."""
     texts, good = [], True
     for way, rung in LINEAR:
-        sizes = {e.seqlen: e.bytes_a_head["workspace"] for e in files.gpu.plain(
-            way, rung=rung, head_dim=64, causal=False) if files.gpu.is_default(e.step)}
+        sizes = {r["seqlen"]: r["workspace_bytes"] / r["batch"] / r["heads"]
+                 for r in files.gpu.plain(way, rung=rung, step=files.gpu.defaults.get(rung),
+                                          head_dim=64, causal=False)}
         n = max(need([n for n in sizes if 2 * n in sizes]))
         after = sizes[2 * n]
         good = good and after <= 2.2 * sizes[n]
-        texts.append(f"{number(rung)}: " + (
-            f"{whole_bytes(sizes[n])} a head at N = {length_text(n)}, {whole_bytes(after)} at "
-            f"{length_text(2 * n)}" if after else "none at any N"))
+        texts.append(f"{number(rung)}: {bytes_text(sizes[n])} a head at N = {length_text(n)}, "
+                     f"{bytes_text(after)} at {length_text(2 * n)}")
     return "; ".join(texts), good
 
 
 def length(files: Files, seqlen: int = 65536) -> Judged:
     """They ran at this length, where plain attention does not fit."""
-    ran = [e for way, rung in LINEAR for e in files.gpu.plain(
-        way, rung=rung, seqlen=seqlen, head_dim=128) if files.gpu.is_default(e.step)]
-    texts = [f"{number(e.rung)} {'causal ' if e.causal else ''}in {time_text(e.time_ms)}"
-             for e in need(ran)]
-    texts += [f"{number(step[0])} would need {gib} GiB"
-              for step, run, gib in files.gpu.did_not_fit()
-              if step[0] in ("01_tiled_matmul", "02_safe_softmax") and run["seqlen"] == seqlen][:1]
+    ran = [r for way, rung in LINEAR for r in files.gpu.plain(
+        way, rung=rung, step=files.gpu.defaults.get(rung), seqlen=seqlen, head_dim=128)]
+    texts = [f"{number(r['rung'])} {'causal ' if r['causal'] else ''}in {time_text(r['time_ms'])}"
+             for r in need(ran)]
+    texts += [f"{number(PLAIN[0])} would need {needs[1]} GiB" for run in files.gpu.skipped
+              if (run.get("rung"), run["seqlen"]) == (PLAIN[0], seqlen)
+              and (needs := re.search(r"needs ([\d.]+) GiB", run["reason"]))][:1]
     return "; ".join(texts), True
 
 
 def matrix(files: Files, seqlen: int = 65536) -> Judged:
     """02 keeps two bytes for each element of S, and of P."""
-    e = max(need(files.gpu.plain(rung="02_safe_softmax", step="safe", causal=False)),
-            key=lambda e: e.seqlen)
-    each = e.bytes_a_head["workspace"] / e.seqlen**2 / 2
-    return (f"{each:g} bytes at N = {length_text(e.seqlen)}, so {each * seqlen**2 / 2**30:g} GiB "
-            f"at {length_text(seqlen)}, twice, for each head", abs(each - 2) < 0.1)
+    r = max(need(files.gpu.plain(rung=PLAIN[0], step=PLAIN[1], causal=False)),
+            key=lambda r: r["seqlen"])
+    each = r["workspace_bytes"] / r["batch"] / r["heads"] / r["seqlen"]**2 / 2
+    return (f"{each:g} bytes at N = {length_text(r['seqlen'])}, so "
+            f"{each * seqlen**2 / 2**30:g} GiB at {length_text(seqlen)}, twice, for each head",
+            abs(each - 2) < 0.1)
 
 
 def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey, Record | None],
@@ -92,21 +96,15 @@ def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey
     """The slow step's error over the fast one's, each with its settings. Both have the same inputs
     and are relative to the same norm, so this is the ratio of their root mean squares."""
     counted = Measured(files.sim.path, "fp16")
-    (entry, our_error), (_, their_error) = (
+    (record, our_error), (_, their_error) = (
         counted.checked(step, settings, input="outliers", **wanted)
         for step, settings in (fast, slow))
     ours, theirs = our_error["rel"], their_error["rel"]
-    return (f"{rate_text(theirs / ours)}× (N = {length_text(entry.seqlen)}, d = {entry.head_dim}: "
+    return (f"{rate_text(theirs / ours)}× ({where(shape_of(record))}: "
             f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
 
 
-def not_here(_: Files) -> Judged:
-    return "this project trains no model", False
-
-
 # ---- the claims ----
-
-V1, V2, V3 = "FlashAttention [1]", "FlashAttention-2 [2]", "FlashAttention-3 [3]"
 
 PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
 # mma: what the papers describe. sm90 is for a GPU that they did not know.
@@ -115,95 +113,44 @@ FLASH_V2, FLASH_V3, PRODUCER, PING_PONG = (
 TRAINING = ("06_backward", "mma")
 
 
-class Claim(NamedTuple):
-    anchor: str  # of its row
-    text: str
-    source: str
-    how: str  # it is measured here
-    judge: Callable[[Files], Judged]
-
-
-CLAIMS = [
-    Claim("2-4x", "2–4× faster than plain attention", f"{V1} v2, App. E.5 (d = 64); {V2}, abstract",
-          "04 over 02, forward", partial(speed, fast=FLASH_V1, slow=PLAIN, least=2, most=4)),
-    Claim("less-at-128", "less gained at d = 128 than at 64", f"{V1} v2, App. E.5",
-          "04 over 02, forward, the best of each", partial(less_at_128, fast=FLASH_V1, slow=PLAIN)),
-    Claim("3x-short", "up to 3× faster than plain attention, N = 128 to 2k", f"{V1}, §1 and §4.3",
-          "06's `mma` over PyTorch's plain one, forward and backward, from N = 512",
-          partial(speed, fast=TRAINING, slow="math", way="both", least=3, best_alone=True,
-                  lengths=[512, 1024, 2048])),
-    Claim("7.6x-gpt2", "7.6× faster on GPT-2's attention (N = 1k, d = 64)", f"{V1}, Fig. 1",
-          "05's `mma` over PyTorch's plain one, forward, causal",
-          partial(speed, fast=FLASH_V2, slow="math", least=7.6, best_alone=True, lengths=[1024],
-                  head_dim=64, causal=True)),
-    Claim("2x-over-v1", "about 2× faster than FlashAttention (1.7–3.0×)", f"{V2}, abstract (§4)",
-          "05's `mma` over 04, forward",
-          partial(speed, fast=FLASH_V2, slow=FLASH_V1, least=1.7, most=3)),
-    Claim("3-10x", "3–10× faster than plain attention", f"{V2}, §4",
-          "05's `mma` over 02, forward, no mask",
-          partial(speed, fast=FLASH_V2, slow=PLAIN, least=3, most=10, causal=False)),
-    Claim("10x-causal", "up to 10× faster than plain attention", f"{V2}, §4.1",
-          "05's `mma` over 02, forward, causal: 05 skips hidden tiles, 02 skips nothing",
-          partial(speed, fast=FLASH_V2, slow=PLAIN, least=10, best_alone=True, causal=True)),
-    Claim("1.5-2x-over-v2", "1.5–2.0× faster than FlashAttention-2, forward, on an H100",
-          f"{V3}, abstract and §4.1", "05's `sm90` over PyTorch's FlashAttention-2",
-          partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2)),
-    Claim("ping-pong",
-          "ping-pong and softmax under products: 570 → 640–660 TFLOP/s (d = 128), so 1.12–1.16×",
-          f"{V3}, §3.1 and §3.2", "05's `ping_pong` over `producer`, no mask",
-          partial(speed, fast=PING_PONG, slow=PRODUCER, least=1.12, most=1.16, head_dim=128,
-                  causal=False)),
-    Claim("fp16-error", "fp16 RMSE 1.7× below that of standard attention", f"{V3}, §4.3",
-          "02's over that of 05's `sm90`, on the paper's distribution (`--input outliers`), on the "
-          "sim",
-          partial(error, fast=(("05_flash_v2", "sm90"), None),
-                  slow=(("02_safe_softmax", "safe"), None), least=1.7)),
-    Claim("fp8-error", "FP8 RMSE 2.6× below that of one scale a tensor (9.1e-3, 2.4e-2)",
-          f"{V3}, §4.3", "05's `fp8` with nothing but a scale a tensor over it with all settings, "
-          "on the paper's distribution, on the sim",
-          partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE), least=2.6,
-                  head_dim=128)),
-    Claim("memory", "memory O(N), not O(N²)", f"{V1}, Theorem 1",
-          "workspace of 05 and 06 as N doubles", growth),
-    Claim("64k", "64k tokens fit", f"{V1}, §4.3", "05 and 06 at N = 64k, 16 heads of 128", length),
-    Claim("8gb", "an N×N matrix in fp16 takes 8 GB at 64k",
-          "none of the papers: arithmetic, often quoted", "what 02 keeps of S and P, by element",
-          matrix),
-    Claim("bert", "BERT-large trains 15% faster, end to end: 17.4 min for 20.0, so 13% less time",
-          f"{V1}, Table 1", "–", not_here),
-    Claim("gpt2-training", "GPT-2 trains up to 3× faster, end to end (small: 3.5×)",
-          f"{V1}, Table 2", "–", not_here),
-    Claim("gpt-training",
-          "GPT-style models train up to 1.3× faster than with FlashAttention, 2.8× faster than "
-          "without",
-          f"{V2}, §4.2 and Table 1", "–", not_here),
-]
-NOTE = (
-    "*In part*: at some points and not at others. "
-    "[1] Dao et al. 2022, [arXiv 2205.14135](https://arxiv.org/abs/2205.14135), whose versions 1 "
-    "and 2 differ in figures and appendices. "
-    "[2] Dao 2023, [arXiv 2307.08691](https://arxiv.org/abs/2307.08691). "
-    "[3] Shah et al. 2024, [arXiv 2407.08608](https://arxiv.org/abs/2407.08608). [1] and [2] "
-    "measured on an A100, against the plain attention of their day. PyTorch's plain one here "
-    "computes in fp32 inside, whatever the inputs, so the ratios over it are large; 02 keeps to "
-    "16 bits and the tensor cores. A range is over N = 512 … 16k, d = 64 and 128, causal or not, "
-    "unless the row says otherwise, where both sides could be measured. [3] adds ping-pong first "
-    "(570 → 620–640), then the overlap with the softmax; this course the other way round, so both "
-    "are judged together. (In its Table 2 the 570 is without warp specialisation, and without the "
-    "overlap alone it has 582 for 661, 1.14×.) “Up to 9×” for FlashAttention-2 is Dao's own "
-    "announcement of it; “2–7×” for FlashAttention is secondary literature's. Neither paper has "
-    "them.")
+# By the anchor of a claim's row in the page, which says what is claimed and where, and what it is
+# set against here. A row that is not here stands as it is.
+JUDGES: dict[str, Callable[[Files], Judged]] = {
+    "2-4x": partial(speed, fast=FLASH_V1, slow=PLAIN, least=2, most=4),
+    "less-at-128": partial(less_at_128, fast=FLASH_V1, slow=PLAIN),
+    "3x-short": partial(speed, fast=TRAINING, slow="math", way="both", least=3, best_alone=True,
+                        lengths=[512, 1024, 2048]),
+    "7.6x-gpt2": partial(speed, fast=FLASH_V2, slow="math", least=7.6, best_alone=True,
+                         lengths=[1024], head_dim=64, causal=True),
+    "2x-over-v1": partial(speed, fast=FLASH_V2, slow=FLASH_V1, least=1.7, most=3),
+    "3-10x": partial(speed, fast=FLASH_V2, slow=PLAIN, least=3, most=10, causal=False),
+    "10x-causal": partial(speed, fast=FLASH_V2, slow=PLAIN, least=10, best_alone=True, causal=True),
+    "1.5-2x-over-v2": partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2),
+    "ping-pong": partial(speed, fast=PING_PONG, slow=PRODUCER, least=1.12, most=1.16, head_dim=128,
+                         causal=False),
+    "fp16-error": partial(error, fast=(("05_flash_v2", "sm90"), None), slow=(PLAIN, None),
+                          least=1.7),
+    "fp8-error": partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE),
+                         least=2.6, head_dim=128),
+    "memory": growth, "64k": length, "8gb": matrix,
+}
 
 
 def claims_table(files: Files) -> list[str]:
-    rows = []
-    for claim in CLAIMS:
+    """The rows that the page has, with what is measured of each and whether it holds made anew."""
+    page = os.path.join(RESULTS, "README.md")
+    rows = {anchor: row.split(" | ") for row, anchor in re.findall(
+        r'^\| (<a id="(.+?)">.*) \|$', read(page), re.MULTILINE)}
+    for anchor, judge in JUDGES.items():
         try:
-            text, verdict = claim.judge(files)
+            text, verdict = judge(files)
         except Missing:
             text = verdict = "not measured yet"
-        rows.append([f'<a id="{claim.anchor}"></a>{claim.text}', claim.source, claim.how, text,
-                     verdict if isinstance(verdict, str) else "yes" if verdict else "**no**"])
-    lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"], rows)
-    return [*lines, "", f"Ours are times on an {at_the_machine(files)}, where the row does not say "
-            "otherwise.", "", NOTE]
+        if anchor not in rows:
+            raise Stop(f'{os.path.relpath(page)} has no row <a id="{anchor}">', BAD_USAGE)
+        rows[anchor][3:] = [text, verdict if isinstance(verdict, str) else
+                            "yes" if verdict else "**no**"]
+    lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"],
+                     list(rows.values()))
+    return [*lines, "", f"Ours are times on an {files.gpu.machine()}, where the row does not say "
+            "otherwise."]

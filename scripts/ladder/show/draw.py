@@ -4,14 +4,12 @@ FILE is what was measured on a GPU, by default in scripts/results the file with 
 its own; the sim's counts (sim.jsonl) and traces (traces.jsonl) are found beside it, and what
 scripts/figures profile counted (profile.jsonl). What the files do not have is left out and said.
 
-{figures}
-
-What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the
-papers' claims in scripts/ladder/show/claims.py.
+What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the papers'
+claims in scripts/results/README.md, and when they hold in scripts/ladder/show/claims.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
-(<!-- ladder:begin --> and <!-- ladder:end -->, peers, claims, figures). --check writes nothing, and
-names what is stale: each figure carries a digest of its data.
+(<!-- ladder:begin --> and <!-- ladder:end -->). --check writes nothing, and names what is stale:
+each figure carries a digest of its data.
 
 Examples:
   scripts/figures draw
@@ -30,11 +28,10 @@ import os
 import pathlib
 import re
 import sys
-import textwrap
 from typing import Collection, Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command
-from ladder.base.files import RESULTS, ROOT, course_pages, newest_measured, write_whole
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
+from ladder.base.files import RESULTS, course_pages, newest_measured, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
@@ -43,24 +40,17 @@ BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
 def parse() -> argparse.Namespace:
-    figures = "\n".join(textwrap.fill(
-        f"{figure.name:18}{figure.caption}", 100, initial_indent="  ",
-        subsequent_indent=" " * 20) for figure in FIGURES.values())
-    parser = Parser("scripts/figures draw", __doc__.format(figures=figures))
+    parser = Parser("scripts/figures draw", __doc__)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
-    parser.add_argument("--only", metavar="NAME,...", type=lambda text: text.split(","),
-                        help="these figures alone")
+    parser.add_argument("--only", metavar="NAME,...", type=some_of(*FIGURES),
+                        help=f"of the figures these alone: {', '.join(FIGURES)}")
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
-    options = parser.parse_args()
-    for name in options.only or []:
-        if name not in FIGURES:
-            parser.error(f"--only {name}: there are {', '.join(FIGURES)}")
-    return options
+    return parser.parse_args()
 
 
 def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
@@ -87,15 +77,6 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
         print(message, file=sys.stderr)
 
 
-def relinked(text: str, path: str) -> str:
-    """A table with its links, which are from the project's root, as they have to be in a page."""
-    folder = os.path.relpath(os.path.dirname(os.path.abspath(path)), ROOT)
-    if folder.startswith(os.pardir):
-        return text
-    return re.sub(r"(\]\()((?!https?:|#)[^)]+)", lambda match: match[1] + os.path.relpath(
-        match[2], folder), text)
-
-
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
     text = pathlib.Path(path).read_text(encoding="utf-8")
@@ -108,7 +89,7 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
     def new(block: re.Match[str]) -> str:
         begin, name, old, end = block.groups()
-        lines = relinked(f"\n{table(files, name)}\n\n", path)
+        lines = f"\n{table(files, name)}\n\n"
         differ.extend([name] if lines != old else [])
         return begin + lines + end
 

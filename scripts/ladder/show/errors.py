@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from ladder.base import course
 from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
-from ladder.show.measured import Files, Measured, need
-from ladder.show.names import (Data, Shape, StepKey, at_the_machine, gpu_text, markdown,
-                               over_lengths)
+from ladder.show.measured import Files, Measured, need, step_key
+from ladder.show.names import Data, StepKey, markdown, over_lengths
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
 def error(files: Files) -> Data:
     """A row for each output of each step; of one with a backward pass for its gradients, as its
     forward is an earlier rung's."""
-    source = [e for e in files.gpu.entries if "--check full" in e.options]
+    source = [r for r in files.gpu.records if "--check full" in r["options"]]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
                         ("outliers", "1 in 1000 of the input with N(0, 100) added")):
         rows = []
-        for step, entries in files.steps_of(e for e in source if e.input == kind):
-            for name, values in (item for e in entries for item in e.errors.items()):
-                if values and values["tolerance"] and name != "lse" and not (
-                        name == "o" and files.own_way(step) == "bwd"):
-                    what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
-                    # JSON has no infinity, so an error without a value is not finite.
-                    rows.append({**files.look(step, what), "tolerance": values["tolerance"],
-                                 "max": values["max"] if not values["nonfinite"] else None})
+        for step, name, values in (
+                (step, *error) for step in files.order for r in source
+                if step_key(r) == step and r["input"] == kind for error in r["errors"].items()):
+            if values and values["tolerance"] and name != "lse" and not (
+                    name == "o" and files.own_way(step) == "bwd"):
+                what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
+                # JSON has no infinity, so an error without a value is not finite.
+                rows.append({**files.look(step, what), "tolerance": values["tolerance"],
+                             "max": values["max"] if not values["nonfinite"] else None})
         if rows:
             panels.append({"title": title, "rows": rows})
-    e = need(source)[0]
-    return {"title": f"Largest error against float64: N = {e.seqlen}, d = {e.head_dim}, {e.dtype} "
-                     f"({gpu_text(files)})", "panels": panels}
+    r = need(source)[0]
+    return {"title": "Largest error against float64: N = {seqlen}, d = {head_dim}, {dtype} "
+                     "({gpu})".format(gpu=files.gpu.text(), **r), "panels": panels}
 
 
 def draw_error(plt: Pyplot, data: Data) -> Drawing:
@@ -63,15 +61,12 @@ def quantised(files: Files) -> list[tuple[str, list[float]]]:
     I/O type, then of each row of the step with settings. All have to be counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
-    def errors_of(step: StepKey, settings: Record | None) -> Iterator[float]:
-        for _, d, kind in about["inputs"]:
-            (_, heads, n, width, *_), source = ((0, 8, 1024, d), kind) if d else (
-                course.LOADED[kind][0], "load")
-            yield counted.checked(step, settings, input=source, heads=heads, seqlen=n,
-                                  head_dim=width)[1]["rms"]
+    def errors_of(step: StepKey, settings: Record | None) -> list[float]:
+        return [counted.checked(step, settings, input=kind, **point._asdict())[1]["rms"]
+                for _, point, _, kind in about["inputs"]]
 
-    return [(f"fp16, `{about['beside'][1]}`", list(errors_of(about["beside"], None)))] + [
-        (text, list(errors_of(about["step"], settings))) for text, settings in about["rows"]]
+    return [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))] + [
+        (text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
 
 
 def fp8_error(files: Files) -> Data:
@@ -119,14 +114,11 @@ def fp8_times_table(files: Files) -> list[str]:
     """A line a head size and mask: the rate of the step's attention alone, and with all that is
     done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
-    cells: dict[Shape, str] = {}
-    rates: dict[Shape, float] = {}
-    for e in files.gpu.paper():
-        alone = [k["time_ms"] for k in e.record["kernels"] if k["name"] == "attention"]
-        if e.step == step and alone and alone[0]:
-            shape = e.seqlen, e.head_dim, e.causal
-            rates[shape] = flops(e.record) / alone[0] * 1e-9
-            cells[shape] = f"{rate_text(rates[shape])} · {rate_text(e.tflops)}"
+    timed = files.gpu.timed["fwd", step]
+    rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()
+             for kernel in r["kernels"] if kernel["name"] == "attention"}
+    cells = {shape: f"{rate_text(rate)} · {rate_text(timed[shape]['tflops'])}"
+             for shape, rate in rates.items()}
     matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
     def theirs(n: int, *point: int) -> str:
@@ -136,7 +128,7 @@ def fp8_times_table(files: Files) -> list[str]:
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [*over_lengths(need(cells)), "", (
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {at_the_machine(files)}."),
+        f"workload, inputs {files.gpu.dtype}, on an {files.gpu.machine()}."),
         "", *over_lengths(shares), "", (
         f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
         f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "

@@ -10,62 +10,40 @@ import contextlib
 import hashlib
 import json
 from functools import partial
-from typing import Any, Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple
 
 from ladder.base import course
-from ladder.show import claims, errors, memory, pipeline, rates, tables, two_gpus
+from ladder.show import claims, errors, memory, pipeline, rates, tables
 from ladder.show.measured import Files, Missing
-from ladder.show.names import Data
+from ladder.show.names import WAYS, Data
 from ladder.show.style import Drawing, Pyplot
 
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
-BOTH = f"{PAPER}, and {SIM}"
 
 
 class Figure(NamedTuple):
-    name: str
     data: Callable[[Files], Data]
     draw: Callable[[Pyplot, Data], Drawing]
     command: str  # that measures it
-    caption: str
 
 
-FIGURES = {figure.name: figure for figure in (
-    Figure("speedup", rates.speedup, rates.draw_speedup, PAPER,
-           "How much each step brings, on a logarithmic scale."),
-    Figure("tflops_fwd", partial(rates.tflops, direction="fwd"), rates.draw_tflops, PAPER,
-           "The forward pass against N, PyTorch's in thin lines."),
-    Figure("tflops_bwd", partial(rates.tflops, direction="bwd"), rates.draw_tflops, PAPER,
-           "The backward pass."),
-    Figure("tflops_both", partial(rates.tflops, direction="both"), rates.draw_tflops, PAPER,
-           "Both together: what training pays for attention."),
-    Figure("traffic", memory.traffic, memory.draw_traffic, SIM,
-           "HBM traffic: what the kernels ask for, each byte once, and what DRAM served."),
-    Figure("roofline", rates.roofline, rates.draw_roofline, PAPER,
-           "Each rung at its own intensity, under the ceilings that were measured."),
-    Figure("decode", rates.decode, rates.draw_decode, DECODE,
-           "Decoding: the rate at which K and V are read, as a share of a device copy's."),
-    Figure("two_gpus", two_gpus.two_gpus, two_gpus.draw_two_gpus, PAPER, two_gpus.CAPTION),
-    Figure("block_size", memory.block_size, memory.draw_block_size, SIM,
-           "04 against its tile of keys: the larger, the fewer visits of Q and O."),
-    Figure("access", pipeline.access, pipeline.draw_boxes, SIM,
-           "The two loop orders: 04 streams all of Q and O past each tile of K and V, 05 all of K"
-           " and V past each tile of Q."),
-    Figure("pipeline", partial(pipeline.pipeline, name="pipeline"), pipeline.draw_boxes, SIM,
-           "Copies, tensor cores and consumers side by side: the order is the sim's, the time a "
-           "model's."),
-    Figure("pipeline_bwd", partial(pipeline.pipeline, name="pipeline_bwd"),
-           pipeline.draw_boxes, SIM,
-           "The backward pass in the same way: five products an iteration, and dQ on its way out."),
-    Figure("shared_roof", memory.shared_roof, memory.draw_shared_roof, BOTH,
-           "The backward pass against shared memory: a step can be no faster than its bytes."),
-    Figure("error", errors.error, errors.draw_error, PAPER,
-           "The largest error of each step against float64, and its tolerance."),
-    Figure("fp8_error", errors.fp8_error, errors.draw_fp8_error, SIM,
-           "FP8 beside fp16: what each remedy brings alone, and what leaving it out costs."),
-)}
+FIGURES = {
+    "speedup": Figure(rates.speedup, rates.draw_speedup, PAPER),
+    **{f"tflops_{way}": Figure(partial(rates.tflops, direction=way), rates.draw_tflops, PAPER)
+       for way in WAYS},
+    "traffic": Figure(memory.traffic, memory.draw_traffic, SIM),
+    "roofline": Figure(rates.roofline, rates.draw_roofline, PAPER),
+    "decode": Figure(rates.decode, rates.draw_decode, DECODE),
+    "block_size": Figure(memory.block_size, memory.draw_block_size, SIM),
+    "access": Figure(pipeline.access, pipeline.draw_boxes, SIM),
+    **{name: Figure(partial(pipeline.pipeline, name=name), pipeline.draw_boxes, SIM)
+       for name in course.PIPELINES},
+    "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof, f"{PAPER}, and {SIM}"),
+    "error": Figure(errors.error, errors.draw_error, PAPER),
+    "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error, SIM),
+}
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
@@ -87,40 +65,27 @@ def digest(name: str, data: Data) -> str:
 # ---- tables ----
 
 
-def figure_list(files: Files) -> list[str]:
-    """The figures that can be drawn, each with its caption."""
-    lines: list[str] = []
-    for name, data in figure_data(files).items():
-        caption = FIGURES[name].caption
-        if data:
-            lines += [f"**{data['title']}.** {caption}", "",
-                      f"![{caption}](scripts/results/figures/{name}.svg)", ""]
-    return lines[:-1]
-
-
 class Table(NamedTuple):
     lines: Callable[[Files], List[str]]
     command: str  # that measures it
 
 
 TABLES = {
-    "ladder": Table(partial(tables.ladder_table, short=True), SIM),
+    "ladder": Table(partial(tables.ladder_table, root="", short=True), SIM),
     "peers": Table(tables.peers_table, PAPER),
-    "claims": Table(claims.claims_table, ""), "figures": Table(figure_list, ""),
-    "steps": Table(tables.ladder_table, SIM),
+    "claims": Table(claims.claims_table, ""),
+    "steps": Table(partial(tables.ladder_table, root="../../"), SIM),
     "visits": Table(tables.visits_tables, SIM),
     "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
     "profile": Table(tables.profile_table, "scripts/figures profile"),
     "decode": Table(rates.decode_table, DECODE),
     "fp8_error": Table(errors.fp8_error_table, SIM),
     "fp8_times": Table(errors.fp8_times_table, PAPER),
+    "hopper_steps": Table(partial(tables.steps_table, rung="05_flash_v2", first="mma", way="fwd",
+                                  peers=["cudnn"]), PAPER),
+    **{name: Table(partial(tables.ratios_table, **arguments), PAPER)
+       for name, arguments in course.RATIO_TABLES.items()},
 }
-# One of each table of course.py, whose fields are the arguments.
-MADE_OF: list[tuple[Callable[..., List[str]], dict[str, Any]]] = [
-    (tables.steps_table, course.STEP_TABLES), (tables.ratios_table, course.RATIO_TABLES),
-    (two_gpus.two_gpus_table, course.TWO_GPUS_TABLES)]
-TABLES.update((name, Table(partial(make, **arguments), PAPER))
-              for make, of_course in MADE_OF for name, arguments in of_course.items())
 
 
 def table(files: Files, name: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import functools
 import os
-import re
-from typing import Any, Iterable, Iterator, Mapping, TypeVar
+from statistics import median
+from typing import Any, Mapping, TypeVar
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
-from ladder.base.files import newest_measured, read_lines
+from ladder.base.files import read_lines
 from ladder.base.programs import Ladder, Step, step_of
 from ladder.base.records import Record, flops, requested, total
 from ladder.show.names import Contender, Data, Shape, StepKey, label
@@ -37,44 +35,21 @@ def series(points: Mapping[int, float | None]) -> Data:
     return {"x": known, "y": [points[x] for x in known]}
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A run: its record, and what figures and tables read of it."""
-
-    record: Record
-    step: StepKey
-    tiled: bool  # with a tile that was asked for
-    aside: bool  # so, or with settings: not the step as it is
-    bytes_a_head: Data  # by kind, None where it is not known
-    errors: dict[str, Record]  # by output, none where nothing was checked
-    rung: str
-    options: str
-    device: str
-    dtype: str
-    input: str
-    batch: int
-    heads: int
-    kv_heads: int
-    seqlen: int
-    seqlen_kv: int
-    head_dim: int
-    causal: bool
-    time_ms: Any  # these two floats, or None on the sim
-    tflops: Any
+def step_key(record: Record) -> StepKey:
+    return record["rung"], record["step"]
 
 
-READ_AS_THEY_ARE = [field.name for field in dataclasses.fields(Entry)][6:]  # from rung on
+def shape_of(record: Record) -> Shape:
+    return record["seqlen"], record["head_dim"], record["causal"]
 
 
-def entry_of(record: Record) -> Entry:
-    tiled = "--block-" in record["options"]
-    amounts = {"requested": requested(record), "workspace": record["workspace_bytes"],
-               **{kind: total(record, kind) for kind in ("distinct", "dram")}}
-    heads = record["batch"] * record["heads"]
-    return Entry(
-        record, (record["rung"], record["step"]), tiled, tiled or "--set" in record["options"],
-        {kind: None if amount is None else amount / heads for kind, amount in amounts.items()},
-        record["errors"] or {}, **{name: record[name] for name in READ_AS_THEY_ARE})
+def bytes_a_head(record: Record | None, kind: str) -> float | None:
+    """Bytes of a head that are requested, distinct, dram or workspace; None where not known."""
+    if not record:
+        return None
+    amount = (record["workspace_bytes"] if kind == "workspace" else
+              requested(record) if kind == "requested" else total(record, kind))
+    return None if amount is None else amount / (record["batch"] * record["heads"])
 
 
 def of_the_paper(r: Record) -> bool:
@@ -97,52 +72,49 @@ class Measured:
             self.name = next((r["device_name"] for r in self.runs if r["device"] == "gpu"), "")
             types = [r["dtype"] for r in self.runs]
             self.dtype = dtype or ("bf16" if "bf16" in types else next(iter(types), ""))
-            self.entries = [entry_of(r) for r in self.runs if r["dtype"] == self.dtype]
+            self.records = [r for r in self.runs if r["dtype"] == self.dtype]
             self.peers = [r for r in lines["peer"] if r["dtype"] == self.dtype]
             self.steps: dict[StepKey, Step] = {(s["rung"], s["step"]): step_of(
                 {name: value for name, value in s.items() if name != "kind"},
                 device="gpu" if self.name else "sim") for s in lines["step"]}
+            self.timed = self.times()
         except (KeyError, TypeError) as error:
             raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
                        f"({error})", BAD_USAGE) from None
         # A rung's default here is the last step that ran, and not for its name's sake alone: some
         # are for another GPU than this one.
-        ran = {e.step for e in self.entries}
+        ran = set(map(step_key, self.records))
         self.defaults = dict(key for key, step in self.steps.items()
                              if key in ran and not step.by_name_only)
 
-    def find(self, direction: str = "fwd", **wanted: Any) -> list[Entry]:
-        """The entries whose records have these fields."""
+    def find(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
+        """The records that have these fields."""
         fields = {"direction": direction, **wanted}.items()
-        return [e for e in self.entries if fields <= e.record.items()]
+        return [r for r in self.records if fields <= r.items()]
 
-    def plain(self, direction: str = "fwd", **wanted: Any) -> list[Entry]:
-        return [e for e in self.find(direction, **wanted)
-                if not e.aside and e.input == "normal"]
+    def plain(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
+        """Those of steps as they are, with their own tiles and usual inputs."""
+        return self.find(direction, options="--check off" if self.name else "", **wanted)
 
     def checked(self, step: StepKey, settings: Record | None = None,
-                **wanted: Any) -> tuple[Entry, Record]:
-        """An entry of a step as it is, or with settings, and its error of O against full precision:
-        a step that rounds its inputs has two errors."""
-        entry = need([e for e in self.find(rung=step[0], step=step[1], **wanted) if e.errors
-                      and not e.tiled and (e.record.get("settings") == settings if settings
-                                           else not e.aside)])[0]
-        return entry, entry.errors.get("o_full") or entry.errors["o"]
+                **wanted: Any) -> tuple[Record, Record]:
+        """A record of a step, with settings where it has some, and its error of O against full
+        precision: a step that rounds its inputs has two errors."""
+        if settings:
+            wanted["settings"] = settings
+        record = need([r for r in self.find(rung=step[0], step=step[1], **wanted)
+                       if r["errors"]])[0]
+        return record, record["errors"].get("o_full") or record["errors"]["o"]
 
-    def paper(self, direction: str = "fwd", **wanted: Any) -> list[Entry]:
-        """The entries of the paper's workload that were timed."""
-        return [e for e in self.plain(direction, **wanted)
-                if of_the_paper(e.record) and e.time_ms is not None]
-
-    @functools.cached_property
-    def timed(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
+    def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
         """The timed records of the paper's workload by direction and contender, in order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
-            (e.step, e.record) for way in ("fwd", "bwd") for e in self.paper(way)]
-        records += [(r["step"], r) for r in self.peers if of_the_paper(r)]
+            (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
+        records += [(r["library"], r) for r in self.peers]
         for contender, r in sorted(records, key=lambda record: record[1]["seqlen"]):
-            timed[r["direction"], contender][r["seqlen"], r["head_dim"], r["causal"]] = r
+            if of_the_paper(r) and r["time_ms"] is not None:
+                timed[r["direction"], contender][shape_of(r)] = r
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
@@ -172,26 +144,30 @@ class Measured:
                    for shape, r in self.timed[direction, backend].items()
                    if shape in self.timed[direction, step])
 
+    def text(self) -> str:
+        return f"{self.name}, {self.dtype}"
+
+    def machine(self) -> str:
+        """The GPU that was measured, its driver, CUDA, clock and the last date."""
+        newest = max(self.runs, key=lambda r: r["date"])
+        clock = [r["sm_mhz"] for r in self.runs if r["sm_mhz"]]
+        return ", ".join(filter(None, (
+            self.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
+            f"SM clock {median(clock):.0f} MHz in the median" if clock else "", newest["date"])))
+
     def roofs(self) -> Record:
         """The rates of a copy and of matrix products, which were measured beside the steps."""
         return need(self.ceilings)
 
-    def decoding(self) -> list[Entry]:
-        return [e for e in self.plain(seqlen=1, causal=False) if e.seqlen_kv > 1]
-
-    def did_not_fit(self) -> Iterator[tuple[StepKey, Record, float]]:
-        """(step, the line that says what was skipped, GiB that it needs)"""
-        for line in self.skipped:
-            needs = re.search(r"needs ([\d.]+) GiB", line["reason"])
-            if needs:
-                yield (line["rung"], line["step"]), line, float(needs[1])
+    def decoding(self) -> list[Record]:
+        return [r for r in self.plain(seqlen=1, causal=False) if r["seqlen_kv"] > 1]
 
     def is_default(self, step: StepKey) -> bool:
         return self.defaults.get(step[0]) == step[1]
 
 
 class Files:
-    """A GPU's file with the sim's counts and traces beside it, and another GPU's file."""
+    """A GPU's file with the sim's counts and traces beside it."""
 
     def __init__(self, path: str) -> None:
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
@@ -199,7 +175,6 @@ class Files:
             raise Stop(f"{os.path.relpath(path)} holds no GPU's measurements: scripts/figures "
                        "measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        self.other = Measured(newest_measured(folder, but=self.gpu.name) or "", self.gpu.dtype)
         self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
         self.profile = read_lines(os.path.join(folder, "profile.jsonl"))
         # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
@@ -207,21 +182,13 @@ class Files:
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
+        self.base = self.order[0]  # that all others are compared with
         self.ladder = Ladder(self.about.values())
 
-    def steps_of(self, entries: Iterable[Entry],
-                 way: str | None = None) -> list[tuple[StepKey, list[Entry]]]:
-        """[(step, its entries)] in the ladder's order; of the steps that are about a direction."""
-        by_step: dict[StepKey, list[Entry]] = {
-            step: [] for step in self.order if way in (None, self.own_way(step))}
-        for entry in entries:
-            if entry.step in by_step:
-                by_step[entry.step].append(entry)
-        return [(step, its_entries) for step, its_entries in by_step.items() if its_entries]
-
-    def base(self) -> StepKey:
-        """The step that all others are compared with."""
-        return self.order[0]
+    def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
+        """What was timed of the paper's workload without a mask: by step, in the ladder's order."""
+        return {step: at[n, d, False] for step in self.order
+                if (n, d, False) in (at := self.gpu.timed[way, step])}
 
     def own_way(self, step: StepKey) -> str:
         """The direction that a step is about: with a backward pass its forward is an earlier
@@ -234,7 +201,9 @@ class Files:
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step: StepKey, more: str = "") -> Data:
-        """How a step is drawn: its registration's colour, its rung's marker, and its name."""
+        """How a step is drawn: its registration's colour, its rung's marker, and its name, or the
+        rung's where it is the only one."""
+        alone = len(self.ladder.of(step[0])) == 1
         return {"rung": step[0], "colour": self.about[step].colour,
                 "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
-                "label": label(step, self) + more}
+                "label": (step[0].replace("_", " ") if alone else label(step)) + more}

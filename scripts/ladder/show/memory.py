@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.show.measured import Files, need, of_the_paper, series
-from ladder.show.names import (HEADS, Contender, Data, StepKey, gpu_text, library, markdown,
-                               number)
+from ladder.show.measured import Files, bytes_a_head, need, of_the_paper, series
+from ladder.show.names import HEADS, Contender, Data, StepKey, library, markdown, number
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
@@ -26,13 +25,13 @@ def traffic(files: Files) -> Data:
                  files.gpu)):
             lines = []
             for way, more in (("fwd", ""), ("bwd", " bwd")):
-                entries = [e for e in measured.plain(way, head_dim=d, causal=False)
-                           if e.device == "sim" or of_the_paper(e.record)]
                 lines += [{**files.look(step), "dashed": bool(more),
                            "label": number(step[0]) + more,
-                           **series({e.seqlen: e.bytes_a_head[kind] for e in its_entries})}
-                          for step, its_entries in files.steps_of(entries, way)
-                          if files.gpu.is_default(step)]
+                           **series({r["seqlen"]: bytes_a_head(r, kind) for r in measured.plain(
+                               way, rung=step[0], step=step[1], head_dim=d, causal=False)
+                               if r["device"] == "sim" or of_the_paper(r)})}
+                          for step in files.order
+                          if files.gpu.is_default(step) and files.own_way(step) == way]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
     return {"title": "HBM traffic of a head against N", "panels": panels}
@@ -60,16 +59,16 @@ def block_size(files: Files) -> Data:
     panels = []
     for title, unit, measured, value, steps in (
             ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
-             lambda e: e.bytes_a_head["requested"], course.BLOCK_SIZE_COUNTED),
-            (f"time, N = {{}}, 16k tokens ({gpu_text(files)})", "ms", files.gpu,
-             lambda e: e.time_ms, course.BLOCK_SIZE_TIMED)):
+             lambda r: bytes_a_head(r, "requested"), course.BLOCK_SIZE_COUNTED),
+            (f"time, N = {{}}, 16k tokens ({files.gpu.text()})", "ms", files.gpu,
+             lambda r: r["time_ms"], course.BLOCK_SIZE_TIMED)):
         lines = []
         for step, d in itertools.product(steps, HEADS):
-            tiled = [e for e in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
-                                              causal=False) if e.tiled]
-            line = series({e.record["block_kv"]: value(e) for e in tiled})
+            tiled = [r for r in measured.find(rung=step[0], step=step[1], head_dim=d, block_q=64,
+                                              causal=False) if "--block-" in r["options"]]
+            line = series({r["block_kv"]: value(r) for r in tiled})
             if line["x"]:
-                n = tiled[0].seqlen
+                n = tiled[0]["seqlen"]
                 lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
@@ -116,7 +115,7 @@ def iterations(files: Files) -> list[Iteration]:
     three times that at 2N, plus twice that at N is 6a·N²."""
     counted = []
     for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
-        records = [entry.record for n in COUNTED for entry in files.sim.plain(
+        records = [record for n in COUNTED for record in files.sim.plain(
             "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)]
         counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
         if len(counts) == len(COUNTED):
@@ -149,7 +148,7 @@ def shared_roof(files: Files) -> Data:
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
-    return {"title": f"The roof of shared memory: the backward pass, {gpu_text(files)}",
+    return {"title": f"The roof of shared memory: the backward pass, {files.gpu.text()}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
             "panels": panels}
 

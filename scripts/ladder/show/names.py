@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
-from typing import TYPE_CHECKING, Any, Container, Dict, Mapping, Sequence, Tuple, Union
+from typing import Any, Container, Dict, Mapping, Sequence, Tuple, Union
 
-from ladder.base.text import NO_VALUE, bytes_text
-
-if TYPE_CHECKING:
-    from ladder.show.measured import Files
+from ladder.base.text import NO_VALUE
 
 Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
 StepKey = Tuple[str, str]        # a step's rung and its name
@@ -28,11 +24,9 @@ def number(rung: str) -> str:
     return rung.partition("_")[0]
 
 
-def label(step: StepKey, files: Files | None = None) -> str:
-    """"05 mma"; of a rung with one step the rung's name alone."""
-    rung, name = step
-    alone = files and len(files.ladder.of(rung)) == 1
-    return rung.replace("_", " ") if alone else f"{number(rung)} {name}"
+def label(step: StepKey) -> str:
+    """"05 mma"."""
+    return f"{number(step[0])} {step[1]}"
 
 
 def library(backend: str) -> str:
@@ -53,14 +47,6 @@ def length_text(n: float, _: Any = None) -> str:
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 
 
-def gpu_text(files: Files) -> str:
-    return f"{files.gpu.name}, {files.gpu.dtype}"
-
-
-def whole_bytes(count: float | None) -> str:
-    return bytes_text(None if count is None else round(count))
-
-
 # ---- tables ----
 
 
@@ -78,12 +64,3 @@ def over_lengths(cells: Mapping[Shape, str]) -> list[str]:
     return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
         [point_text(*point), *(cells.get((n, *point), NO_VALUE) for n in lengths)]
         for point in points], range(1, 1 + len(lengths)))
-
-
-def at_the_machine(files: Files) -> str:
-    """The GPU that was measured, its driver, CUDA, clock and the last date."""
-    newest = max(files.gpu.runs, key=lambda r: r["date"])
-    clock = [r["sm_mhz"] for r in files.gpu.runs if r["sm_mhz"]]
-    return ", ".join(filter(None, (
-        files.gpu.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
-        f"SM clock {median(clock):.0f} MHz in the median" if clock else "", newest["date"])))

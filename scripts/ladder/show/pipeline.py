@@ -12,7 +12,7 @@ from typing import Any
 from ladder.base import course
 from ladder.base.records import Record
 from ladder.show.measured import Files, need
-from ladder.show.names import Data, label, number
+from ladder.show.names import Data, label
 from ladder.show.style import INK, PANEL, mixed, plots
 from ladder.trace import replay
 
@@ -113,12 +113,8 @@ def access_panel(trace: Record) -> Data:
                                 begin + 1 - half * (op == "r"),
                                 *(row / trace["seqlen"] for row in rows)])
     step = trace["rung"], trace["step"]
-    blocks = len(parts) if len(trace["kernels"]) == 1 else 1
     return {"lanes": [(lane, None, 0.64, boxes) for lane, boxes in lanes.items()],
-            "title": f"{number(step[0])} {step[1]}: {course.TRACED[step]} (" + (
-                "one block does it all)" if blocks == 1 else
-                f"{blocks} blocks, which a GPU runs side by side, here one after the other)"),
-            "end": slot + 1, "parts": [
+            "title": f"{label(step)}: {course.TRACED[step]}", "end": slot + 1, "parts": [
                 [begin, until, name] for (name, begin), until in
                 zip(parts.items(), [*list(parts.values())[1:], slot + 1])]}
 

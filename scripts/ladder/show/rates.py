@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from statistics import geometric_mean
-from typing import NamedTuple
 
 from ladder.base import course
-from ladder.base.records import flops, requested, total
+from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
 from ladder.show.measured import Files, need, series
-from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, at_the_machine,
-                               gpu_text, label, length_text, library, markdown, number, point_text)
+from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, label, length_text,
+                               library, markdown, number, point_text)
 from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
                                row_axis, spread, two_marks)
 
@@ -20,22 +19,21 @@ def speedup(files: Files) -> Data:
     panels = []
     for way in ("fwd", "bwd"):
         for d in HEADS:
-            timed = {step: entry for step, (entry, *_) in files.steps_of(
-                files.gpu.paper(way, seqlen=course.LADDER_LENGTH, head_dim=d, causal=False))}
-            base = files.base() if way == "fwd" else next(iter(timed), None)
+            timed = files.at(way, course.LADDER_LENGTH, d)
+            base = files.base if way == "fwd" else next(iter(timed), None)
             if base not in timed:
                 continue
             bars = []
-            for step, entry in timed.items():
+            for step, record in timed.items():
                 if way == files.own_way(step):
-                    value = timed[base].time_ms / entry.time_ms
+                    value = timed[base]["time_ms"] / record["time_ms"]
                     bars.append({**files.look(step), "value": value, "text": (
-                        f"{rate_text(value)}×   {rate_text(entry.tflops)} TFLOP/s"),
+                        f"{rate_text(value)}×   {rate_text(record['tflops'])} TFLOP/s"),
                         "default": files.gpu.is_default(step)})
             against = number(base[0]) if way == "fwd" else label(base)
             panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
     return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in all, "
-                     f"{gpu_text(files)})", "panels": need(panels)}
+                     f"{files.gpu.text()})", "panels": need(panels)}
 
 
 def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
@@ -69,10 +67,10 @@ def tflops(files: Files, direction: str) -> Data:
     """Forward what stands for each rung, backward all steps but asides."""
     panels, way = [], "fwd" if direction == "fwd" else "bwd"
     for d, causal in POINTS:
-        steps = [step for step, _ in files.steps_of(
-            files.gpu.paper(way, head_dim=d, causal=causal), way)
-            if (files.stands_for_its_rung(step) if way == "fwd" else
-                not files.about[step].by_name_only)]
+        steps = [step for step in files.order
+                 if files.own_way(step) == way and files.gpu.rates_by_n(way, step, d, causal)
+                 and (files.stands_for_its_rung(step) if way == "fwd" else
+                      not files.about[step].by_name_only)]
         looks: dict[Contender, Data] = {
             step: {**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps}
         looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
@@ -82,7 +80,7 @@ def tflops(files: Files, direction: str) -> Data:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
     return {"title": f"Rate of the {WAYS[direction]} pass: 16k tokens in all, hidden size 2048, "
-                     f"{gpu_text(files)}", "panels": need(panels)}
+                     f"{files.gpu.text()}", "panels": need(panels)}
 
 
 def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
@@ -107,23 +105,23 @@ def roofline(files: Files) -> Data:
     for d in HEADS:
         points = []
         for way in ("fwd", "bwd"):
-            for step, (entry, *_) in files.steps_of(
-                    files.gpu.paper(way, seqlen=n, head_dim=d, causal=False), way):
-                if files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA:
-                    r, dram = entry.record, total(entry.record, "dram")
+            for step, r in files.at(way, n, d).items():
+                if files.own_way(step) == way and (
+                        files.stands_for_its_rung(step) or step in course.ROOFLINE_EXTRA):
+                    dram = total(r, "dram")
                     points.append({**files.look(step, " bwd" if way == "bwd" else ""),
                                    "y": r["tflops"], "requested": flops(r) / need(requested(r)),
                                    "dram": flops(r) / dram if dram else None})
         if points:
-            largest = {e.heads // e.kv_heads: e for e in sorted(
-                files.gpu.decoding(), key=lambda e: e.batch * e.kv_heads * e.seqlen_kv)
-                if e.head_dim == d}
-            for ratio, e in sorted(largest.items()):
-                step = next(step for step in files.order if step[0] == e.rung)  # of its colour
+            largest = {r["heads"] // r["kv_heads"]: r for r in sorted(
+                files.gpu.decoding(), key=lambda r: r["batch"] * r["kv_heads"] * r["seqlen_kv"])
+                if r["head_dim"] == d}
+            for ratio, r in sorted(largest.items()):
+                step = next(step for step in files.order if step[0] == r["rung"])  # of its colour
                 points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
-                               "y": e.tflops, "requested": ratio, "dram": None})
+                               "y": r["tflops"], "requested": ratio, "dram": None})
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
-    return {"title": f"Roofline: {gpu_text(files)}", "matmul_tflops": roofs["matmul_tflops"],
+    return {"title": f"Roofline: {files.gpu.text()}", "matmul_tflops": roofs["matmul_tflops"],
             "copy_bytes_per_s": roofs["copy_bytes_per_s"], "panels": need(panels)}
 
 
@@ -164,54 +162,34 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 BESIDE_DECODING = ("cudnn", "flash")
 
 
-class Cache(NamedTuple):
-    """How a cache of K and V was read, and its sizes as a record has them."""
-
-    copy: float  # bytes/s of a device copy
-    times: dict[str, float]  # peer or "ours" → ms
-    batch: int
-    heads: int
-    kv_heads: int
-    seqlen_kv: int
-    head_dim: int
-
-    def shared(self) -> int:
-        """How many heads share one of K and V."""
-        return self.heads // self.kv_heads
-
-    def bytes(self) -> int:
-        return 4 * self.batch * self.kv_heads * self.seqlen_kv * self.head_dim
-
-    def share(self, name: str) -> float:
-        """The rate at which it was read, over the copy's."""
-        return self.bytes() / self.times[name] * 1e3 / self.copy
-
-
-SIZES = Cache._fields[2:]
-
-
-def caches(files: Files) -> list[Cache]:
-    """All that were measured with peers beside them, as they were measured."""
+def caches(files: Files) -> list[Record]:
+    """Each cache of K and V that was measured with peers beside it: our record, with its `bytes`,
+    how many heads share one of K and V, the rate of a device `copy` in bytes/s, and by "ours" or a
+    peer's name times in ms and shares of that rate."""
     measured = []
-    for entry in files.gpu.decoding():
-        sizes = [entry.record[name] for name in SIZES]
+    for record in files.gpu.decoding():
         peers = [r for r in files.gpu.peers
-                 if r["seqlen"] == 1 and sizes == [r.get(name) for name in SIZES]]
-        if set(BESIDE_DECODING) <= {r["step"] for r in peers}:
-            times = {"ours": entry.time_ms, **{r["step"]: r["time_ms"] for r in peers}}
-            measured.append(Cache(peers[0]["copy_bytes_per_s"], times, *sizes))
+                 if all(r[name] == record[name] for name in Point._fields)]
+        times = {"ours": record["time_ms"], **{r["library"]: r["time_ms"] for r in peers}}
+        if set(BESIDE_DECODING) <= times.keys():
+            size, copy = (4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"]
+                          * record["head_dim"], peers[0]["copy_bytes_per_s"])
+            measured.append({
+                **record, "bytes": size, "shared": record["heads"] // record["kv_heads"],
+                "copy": copy, "times": times,
+                "share": {who: size / ms * 1e3 / copy for who, ms in times.items()}})
     return need(measured)
 
 
 def decode(files: Files) -> Data:
     lines: dict[str, dict[str, list[float]]] = {}
-    for cache in sorted(caches(files), key=Cache.bytes):
-        name = f"batch {cache.batch}, H/Hk = {cache.shared()}"
+    for cache in sorted(caches(files), key=lambda cache: cache["bytes"]):
+        name = f"batch {cache['batch']}, H/Hk = {cache['shared']}"
         line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
-        line["bytes"].append(cache.bytes())
+        line["bytes"].append(cache["bytes"])
         for who in ("ours", "cudnn"):
-            line[who].append(cache.share(who))
-    return {"title": f"Decoding: one query of each head, {gpu_text(files)}",
+            line[who].append(cache["share"][who])
+    return {"title": f"Decoding: one query of each head, {files.gpu.text()}",
             "panels": [dict(sorted(lines.items()))]}
 
 
@@ -239,24 +217,22 @@ def decode_table(files: Files) -> list[str]:
     rows: dict[str, dict[int, list[str]]] = {}
     ratios: dict[str, list[tuple[float, str]]] = {peer: [] for peer in BESIDE_DECODING}
     for cache in measured:
-        name = f"{cache.batch}, {cache.heads} / {cache.kv_heads}, {length_text(cache.seqlen_kv)}"
-        ours = cache.times["ours"]
-        cells = [f"{three_digits(1e3 * ours)} ({cache.share('ours'):.2f})"]
+        name = "{batch}, {heads} / {kv_heads}, {}".format(length_text(cache["seqlen_kv"]), **cache)
+        cells = [f"{three_digits(1e3 * cache['time_ms'])} ({cache['share']['ours']:.2f})"]
         for peer in BESIDE_DECODING:
-            ratio = cache.times[peer] / ours
+            ratio = cache["times"][peer] / cache["time_ms"]
             cells.append(f"{ratio:.2f}")
-            ratios[peer].append((ratio, f"{name}, d = {cache.head_dim}"))
-        rows.setdefault(name, {})[cache.head_dim] = cells
-    heads = sorted({cache.head_dim for cache in measured}, reverse=True)
+            ratios[peer].append((ratio, f"{name}, d = {cache['head_dim']}"))
+        rows.setdefault(name, {})[cache["head_dim"]] = cells
+    heads = sorted({cache["head_dim"] for cache in measured}, reverse=True)
     lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
         f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
         [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
          for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
-    step = files.gpu.decoding()[0].step[1]
-    text = (f"`{step}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
-            f"flushed, medians, on an {at_the_machine(files)}. The share is the rate at which K "
+    text = (f"`{measured[0]['step']}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
+            f"flushed, medians, on an {files.gpu.machine()}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
-            f"{measured[0].copy / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
+            f"{measured[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
             "each point in turn with ours:")
     for peer, its_ratios in ratios.items():
         worst, name = min(its_ratios)
@@ -265,14 +241,13 @@ def decode_table(files: Files) -> list[str]:
                  f"{worst:.2f} ({name}), {sum(ratio >= 1 for ratio in values)} of {len(values)} "
                  "are 1 or more;")
     # GQA's effect: the same queries and keys with fewer heads of K and V.
-    shared = [f"{fewer.times['ours'] / whole.times['ours']:.2f} (batch {whole.batch}, "
-              f"{length_text(whole.seqlen_kv)}, d = {whole.head_dim}, 1/{fewer.shared()} of the "
-              "bytes)"
+    shared = [f"{fewer['time_ms'] / whole['time_ms']:.2f} (batch {whole['batch']}, "
+              f"{length_text(whole['seqlen_kv'])}, d = {whole['head_dim']}, "
+              f"1/{fewer['shared']} of the bytes)"
               for whole in measured for fewer in measured
-              if whole.shared() == 1 < fewer.shared()
-              and whole[2:] == fewer._replace(kv_heads=whole.kv_heads)[2:]]
+              if whole["shared"] == 1 < fewer["shared"] and all(
+                  whole[name] == fewer[name] for name in ("batch", "heads", "seqlen_kv",
+                                                          "head_dim"))]
     return [*lines, "", text[:-1] + ".", "", (
         "The time with heads that share K and V over the time without sharing: "
-        f"{', '.join(shared)}."), "",
-            "![Share of the copy's rate against the cache's bytes]"
-            "(scripts/results/figures/decode.svg)"]
+        f"{', '.join(shared)}.")]

@@ -85,7 +85,7 @@ def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", co
 
 
 def byte_tick(value: float, _: Any = None) -> str:
-    return re.sub(r"\.0+ ", " ", bytes_text(round(value)))
+    return re.sub(r"\.0+ ", " ", bytes_text(value))
 
 
 def row_axis(axis: Axis, rows: Sequence[Data]) -> None:
@@ -94,15 +94,15 @@ def row_axis(axis: Axis, rows: Sequence[Data]) -> None:
     axis.set_ylim(len(rows) - 0.4, -0.6)
 
 
-def two_marks(axis: Axis, point: Data, y: float, filled: float | None, hollow: float | None,
-              size: float = 8) -> None:
+def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
+              hollow: float | None) -> None:
     """Draws a point that has two places, either of which may be None, with a line between them."""
     tint = point["colour"]
     if filled is not None and hollow is not None:
         axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
     looks: list[tuple[float | None, Data]] = [
         (hollow, {"mfc": PANEL, "mew": 1.4, "markersize": 7, "zorder": 4}),
-        (filled, {"markersize": size, "zorder": 5})]
+        (filled, {"markersize": 8, "zorder": 5})]
     for x, look in looks:
         if x is not None:
             axis.plot(x, y, marker=point["marker"], color=tint, ls="", **look)

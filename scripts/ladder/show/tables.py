@@ -11,45 +11,48 @@ from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
 from ladder.base.records import Record
-from ladder.base.text import NO_VALUE, rate_text, time_text
-from ladder.show.measured import Files, Measured, need, of_the_paper
-from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey,
-                               at_the_machine, length_text, library, markdown, number,
-                               over_lengths, point_text, where, whole_bytes)
+from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
+from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
+                                  step_key)
+from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, length_text, library,
+                               markdown, number, over_lengths, point_text, where)
 from ladder.trace.replay import EXPS
 
 
-def ladder_table(files: Files, short: bool = False) -> list[str]:
-    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `short`:
-    each rung's last step that every GPU runs, and the forward pass's last on this one."""
+def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
+    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `root`: the
+    repository's, as links of the page begin. `short`: each rung's last step that every GPU runs,
+    and the forward pass's last on this one."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
-        timed, wide = ({e.step: e for e in files.gpu.paper(
-            way, seqlen=n, head_dim=head, causal=False)} for head in HEADS)
-        counted = {e.step: e for e in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
-        base = timed.get(files.base())
-        for step, [known, *_] in files.steps_of([*timed.values(), *counted.values()], way):
-            last = files.about[step] == files.ladder.last_portable(step[0])
-            if short and not (last or way == "fwd" and files.gpu.is_default(step)):
-                continue
+        timed, wide = (files.at(way, n, head) for head in HEADS)
+        counted = {step_key(r): r
+                   for r in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
+        base = timed.get(files.base)
+        for step in files.order:
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
-            counts = [entry.bytes_a_head[kind] if entry else None for entry, kind in (
+            known = gpu or sim
+            last = files.about[step] == files.ladder.last_portable(step[0])
+            if not known or files.own_way(step) != way or short and not (
+                    last or way == "fwd" and files.gpu.is_default(step)):
+                continue
+            counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([f"[{step[0]}]({step[0]}/README.md)", f"`{step[1]}`" + (
+            rows.append([f"[{step[0]}]({root}{step[0]}/README.md)", f"`{step[1]}`" + (
                 " backward" if way == "bwd" else ""),
-                time_text(gpu.time_ms if gpu else None), rate_text(gpu.tflops if gpu else None),
-                rate_text(other.tflops if other else None),
-                rate_text(base.time_ms / gpu.time_ms if gpu and base else None),
-                *map(whole_bytes, counts)])
-    lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base()[0])}",
+                time_text(gpu["time_ms"] if gpu else None),
+                *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
+                rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
+                *map(bytes_text, counts)])
+    lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
                       "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
     return [*lines, "", (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
-        f"TFLOP/s of as much work in heads of 128, on an {at_the_machine(files)}.")]
+        f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}.")]
 
 
 def plans_table(files: Files) -> list[str]:
@@ -117,9 +120,8 @@ def name_of(contender: Contender) -> str:
 def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[str]) -> list[str]:
     """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
     before."""
-    n, steps = LADDER_LENGTH, [step for step in files.order if step[0] == rung]
-    if (rung, first) in steps:
-        steps = steps[steps.index((rung, first)):]
+    n, steps = LADDER_LENGTH, list(itertools.dropwhile(
+        lambda step: step[1] != first, (step for step in files.order if step[0] == rung)))
     rows: list[list[str]] = []
     before: dict[tuple[int, bool], float] = {}
     contenders: list[Contender] = [*steps, *peers]
@@ -135,7 +137,7 @@ def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[s
     lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
     return [*lines, "", (
         f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
-        f"{at_the_machine(files)}. Not all are of one run, and two runs of one step differ by up "
+        f"{files.gpu.machine()}. Not all are of one run, and two runs of one step differ by up "
         "to 5%.")]
 
 
@@ -182,12 +184,8 @@ def profile_table(files: Files) -> list[str]:
     lines = markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
                       "special units", "GHz"], rows, range(1, 8))
     dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
-    return [*lines, "", (
-        "Cycles of an SM, in all and for one tile of Q against one of K; in how many of them a "
-        "unit works: tensor cores, shared memory (without what TMA writes), and the units of "
-        f"exponentials. GHz: cycles over the kernel's time without `ncu`. "
-        f"N = {PROFILED_LENGTH:,}, no mask, "
-        f"bf16, on an {r['device_name']}, driver {r['driver']}, CUDA {r['cuda']}, {dates}.")]
+    return [*lines, "", f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
+            f"{r['driver']}, CUDA {r['cuda']}, {dates}."]
 
 
 # ---- who visits which array how often, by the sim's counts ----
@@ -209,8 +207,8 @@ def visits_tables(files: Files) -> list[str]:
         rows: list[list[str]] = []
         columns = list(dict.fromkeys(column_of.values()))
         for step in files.order:
-            visits_at = {(n, d): visits(e.record, column_of) for n, d in SIZES
-                         for e in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
+            visits_at = {(n, d): visits(r, column_of) for n, d in SIZES
+                         for r in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
                                                   head_dim=d, causal=False)[:1]}
             # Only steps that any GPU runs, and that were counted at each length.
             if (way == files.own_way(step) and not files.about[step].exact_architecture
