@@ -336,8 +336,7 @@ std::string order() {
   }
 }
 
-// Of 4 bytes each of LSE, 2 of the rest: Q, O and what the backward pass adds to them, K and V
-// alike, and the workspace of both passes.
+// 4 bytes each of LSE, 2 of Q, O, K and V and their gradients; and the workspace of both passes.
 TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
   const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
   Step step;

@@ -64,8 +64,6 @@ TEST(Report, CountsOfARunOnTheSim) {
                    "\"sram_read_bytes\": 8, \"sram_write_bytes\": 10, "
                    "\"sram_operand_bytes\": 28, \"matmul_flops\": 2, \"exp_count\": 4, "
                    "\"other_flops\": 6, \"barriers\": 30, \"bank_conflicts\": 32",
-                   "\"requested_read_bytes\": 6, \"requested_write_bytes\": 7, "
-                   "\"distinct_read_bytes\": 8, \"distinct_write_bytes\": 9, ",
                    "\"K\": {\"read\": 10, \"write\": 11, \"distinct_read\": 12, "
                    "\"distinct_write\": 13}"});
   for (const char* row : {"output +– +6 B +7 B +8 B +9 B\n", "all +– +12 B +14 B +16 B +18 B\n",

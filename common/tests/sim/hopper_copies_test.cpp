@@ -65,32 +65,32 @@ TEST_F(HopperCopies, StoresAndAdditions) {
 /// Of two threads that store and wait, forward both begin before one goes on, in reverse each goes
 /// on at once, and at random it is now so, now so.
 TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
+  std::string order;
+  const auto store = [&] {
+    SharedMemory smem;
+    const auto x = smem.take<float>("x", 8) + 4 * thread();
+    for (int i = 0; i < 4; ++i) x[i] = 1;
+    fence_proxy_async();
+    bulk_add(out + 4 * thread(), x, 4);
+    tma_store_commit();
+    order += ", begins";
+    tma_store_wait<0>();
+    order += ", ends";
+  };
   const auto order_of = [&](Schedule schedule) {
     options({.schedule = schedule});
     number_out();
-    std::string order;
-    EXPECT_EQ(fault_of(1, 2,
-                       [&] {
-                         SharedMemory smem;
-                         const auto x = smem.take<float>("x", 8) + 4 * thread();
-                         for (int i = 0; i < 4; ++i) x[i] = 1;
-                         fence_proxy_async();
-                         bulk_add(out + 4 * thread(), x, 4);
-                         tma_store_commit();
-                         order += "begins ";
-                         tma_store_wait<0>();
-                         order += "ends ";
-                       }),
-              "no fault");
-    return order;
+    order.clear();
+    return fault_of(1, 2, store) + order;
   };
-  const std::string late = "begins begins ends ends ", early = "begins ends begins ends ";
+  const std::string late = "no fault, begins, begins, ends, ends",
+                    early = "no fault, begins, ends, begins, ends";
   EXPECT_EQ(order_of({Schedule::Order::forward}), late);
   EXPECT_EQ(order_of({Schedule::Order::reverse}), early);
-  std::set<std::string> orders;
+  std::set<std::string> found;
   for (uint64_t seed = 0; seed < 16; ++seed)
-    orders.insert(order_of({Schedule::Order::random, seed}));
-  EXPECT_EQ(orders, (std::set{late, early}));
+    found.insert(order_of({Schedule::Order::random, seed}));
+  EXPECT_EQ(found, (std::set{late, early}));
 }
 
 /// x = 64 floats of out, from 128 on.
