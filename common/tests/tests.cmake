@@ -94,8 +94,8 @@ endfunction()
 ladder_test(harness cli Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 set_tests_properties(cli PROPERTIES RESOURCE_LOCK gpu)  # its counters are one program's at a time
-ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_files_test.py
-  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward -v)
+ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Files Places -v)
 include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 set_property(GLOBAL PROPERTY tests_scripts ${script_tests})
 

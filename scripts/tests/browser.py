@@ -1,7 +1,6 @@
 """A browser without a window, driven over Chrome's DevTools protocol by a pipe: Debian's package
 chromium, and nothing else."""
 
-import base64
 import json
 import os
 import shutil
@@ -69,9 +68,9 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def size(self, width, height, scale=1):
+    def size(self, width, height):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=scale, mobile=False)
+                  deviceScaleFactor=1, mobile=False)
 
     def prefer(self, colour):
         self.call("Emulation.setEmulatedMedia",
@@ -104,18 +103,11 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
                       windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
 
-    def mouse(self, x, y, *kinds):
-        """kinds: mousePressed, mouseReleased; mouseMoved as if a button were held."""
-        for kind in kinds:
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
-                      button="left", buttons=int(kind == "mouseMoved"))
+    def click(self, x, y):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1, button="left")
         self.drawn()
 
     def drawn(self):
         """Waits until what was asked for is on the screen."""
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def picture(self):
-        """A PNG of what is to be seen."""
-        self.drawn()
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

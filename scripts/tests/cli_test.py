@@ -1,17 +1,123 @@
 """A rung's program as its users meet it: cli_test.py BIN_DIR RUNG [unittest's options].
 
 Runs the program as a subprocess, on the sim unless a test says otherwise. Class `Rung` holds for
-every rung and what is its own; the others, and those of cli_files_test.py, are the same for all and
-are run on one, 06_backward, which has LSE, tiles and a backward pass. What the command line refuses
-in which words is in options_test.cpp.
+every rung and what is its own; the others are the same for all and are run on one, 06_backward,
+which has LSE, tiles and a backward pass. What the command line refuses in which words is in
+options_test.cpp, and which .npy files are no arrays in npy_test.cpp.
 """
 
+import ast
+import glob
+import hashlib
+import json
+import math
 import os
+import resource
 import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
 import unittest
 
-from cli import COUNTED, Case, DRAM, MODEL, RUNG, SIZES, SMALL, TINY, has_gpu, steps, strict_json
+from base import SECONDS, Scratch
+import ladder.base.npy
+from ladder.base.programs import steps_of
 
+if len(sys.argv) < 3:
+    sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
+BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+
+# Small workloads whose sizes all differ; every rung takes well under a second for them.
+SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
+TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
+SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
+
+MODEL = "model_read_bytes model_write_bytes".split()
+COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes distinct_write_bytes
+sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
+bank_conflicts""".split()
+DRAM = "dram_read_bytes dram_write_bytes".split()
+
+
+def steps(device="sim"):
+    """What --list says of a device."""
+    return [step for step in steps_of(os.path.join(BIN_DIR, RUNG)) if step.device == device]
+
+
+def has_gpu():
+    """Whether there is one here, and the program was built for it."""
+    return bool(glob.glob("/dev/nvidia[0-9]*") and steps("gpu"))
+
+
+def npy(shape, values=None, descr="<f2"):
+    """The bytes of a .npy file; by default of small numbers that are not all alike."""
+    if values is None:
+        values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
+    return ladder.base.npy.npy(shape, values, descr)
+
+
+def read_npy(path):
+    """(descr, shape, values) of a file."""
+    with open(path, "rb") as file:
+        header = ast.literal_eval(file.read(128)[10:].decode())
+    return header["descr"], header["shape"], ladder.base.npy.read_npy(path)
+
+
+class Case(Scratch):
+    def put(self, content, *names):
+        os.makedirs(os.path.dirname(self.at(*names)), exist_ok=True)
+        with open(self.at(*names), "wb") as file:
+            file.write(content)
+
+    def command(self, arguments):
+        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
+        return [os.path.join(BIN_DIR, RUNG), *words]
+
+    def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
+        """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
+        for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
+            self.put(npy(shape, values.get(name), descr), "in", f"{name}.npy")
+
+    def execute(self, arguments, **more):
+        """Runs the program in the test's folder."""
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
+                              **more)
+
+    def good(self, arguments, status=0):
+        return self.run_it(*self.command(arguments), status=status)
+
+    def objects(self, arguments, status=0):
+        """What a run prints under --json."""
+        lines = self.good(arguments + " --json", status).stdout.split("\n")
+        self.assertEqual(lines.pop(), "", "the last line ends with a newline")
+        return [json.loads(line) for line in lines]
+
+    def saved(self, arguments):
+        """What read_npy says of every file that a run saves, in the folder out, by name without
+        suffix."""
+        out = self.at("out")
+        shutil.rmtree(out, ignore_errors=True)
+        self.good(f"{arguments} --save out")
+        return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
+
+    def assert_bad(self, arguments, status, *words, save=" --save out", **more):
+        """The program refuses: status and words as given, nothing on stdout, nothing saved."""
+        done = self.execute(arguments + save, **more)
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        for word in (f"{RUNG}: ", *words):
+            self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
+        self.assertEqual(done.stdout or "", "", f"{arguments}")
+        self.assert_nothing_left()
+
+    def assert_nothing_left(self):
+        left = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
+                for name in names if name.endswith(".tmp") or name.startswith(".")
+                or folder.endswith("out")]
+        self.assertEqual(left, [])
 
 class Rung(Case):
     # What a rung's default step does: LSE, backward, S and P stored, maximum subtracted.
@@ -49,16 +155,6 @@ class Rung(Case):
             self.assertEqual(program, RUNG)
             self.good([*arguments, "--device", "sim", "--check", "sampled"])
 
-    def test_every_step(self):
-        for step in steps():
-            name = step["step"]
-            objects = self.check_run(f"{TINY} --step {name} --save {name}", "sim")
-            self.assertEqual({o["step"] for o in objects}, {name})
-            tensors = {tensor for o in objects for tensor in o["errors"]} - {"o_full"}
-            self.assertEqual(set(os.listdir(self.at(name))), {f"{t}.npy" for t in tensors})
-            if step["default"]:
-                self.assertEqual(self.objects(TINY)[0]["step"], name)
-
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
     def test_one_wrong_step_of_several(self):
         """All weights but the first's round to e4m3 the same way, where a tolerance for chance is
@@ -71,18 +167,18 @@ class Rung(Case):
                 [(step, step == "mma") for step in several.split(",")])
 
     def test_keys_and_types(self):
-        for o in self.check_run(SMALL, "sim"):
+        """(What a key is: report_test.cpp; what the sim counts: results_test.)"""
+        default, = (step for step in steps() if step.default)
+        objects = self.objects(SMALL)
+        self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
+        for o in objects:
+            self.assertEqual((o["rung"], o["step"], o["device"], o["pass"]),
+                             (RUNG, default.name, "sim", True))
             self.assertEqual([o[s] for s in SIZES], [2, 4, 2, 40, 24, 16])
             self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
             for key in set(COUNTED) - {"distinct_read_bytes", "distinct_write_bytes"}:
                 self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
-
-    @unittest.skipUnless(has_gpu(), "no GPU here")
-    def test_keys_and_types_on_the_gpu(self):
-        for o in self.check_run(SMALL.replace("sim", "gpu") + " --time 5", "gpu"):
-            self.assertLessEqual(o["time_ms_min"], o["time_ms"])
-            self.assertLessEqual(o["time_ms"], o["time_ms_max"])
 
     @unittest.skipUnless(has_gpu() and RUNG[:2] == "01", "01 alone has products by a library")
     def test_products_by_a_library_are_timed_alone(self):
@@ -98,15 +194,8 @@ class Rung(Case):
 
 
 class Options(Case):
-    def test_they_reach_the_run(self):
-        arguments = "--dtype bf16 --scale 0.5 --causal --input outliers --seed 18446744073709551615"
-        for o in self.objects(f"{SMALL} {arguments} --block-q 64 --block-kv 64 --check full"):
-            self.assertEqual((o["dtype"], o["scale"], o["causal"]), ("bf16", 0.5, True))
-            self.assertEqual((o["input"], o["seed"], o["pass"]), ("outliers", 2**64 - 1, True))
-        self.assertIn("not checked", self.good(f"{TINY} --check off --causal").stdout)
-
     def test_several_steps_report_what_each_does_alone(self):
-        names = [step["step"] for step in steps() if step["device"] == "sim"]
+        names = [step.name for step in steps()]
         self.assertGreater(len(names), 1)
         alone = [o for name in names for o in self.objects(f"{TINY} --causal --step {name}")]
         together = f"{TINY} --causal --step {','.join(names)}"
@@ -118,6 +207,7 @@ class Options(Case):
         for o in self.objects(f"{TINY} --verbose --schedule reverse --save out"):
             self.assertIsInstance(o, dict)  # and all else went to stderr
         self.assertNotRegex(self.good(SMALL).stdout, "[\x1b{]|.{101}")
+        self.assertIn("not checked", self.good(f"{TINY} --check off").stdout)
 
     def test_options_of_the_gpu_on_the_sim(self):
         self.assertRegex(self.good(f"{TINY} --time 5 --dram").stderr,
@@ -128,7 +218,7 @@ class Options(Case):
     def test_dram(self):
         arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
         done = self.good(arguments + " --json")
-        objects = [strict_json(line) for line in done.stdout.splitlines()]
+        objects = [json.loads(line) for line in done.stdout.splitlines()]
         if "--dram: no DRAM bytes: " in done.stderr:  # no permission, no CUPTI: the rest stands
             self.assertIsNone(objects[0]["dram_read_bytes"])
             self.skipTest(done.stderr.strip())
@@ -139,7 +229,7 @@ class Options(Case):
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):
         done = self.good(TINY.replace("--device sim", "--device auto") + " --json")
-        self.assertEqual(strict_json(done.stdout.splitlines()[0])["device"], "sim")
+        self.assertEqual(json.loads(done.stdout.splitlines()[0])["device"], "sim")
         self.assertRegex(done.stderr, "running on the sim: .*GPU")
         self.assert_bad("--device gpu", 3, "GPU", "--device sim")
 
@@ -155,8 +245,176 @@ class Options(Case):
         self.assertEqual(done.returncode, 1)
         self.assertIn("2^NaN", done.stderr)
         with open(self.at("trace.json"), encoding="utf-8") as file:
-            self.assertIn([strict_json(line) for line in file][-1]["fault"], done.stderr)
+            self.assertIn([json.loads(line) for line in file][-1]["fault"], done.stderr)
         self.assertEqual(os.listdir(self.at("out")), [])
+
+
+class Files(Case):
+    """What a program loads and saves."""
+
+    def loaded(self, more=""):
+        return self.saved(f"--device sim --load in {more}")
+
+    def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
+        for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
+            saved = self.saved(f"{SMALL} --dtype {dtype} --causal")  # so LSE has infinities
+            self.assertEqual({name: of[:2] for name, of in saved.items()}, {
+                "o": (o, (2, 4, 40, 16)), "lse": ("<f4", (2, 4, 40)), "dq": (o, (2, 4, 40, 16)),
+                "dk": (o, (2, 2, 24, 16)), "dv": (o, (2, 2, 24, 16))})
+            for name, (descr, shape, values) in saved.items():
+                self.assertEqual(len(values), math.prod(shape))
+                with open(self.at("out", f"{name}.npy"), "rb") as file:
+                    self.assertEqual(file.read(), npy(shape, values, descr))  # as NumPy writes it
+
+    def test_shapes_come_from_the_files(self):
+        self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
+        for o in self.objects("--device sim --load in --causal --dtype bf16"):
+            self.assertEqual([o[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
+            self.assertAlmostEqual(o["scale"], 24**-0.5, places=6)
+            self.assertTrue(o["causal"])
+        self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
+
+    def test_the_same_seed_gives_the_same_bits_and_replaces_the_files(self):
+        first = self.saved(f"{TINY} --seed 5")["o"]
+        for more in ("6", "5 --input outliers", "5"):
+            self.good(f"{TINY} --save out --seed {more}")
+            self.assertEqual(read_npy(self.at("out", "o.npy")) == first, more == "5")
+
+    def test_the_generator_is_the_same_on_every_platform(self):
+        # With one key, P is 1 and O is V: the input itself.
+        shape = "--device sim --heads 64 --seqlen 1 --seqlen-kv 1 --head-dim 256"
+        for arguments, digest in (("--seed 0", "4bfc954c162f86cd"),
+                                  ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
+                                  ("--seed 7 --input outliers", "476bd9f1cdfd019b")):
+            descr, _, values = self.saved(f"{shape} {arguments}")["o"]
+            data = struct.pack(f"<{len(values)}{'e' if descr == '<f2' else 'f'}", *values)
+            self.assertEqual(hashlib.sha256(data).hexdigest()[:16], digest, arguments)
+
+    def test_what_was_saved_can_be_loaded(self):
+        self.good(f"{TINY} --seqlen-kv 3 --save in")
+        for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
+            os.rename(self.at("in", f"{saved}.npy"), self.at("in", f"{loaded}.npy"))
+        for o in self.objects("--device sim --load in"):
+            self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
+        from_half = self.loaded()
+        values = {name: read_npy(self.at("in", f"{name}.npy"))[2] for name in "qkv"}
+        self.put_inputs((1, 2, 3, 8), descr="<f4", **values)
+        self.assertEqual(from_half, self.loaded())
+
+    def test_do_is_drawn_or_loaded(self):
+        self.put_inputs((1, 2, 9, 8))
+        for name in ("dO.npy", "dout.npy", "grad_output.npz", "do.npy"):  # may be meant for it
+            os.symlink("nowhere", self.at("in", name))
+            self.assert_bad("--device sim --load in", 2, f"'in/{name}' is ")
+            os.remove(self.at("in", name))
+        self.assertEqual(self.good("--device sim --load in --seed 3").stderr,
+                         "in/do.npy is not there: dO is drawn from seed 3\n")
+        drawn = self.loaded()
+        self.put(npy((1, 2, 9, 8), [0] * 144), "in", "do.npy")
+        loaded = self.loaded()
+        for name in ("dq", "dk", "dv"):
+            self.assertEqual((any(drawn[name][2]), any(loaded[name][2])), (True, False))
+
+    def test_what_the_type_cannot_hold_is_no_wrong_result(self):
+        heads, one = (1, 2, 4, 8), (1, 1, 4, 8)
+        for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are beyond fp16"),
+                                     ("bf16", 1e20, 1, "64 values of o are beyond bf16")):
+            self.put_inputs(heads, one, "<f4", q=[qk] * 64, k=[qk] * 32)
+            self.put(npy(heads, [do] * 64, "<f4"), "in", "do.npy")
+            done = self.execute(f"--device sim --load in --dtype {dtype}")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr)
+            self.assertNotIn("wrong result: an error", done.stderr)
+
+    def test_files_that_are_no_inputs(self):
+        many = (1, 2, 3, 8)
+        self.put_inputs(many)
+        self.put(npy(many), "in", "do.npy")
+        self.good("--device sim --load in --save before")
+        bad = [(name, None, "no such file") for name in "qkv"]
+        bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
+                ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
+        shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
+                  "agree": [("k", (1, 2, 4, 8)), ("v", (1, 2, 4, 8)), ("v", (1, 1, 3, 8)),
+                            ("q", (2, 2, 3, 8)), ("q", (1, 2, 3, 16)), ("do", (1, 2, 4, 8)),
+                            ("do", (1, 1, 3, 8)), ("do", (2, 2, 3, 8))]}
+        bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
+        for name, content, word in bad:
+            path = self.at("in", f"{name}.npy")
+            os.rename(path, path + ".good")
+            if callable(content):
+                content(path)
+            elif content is not None:
+                self.put(content, path)
+            with self.subTest(name=name, word=word):
+                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word)
+            os.rename(path + ".good", path)
+        for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 2, 3, 264), "multiple of 8"),
+                            ((1, 1, 3, 8), "divide"), ((1, 3, 3, 8), "divide")):
+            self.put_inputs(shape, (1, 2, *shape[2:]))
+            self.assert_bad("--load in", 2, word)
+        self.assert_bad("--load none_such", 2, "none_such", "no such file")
+        self.assert_bad(f"--load {'x' * 5000}", 2, "too long")
+        # One that claims to be large: nothing is allocated.
+        os.truncate(self.at("in", "q.npy"),
+                    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
+
+
+class Places(Case):
+    """Where files cannot be written, or not to their end."""
+
+    # Files of this process may hold 100 bytes; the header of an .npy file has 128.
+    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+
+    def test_folders_and_files_that_cannot_be_written(self):
+        self.put(b"a file", "file")
+        os.makedirs(self.at("taken", "o.npy"))
+        for arguments in ("--save file", "--save none/such/out", "--save taken", "--trace file/t",
+                          "--trace none_such/trace", "--trace .", "--trace /proc/trace",
+                          f"--trace {'x' * 300}", f"--trace {'x' * 5000}"):
+            self.assert_bad(f"{TINY} {arguments}", 2, f"'{arguments.split()[-1]}", save="")
+        self.assertEqual(sorted(os.listdir(self.root)), ["file", "taken"])
+        self.assertEqual(os.listdir(self.at("taken")), ["o.npy"])
+
+    def test_a_full_disk(self):
+        self.good(f"{SMALL} --save before")
+        before = read_npy(self.at("before", "o.npy"))
+        # A buffer's worth, which fails at the end; and more, which fails at once.
+        for workload in (TINY, SMALL):
+            self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
+            self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)
+            self.assert_bad(f"{workload} --trace t", 2, "cannot write", save="",
+                            preexec_fn=self.FULL)
+        self.assertEqual(sorted(os.listdir(self.root)), ["before", "out"])
+        self.assertEqual(len(os.listdir(self.at("before"))), 5)
+        self.assertEqual(read_npy(self.at("before", "o.npy")), before)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
+    def test_devices_stay_what_they_are(self):
+        self.good(f"{TINY} --trace /dev/null")
+        self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in (f"{TINY} --json", TINY, "--help", "--list"):
+                done = self.execute(arguments, stdout=full)
+                self.assertEqual(done.returncode, 2, arguments)
+                self.assertIn("cannot write to stdout: No space", done.stderr)
+        self.assertFalse(os.path.isfile("/dev/null") or os.path.isfile("/dev/full"))
+
+    def test_what_would_be_said_on_a_closed_stderr_is_in_no_file(self):
+        self.execute(f"{TINY} --time 1 --trace t", check=True, preexec_fn=lambda: os.close(2))
+        with open(self.at("t"), encoding="utf-8") as trace:
+            self.assertEqual({line[0] for line in trace}, {"{"})
+
+    def test_a_run_that_is_interrupted_leaves_no_file(self):
+        long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"
+        with subprocess.Popen(self.command(long), cwd=self.root) as process:
+            while process.poll() is None and not os.path.exists(self.at("out")):
+                time.sleep(0.01)
+            time.sleep(0.5)  # more than it takes to try the files
+            process.terminate()
+        self.assertEqual(process.returncode, -signal.SIGTERM)
+        self.assertEqual((os.listdir(self.root), os.listdir(self.at("out"))), (["out"], []))
 
 
 if __name__ == "__main__":

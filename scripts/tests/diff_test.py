@@ -36,9 +36,6 @@ class DiffTest(Scratch):
     def diff(self, *words, **more):
         return self.run_it(self.at("scripts/diff"), *words, **more)
 
-    def stat(self):
-        return [line.split() for line in self.diff("--stat").stdout.splitlines()]
-
     def test_names_of_rungs_and_steps(self):
         self.source("01_second/late.cu", "zig", "x")  # a file of a name comes before a step
         self.source("01_second/fast/two.cu", "second", "x")
@@ -92,7 +89,7 @@ class DiffTest(Scratch):
         self.source("01_second/fast/one.cu", "one", "a")
         self.steps("01_second", early="", late="early", last="late", aside="last", sm90="last",
                    one="sm90", second="one")
-        self.assertEqual([line[:2] for line in self.stat()], [
+        self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],
             ["01/one", "01/two"], ["01", "02"]])

@@ -1,36 +1,36 @@
 """Tests of the explorer's page in a browser; skipped where there is no Chromium.
 
 Run alone: python3 scripts/tests/explore_page_test.py BUILD_DIR/bin [unittest options or cases]
-With the word `pictures` instead it takes those that the README shows.
 """
 
-import contextlib
 import os
 import re
-import sys
 import tempfile
 import unittest
 
 from base import ROOT, argument, read, write
 import browser
 import explore_test
-from explore_test import SMALL, explore, sums
+from explore_test import SMALL, explore
 from ladder.base.changed import changed
+from ladder.base.programs import ladder_of, programs_in
+from ladder.explore.page import page_of, pane_of, sums
 
 BIN = ""
 SAME = "= the program's counts"
+# Of a pane.
+TOLD = "pane.find('.event').textContent"
+COUNTS = "pane.replay.counts"
+VERDICTS = "pane.find('.verdict').textContent"
 
-# Of what can be seen or used: that which is cut off at a side of the screen, or below where nothing
-# scrolls, or too small.
-OFF_SCREEN = """[...document.querySelectorAll('header *, main, main *, footer *')].filter(e => {
-  const r = e.getBoundingClientRect();
-  if (e.closest('svg, option, .source *') || !e.checkVisibility() || !r.width) return false;
-  return r.left < -0.5 || r.right > innerWidth + 0.5 ||
-    (e.closest('header, footer') && (r.top < -0.5 || r.bottom > innerHeight + 0.5)) ||
-    (e.matches('button, select, input, canvas, .event, .source') &&
-      (r.width < 20 || r.height < 18)) ||
-    (innerWidth > 900 && e.matches('main, .pane') && e.scrollHeight > e.clientHeight);
-}).map(e => e.outerHTML.slice(0, 99))"""
+# Of what can be used: that which is cut off at a side of the screen, or below in a wide one, or too
+# small.
+OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
+  .filter(e => e.checkVisibility()).filter(e => {
+    const r = e.getBoundingClientRect();
+    return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
+      (innerWidth > 900 && r.bottom > innerHeight + 0.5);
+  }).map(e => e.outerHTML.slice(0, 99))"""
 # Canvases, the maps of HBM aside, with nothing on them.
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
@@ -77,25 +77,53 @@ class PageTest(unittest.TestCase):
             self.browser.press(key, **how)
         self.browser.drawn()
 
-    def text(self, name):
-        return self.value(f"$('{name}').textContent")
-
     def of_panes(self, expression):
         return self.value(f"explorer.panes.map(pane => {expression})")
 
     def label(self, view, pane=0):
         return self.of_panes(f"pane.find('{view} canvas').ariaLabel")[pane]
 
-    def told(self):
-        return self.of_panes("pane.find('.event').textContent")
-
-    def counts(self):
-        return self.of_panes("pane.replay.counts")
-
-    def verdicts(self):
-        return self.of_panes("pane.find('.verdict').textContent")
-
     # ---- what it counts ----
+
+    def test_every_step_ends_at_what_its_program_counts(self):
+        steps = ladder_of(programs_in(BIN), "sim").steps
+        self.assertGreaterEqual(len(steps), 18)
+        panes = []
+        for step in steps:
+            length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
+            options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
+                       "--head-dim 64 --check off --causal")
+            for more in ("", " --schedule random:3")[:1 + (step.name in ("tile", "sm90"))]:
+                trace, records = explore_test.traced(step.rung, options + more)
+                panes.append(pane_of(trace, records, options + more))
+                with self.subTest(step.name + more):
+                    self.check_events(trace, panes[-1])
+        self.open("#t=1e9", write(self.folder.name, "every.html", text=page_of(panes)), width=800)
+        for pane, verdict in zip(panes, self.of_panes(VERDICTS)):
+            self.assertEqual(verdict, SAME, pane["command"])
+
+    def check_events(self, trace, pane):
+        """Each has its line, in a rung, and its time."""
+        lines = {(event.file, event.line) for event in trace.events if event.file}
+        self.assertTrue(lines)
+        for path, line in lines:  # the rung's own, or of a forward pass that the step names
+            self.assertRegex(path, r"^\d\d_\w+/")
+            self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
+        # Each is waited for once; a wait ends when the last has come.
+        met = [part for _, parts in pane["meetings"] for part in parts]
+        self.assertEqual(len(met), len(set(met)))
+        for event in pane["events"]:
+            parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
+            self.assertEqual(event["order"][1], 1 + max(
+                pane["events"][part]["order"][0] for part in (event["index"], *parts)))
+        # A warp does one thing after the other.
+        for clock in ("order", "model") if pane["model"] else ("order",):
+            ends = {}
+            for event in pane["events"]:
+                warp = event["launch"], event["block"], event["warp"]
+                begin, end, until = event[clock]
+                self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
+                ends[warp] = end
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
         self.open("#t=0")
@@ -106,45 +134,35 @@ class PageTest(unittest.TestCase):
         self.browser.drawn()
         expected = [sums(explore_test.run("04_flash_v1", SMALL)),
                     sums(explore_test.run("05_flash_v2", "--step mma " + SMALL))]
-        self.assertEqual(self.counts(), expected)
+        self.assertEqual(self.of_panes(COUNTS), expected)
         shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):
             self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
                 counts["requested_read_bytes"] + counts["requested_write_bytes"],
                 counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
                 counts["matmul_flops"], counts["exp_count"]])
-        self.assertEqual(self.verdicts(), [SAME] * 2)
+        self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
-        third = self.counts()
+        third = self.of_panes(COUNTS)
         self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
-        self.assertEqual(self.counts(), third)
+        self.assertEqual(self.of_panes(COUNTS), third)
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
                 "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
                 "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
-        self.assertEqual(self.verdicts()[1], SAME)
-        self.assertRegex(self.verdicts()[0], "^not the program's count: requested.*matmul")
+        self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
+        self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
 
     def test_blocks_run_side_by_side(self):
-        """In waves, as many at once as there are SMs, and on one after the other; kernels never."""
+        """On one SM one after the other; kernels never."""
         self.open()
         ends = {}
         for sms in (1, 4):
             self.do(f"explorer.useClock('order', {sms}); explorer.seek(explorer.last)")
-            self.assertEqual(self.verdicts(), [SAME] * 2)
-            # The window of time ends with the run.
-            self.assertEqual(self.of_panes("pane.run.last - pane.timeline.until"), [0, 0])
-            for run in self.of_panes("pane.run.launches.map(launch => launch.blocks.map("
-                                     "({ sm, from, to }) => [sm, from, to]))"):
-                free = [run[0][0][1]]
-                for blocks in run:
-                    free = [max(free)] * sms  # when the last kernel ended
-                    for sm, begin, end in blocks:
-                        self.assertEqual((sm, begin), (free.index(min(free)), min(free)))
-                        free[sm] = end
+            self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
             ends[sms] = self.of_panes("pane.run.last - pane.run.first")
         self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
         self.assertGreater(ends[4][0], ends[1][0] / 2)
@@ -159,49 +177,37 @@ class PageTest(unittest.TestCase):
     def test_a_wait_tells_who_is_missing(self):
         """At a click on the wait of a warp that is early."""
         self.open()
-        wait = self.value("""(() => {
-          const e = explorer.panes[0].run.events.find(e =>
-            e.what === '__syncthreads' && e.to - e.from > 3);
-          explorer.seek(e.from + 1);
-          return e.index; })()""")
-        self.browser.drawn()
-        place = self.value(f"""(() => {{
-          const t = explorer.panes[0].timeline, e = explorer.panes[0].run.events[{wait}];
-          const r = t.canvas.getBoundingClientRect();
-          return [r.left + t.gutter + ((e.from + e.to) / 2 - t.from) * t.scale,
-                  r.top + t.rowOf(e).y + t.rowOf(e).height / 2]; }})()""")
-        self.browser.mouse(*place, "mousePressed", "mouseReleased")
+        wait = self.value("explorer.panes[0].run.events.findIndex(e => "
+                          "e.what === '__syncthreads' && e.to - e.from > 3)")
+        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].from + 1)")
+        self.browser.click(*self.value(f"""(() => {{
+          const {{ canvas, hits }} = explorer.panes[0].timeline, r = canvas.getBoundingClientRect();
+          const bar = hits.find(({{ of }}) => of.index === {wait});
+          return [r.left + bar.x + bar.width / 2, r.top + bar.y + bar.height / 2]; }})()"""))
         self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
-        self.assertRegex(self.told()[0], "^Chosen: .*__syncthreads number [0-9]+. "
+        self.assertRegex(self.of_panes(TOLD)[0], "^Chosen: .*__syncthreads number [0-9]+. "
                          "Arrived: warp [0-9].*Missing: warp [0-9]")
         self.do("explorer.seek(explorer.last)")
-        self.assertIn("Missing: nobody", self.told()[0])
+        self.assertIn("Missing: nobody", self.of_panes(TOLD)[0])
         self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
 
     def test_the_models_time(self):
-        small = "--seqlen 128 --heads 1 --head-dim 64"
-        for rung in ("06_backward", "05_flash_v2"):  # the last one goes on below
-            self.open("#clock=model&t=1e9", self.made(f"{rung}/sm90", *small.split()))
-            counted = explore_test.run(rung, f"--step sm90 --device sim --check off {small}")
-            self.assertEqual(self.counts(), [sums(counted)], rung)
-        self.assertIn("not measured", self.text("clock-note"))
+        self.open("#clock=model&t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+        self.assertIn("not measured", self.value("$('clock-note').textContent"))
         self.press("c")
-        self.assertIn("not time", self.text("clock-note"))
-        self.assertEqual(self.verdicts(), [SAME])
+        self.assertIn("not time", self.value("$('clock-note').textContent"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
         self.assertEqual(
             self.value("explorer.panes[0].timeline.rows.map(row => row.label)"),
             ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
              "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
 
     def test_decoding(self):
-        """What part of the keys a block has is told, and what merges them."""
+        """What part of the keys a block has is told."""
         self.open("#t=0", self.made("05/split_kv"))
-        self.assertIn("warp 0 reads 512 B of Q, rows 0–3 into shared memory", self.told()[0])
         self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
                                              r"Q 0–3, K 256–383, 768–895,")
-        self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.verdicts(), [SAME])
-        self.assertRegex(self.label(".timeline"), "merge, block 4 of 8: O 4(,|$)")
 
     # ---- what it looks like ----
 
@@ -247,7 +253,8 @@ class PageTest(unittest.TestCase):
             reached.append(self.value("document.activeElement.id || "
                                       "document.activeElement.ariaLabel || ''"))
             if reached[-1].startswith("Arrays in HBM"):
-                self.assertRegex(self.text("tip"), r"Q: [\d,]+ B read, 0 B written so far\. K: ")
+                self.assertRegex(self.value("$('tip').textContent"),
+                                 r"Q: [\d,]+ B read, 0 B written so far\. K: ")
         self.assertLessEqual({"help-button", "play", "scrubber", "speed", "sms", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
@@ -276,16 +283,6 @@ class PageTest(unittest.TestCase):
                               "partial O, bytes 0 to 18,431: computed"},
                              set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
-    def test_dragging(self):
-        self.open("#t=100")
-        left, top = self.value("(r => [r.right - 150, r.top + 40])"
-                               "(explorer.panes[0].timeline.canvas.getBoundingClientRect())")
-        self.browser.mouse(left, top, "mousePressed")
-        self.browser.mouse(left - 90, top, "mouseMoved", "mouseReleased")
-        self.assertAlmostEqual(self.value("explorer.now"),
-                               100 + 90 / self.value("explorer.panes[0].timeline.scale"))
-        self.assertEqual(self.of_panes("pane.selected"), [None, None])
-
     # ---- faults ----
 
     def test_a_missing_barrier(self):
@@ -301,26 +298,9 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.value("explorer.panes[0].faultAt()"), self.value("explorer.now"))
         self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
         self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.verdicts(), ["ended with a fault", SAME])
-
-
-def take_pictures(folder):
-    """What the README shows."""
-    with tempfile.TemporaryDirectory() as scratch, contextlib.closing(browser.Browser()) as one:
-        page = os.path.join(scratch, "page.html")
-        explore("--out", page)
-        one.size(1280, 800, 1.5)
-        for colour in ("light", "dark"):
-            one.prefer(colour)
-            one.open(page, "#t=40")
-            with open(os.path.join(folder, f"picture-{colour}.png"), "wb") as file:
-                file.write(one.picture())
+        self.assertEqual(self.of_panes(VERDICTS), ["ended with a fault", SAME])
 
 
 if __name__ == "__main__":
     BIN = explore_test.BIN = argument()
-    if sys.argv[1:2] == ["pictures"]:
-        sys.exit(take_pictures(os.path.join(ROOT, "scripts/ladder/explore/web")))
-    if not browser.find():
-        print("not run here: " + browser.MISSING)
     unittest.main()

@@ -1,5 +1,5 @@
-"""Tests of traces, their replay, and of the explorer but for its page in a browser: that traces add
-up to what the programs count, and the command."""
+"""Tests of traces, their replay, and of the explorer but for its page in a browser, which
+explore_page_test.py looks at: the tiles of S, and the command."""
 
 import collections
 import os
@@ -9,13 +9,13 @@ import subprocess
 import unittest
 
 from base import ROOT, Scratch, argument, printed, read
-from ladder.base import course
+from ladder.base.course import PRODUCTS
 from ladder.base.files import course_pages
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
-from ladder.explore.page import COUNTERS, pane_of, sums
+from ladder.explore.page import pane_of
 from ladder.trace import replay
-from ladder.trace.read import Event, Kind, Trace, joined
+from ladder.trace.read import Event, Kind, Trace
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -39,23 +39,6 @@ def traced(rung, options):
     return Trace.of(os.path.join(BIN, rung), options.split())[:2]
 
 
-def counted(trace):
-    """The program's sums, from a trace's events."""
-    found = dict.fromkeys(COUNTERS, 0)
-    seen = {}
-    for event in trace.events:
-        for name, amount in event.counts.items():
-            found[name] += amount
-        if event.direction:
-            found[f"requested_{event.direction}_bytes"] += event.bytes
-            place = event.launch, event.name, event.direction
-            seen.setdefault(place, set()).update(event.ranges)
-    for (_, _, direction), ranges in seen.items():
-        found[f"distinct_{direction}_bytes"] += sum(
-            end - begin for begin, end in joined(ranges))
-    return found
-
-
 def tiles_of(rung, options):
     """The 16 × 16 pieces of S that a run makes, as the page has them, and how often."""
     found = [event["tile"] for event in pane_of(*traced(rung, options), "")["events"]
@@ -67,50 +50,10 @@ def tiles_of(rung, options):
 
 
 class TraceTest(unittest.TestCase):
-    """What a trace says, added up, is what the program counts."""
-
     def test_kinds(self):
         table = read(ROOT, "common/machine/trace.h").partition("kEventTexts[] = {")[2]
         self.assertEqual({*re.findall(r'"(\w+)"', table.partition("}")[0]), "collective"},
                          {kind.value for kind in Kind})
-
-    def test_every_step(self):
-        steps = ladder_of(programs_in(BIN), "sim").steps
-        self.assertGreaterEqual(len(steps), 18)
-        for step in steps:
-            with self.subTest(rung=step.rung, step=step.name):
-                length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
-                options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
-                           "--head-dim 64 --check off --causal")
-                trace, records = traced(step.rung, options)
-                self.assertEqual(counted(trace), sums(records))
-                if step.name in ("tile", "sm90"):
-                    more = options + " --schedule random:3"
-                    self.assertEqual(counted(traced(step.rung, more)[0]),
-                                     sums(run(step.rung, more)))
-                lines = {(event.file, event.line) for event in trace.events if event.file}
-                self.assertTrue(lines)
-                for path, line in lines:
-                    # The rung's own, or that of a forward pass which the step names.
-                    self.assertRegex(path, r"^\d\d_\w+/")
-                    self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
-                pane = pane_of(trace, records, "")
-                self.assertEqual(len(pane["events"]), len(trace.events))
-                # Each is waited for once; a wait ends when the last has come.
-                met = [part for _, parts in pane["meetings"] for part in parts]
-                self.assertEqual(len(met), len(set(met)))
-                for event in pane["events"]:
-                    parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
-                    self.assertEqual(event["order"][1], 1 + max(
-                        pane["events"][part]["order"][0] for part in (event["index"], *parts)))
-                # A warp does one thing after the other.
-                for clock in ("order", "model") if pane["model"] else ("order",):
-                    ends = {}
-                    for event in pane["events"]:
-                        warp = event["launch"], event["block"], event["warp"]
-                        begin, end, until = event[clock]
-                        self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
-                        ends[warp] = end
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
@@ -131,29 +74,21 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
 
-FORWARD = course.PRODUCTS["attention"]
-
-
-def event(kind, name="", number=0, amount=0, barrier="", exps=0, flops=0):
-    return Event(kind, name, barrier, number, amount, exps, flops)
-
-
 class ReplayTest(unittest.TestCase):
     """When what happens in a block: a small case worked out by hand. That what the committed traces
     become is as it was, where consumers queue and share, results_test sees."""
 
     def test_a_copy_a_product_and_a_softmax(self):
-        producer = [event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
-                    event(Kind.TMA_LOAD, "K", amount=32 * 5120, barrier="K_full[0]"),
-                    event(Kind.MBARRIER_WAIT, "K_free[0]"),
-                    event(Kind.TMA_LOAD, "K", 1, amount=5120, barrier="K_full[0]"),
-                    event(Kind.EXIT)]
-        consumer = [event(Kind.MBARRIER_WAIT, "K_full[0]"),
-                    event(Kind.WGMMA, "K", amount=4096 * 100),
-                    event(Kind.WGMMA_WAIT, number=1),
-                    event(Kind.MBARRIER_ARRIVE, "K_free[0]", exps=16),
-                    event(Kind.MBARRIER_WAIT, "K_full[0]", 1, flops=10), event(Kind.EXIT)]
-        played = replay.replay([producer, consumer], FORWARD)
+        producer = [Event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
+                    Event(Kind.TMA_LOAD, "K", "K_full[0]", amount=32 * 5120),
+                    Event(Kind.MBARRIER_WAIT, "K_free[0]"),
+                    Event(Kind.TMA_LOAD, "K", "K_full[0]", 1, 5120), Event(Kind.EXIT)]
+        consumer = [Event(Kind.MBARRIER_WAIT, "K_full[0]"),
+                    Event(Kind.WGMMA, "K", amount=4096 * 100), Event(Kind.WGMMA_WAIT, number=1),
+                    Event(Kind.MBARRIER_ARRIVE, "K_free[0]", lane_exps=16),
+                    Event(Kind.MBARRIER_WAIT, "K_full[0]", number=1, lane_other_flops=10),
+                    Event(Kind.EXIT)]
+        played = replay.replay([producer, consumer], PRODUCTS["attention"])
         landed = 32 * 132 + 500
         self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
         free = landed + 100 + 16 * 128 / 16
@@ -164,6 +99,7 @@ class ReplayTest(unittest.TestCase):
             ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
             ["tile", None, free + 10, free + 632]]])
         self.assertEqual(played["end"], free + 632)
+
 
 class CommandTest(Scratch):
     """scripts/explore itself."""

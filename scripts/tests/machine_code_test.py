@@ -21,22 +21,16 @@ import unittest
 
 import base
 from base import SECONDS, read
+from ladder.base.sources import read_sources
 
 ROOT = os.path.realpath(base.ROOT)
-BUILD, BUILT_BY, NVCC = os.path.join(ROOT, "build"), "13.0", "nvcc"
+BUILD = BUILT_BY = NVCC = ""  # of the command line
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
 
 
 def output_of(*command):
     return subprocess.run(command, check=True, timeout=SECONDS, stdout=subprocess.PIPE,
                           encoding="utf-8").stdout
-
-
-def hopper_steps():
-    """The sources of the steps for Hopper alone."""
-    steps = [json.loads(line) for rung in ("05_flash_v2", "06_backward")
-             for line in output_of(os.path.join(BUILD, "bin", rung), "--list").splitlines()]
-    return sorted({step["source"] for step in steps if step["exact_architecture"]})
 
 
 def built(source):
@@ -65,7 +59,8 @@ class HopperTest(unittest.TestCase):
     def setUp(self):
         if not BUILT_BY.startswith(CUDA):
             self.skipTest(f"the budgets are known for CUDA {CUDA}, this is {BUILT_BY}")
-        self.steps = hopper_steps()
+        self.steps = [source.path for source in read_sources()
+                      if ".exact_architecture = true" in source.text]
         self.assertGreaterEqual(len(self.steps), 12)
         if "sm_90a" not in report(self.steps[0]):
             self.skipTest("built for other GPUs than Hopper's")
@@ -131,7 +126,6 @@ class PointerTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3 and not sys.argv[1].startswith("-"):
-        BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
-        BUILD = os.path.abspath(BUILD)
+    BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
+    BUILD = os.path.abspath(BUILD)
     unittest.main()

@@ -63,28 +63,23 @@ class RunTest(FakeLadder):
         # Without the first step there is nothing to set the others against.
         self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 
-    def test_what_is_chosen(self):
-        self.ladder({"01_tiled_matmul": ["mma"], "05_flash_v2": ["mma", "aside"]})
-        for options, there in (([], False), (["--all"], True), (["--seqlen", "64"], False),
-                               (["--seqlen", "64", "--all"], True), (["--step", "aside"], True)):
+    def test_what_is_chosen_and_passed_on(self):
+        self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)
+        both, called = "--step mma,aside --device", "05_flash_v2 "
+        for words, asked in (
+                ("--all", f"--dtype bf16 {both} gpu"),
+                ("--seqlen 64", f"{called}--seqlen 64 --step mma --device"),
+                ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal {both} gpu --json"),
+                ("--step aside", f"{called}--step aside --device gpu --json"),
+                ("--device sim --all", f"{called}{both} sim --json"),
+                ("--device=sim", f"{called}--step mma --device sim --json"),
+                ("--dev sim", f"{called}--dev sim --step mma --device gpu")):  # which they refuse
             self.called()
-            self.table(*options)
-            self.assertEqual("aside" in self.called(clear=False), there, options)
+            self.table(*words.split())
+            self.assertIn(asked, self.called(clear=False), words)
+            self.assertEqual("--device sim" in self.called(clear=False),
+                             words == "--all" or "device" in words, words)
             self.assertNotIn("--all", self.called())
-        self.assertEqual([row[:6] for row in self.rows(self.table("--step=mma").stdout)],
-                         ["01 mma", "05 mma"])
-
-    def test_options_are_passed_to_the_programs(self):
-        self.ladder({"00_naive": ["naive"]}, gpu=True)
-        self.table("--seqlen", "1024", "--causal")
-        said = self.called()
-        self.assertIn("00_naive --seqlen 1024 --causal --step naive --device gpu --json", said)
-        self.assertNotRegex(said, "--load|--device sim")
-        for option in (["--device", "sim"], ["--device=sim"]):
-            self.table(*option)
-            self.assertIn("00_naive --step naive --device sim --json", self.called())
-        self.table("--dev", "sim")  # which they refuse
-        self.assertIn("00_naive --dev sim --step naive --device gpu", self.called())
 
     # ---- with a GPU ----
 
@@ -105,7 +100,11 @@ class RunTest(FakeLadder):
         self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype bf16 "
                       "--step swap,defer,mma,sm90 --device gpu --json", self.called())
         self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
-        self.table()
+        self.tell({"03_online_softmax/one_pass_tile": {"changes": {
+            "time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123}}})
+        self.fits(self.table("--all").stdout)
+        self.called()
+        self.fits(self.table().stdout)
         self.assertIn("--time 50 --dtype fp16 --step swap,defer,mma,sm90 --device gpu",
                       self.called())
 
@@ -194,20 +193,6 @@ class RunTest(FakeLadder):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
         self.assertIn("no JSON", self.table(status=1).stderr)
-
-    # ---- how it looks ----
-
-    def test_fits_the_width(self):
-        self.ladder(steps := {**STEPS, "06_backward": ["deterministic"]}, gpu=True)
-        large = {"time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123,
-                 "requested_read_bytes": 987_654_321_098, "model_read_bytes": 987_654_321_098,
-                 "dram_read_bytes": 987_654_321_098, "dram_write_bytes": 0}
-        self.tell({f"{rung}/{step}": {"changes": large}
-                   for rung, of in steps.items() for step in of})
-        for options in ([], ["--all"]):
-            shown = self.table(*options).stdout
-            self.fits(shown)
-            self.assertRegex(shown, r" 123 ms .* 0\.012 .* 988 GB")
 
     # ---- what takes long ----
 

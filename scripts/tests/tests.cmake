@@ -11,7 +11,6 @@ endforeach()
 foreach(name lessons exercises results explore explore_page)
   ladder_script_test(${name} ${name} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endforeach()
-set_tests_properties(explore_page PROPERTIES SKIP_REGULAR_EXPRESSION "not run here: ")
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
 # The longest first, or they would run alone at the end.
 set_tests_properties(figures results lessons explore explore_page bench run PROPERTIES COST 50)

@@ -1,5 +1,5 @@
 // .npy files as NumPy writes them, and as nobody should. What is written, and where it cannot be,
-// cli_files_test.py tests.
+// cli_test.py tests.
 #include "harness/npy.h"
 
 #include <gtest/gtest.h>

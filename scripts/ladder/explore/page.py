@@ -33,7 +33,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
     ended with a fault."""
     meetings = put_in_order(trace)
     model = put_in_model_time(trace)
-    trace.events.sort(key=lambda event: event.order[0])
+    trace.events = [event for events in trace.blocks().values()
+                    for event in sorted(events, key=lambda event: event.order[0])]
     put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
@@ -63,7 +64,6 @@ def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[
     return {"launch": place[0], "number": place[1], "begin": events[0].index,
             "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
             "groups": sorted({event.warp // 4 for event in events if event.kind is Kind.WGMMA}),
-            "firstRow": tiles[0][0] if tiles else 0,
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
 

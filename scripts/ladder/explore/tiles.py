@@ -24,18 +24,10 @@ COMPUTED = Rows(None, 0, 1)  # did not come from HBM
 ZEROS = Rows("", 0, 1)       # past an array's last row
 # An array's pieces in shared memory → the rows in each, and the event that wrote them.
 Pieces = Dict[int, Tuple[Rows, Event]]
+# Begin and end in shared memory, array, first and last row, the event that wrote last there.
+Stage = Tuple[int, int, Optional[str], int, int, Event]
 # Arrays → the rows of them that a warp has read, the last to be read at the end.
 Seen = Dict[Optional[str], Rows]
-
-
-class Stage(NamedTuple):
-    """Neighbouring pieces in shared memory that were filled together."""
-    begin: int
-    end: int
-    array: str | None
-    first: int
-    last: int  # row
-    event: Event  # the last that wrote there
 
 
 def joined(rows: Rows, others: Rows | None) -> Rows:
@@ -86,7 +78,6 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
             for begin, end, rows in contents(event.source or event, in_array, width):
                 fill(held[name], begin, end, rows, event)
             continue
-        event.reads[name] = [min(in_array)[0], max(end for _, end in in_array)]
         for begin, end in in_array:
             for place in range(begin // PIECE, -(-end // PIECE)):
                 rows = held[name][place][0] if place in held[name] else COMPUTED
@@ -114,13 +105,11 @@ def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
     before = None
     for place, (rows, event) in sorted(pieces.items()):
         together = event.lands is not None and meetings[event.lands].title.partition(" of warp ")[0]
-        if (place * PIECE, rows.array, together) == before:
-            last = filled[-1]
-            filled[-1] = Stage(last.begin, last.end + PIECE, rows.array,
-                               min(last.first, rows.first), max(last.last, rows.last - 1), event)
-        else:
-            filled.append(Stage(place * PIECE, (place + 1) * PIECE, rows.array, rows.first,
-                                rows.last - 1, event))
+        begin, first, last = place * PIECE, rows.first, rows.last - 1
+        if (begin, rows.array, together) == before:
+            begin, _, _, first, last, _ = filled.pop()
+            first, last = min(first, rows.first), max(last, rows.last - 1)
+        filled.append((begin, (place + 1) * PIECE, rows.array, first, last, event))
         before = (place + 1) * PIECE, rows.array, together
     return filled
 

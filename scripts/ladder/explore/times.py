@@ -1,15 +1,13 @@
 """When things happen: in the order of the trace, and in the time of the figures' model.
 
-The order is what the program fixes: each event of a warp takes one tick, a wait ends when the last
-thing that it waits for is there, and blocks come one after the other, as the sim runs them (the
-page puts them side by side on SMs). That is an order and no time.
+The order is what the program fixes: each event of a warp takes one tick, and a wait ends when the
+last thing that it waits for is there. That is an order and no time. By both each block begins at 0;
+the page puts blocks one after the other, and side by side on SMs.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-import math
 from typing import NamedTuple
 
 from ladder.base.console import Stop
@@ -18,8 +16,7 @@ from ladder.trace import replay
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Kind, Trace
 
 # What a warp starts itself → how it waits for a group of those.
-OWN_WAITS = {Kind.READ: Kind.CP_ASYNC_WAIT, Kind.WGMMA: Kind.WGMMA_WAIT,
-             **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
+OWN_WAITS = {Kind.WGMMA: Kind.WGMMA_WAIT, **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
 NAMED = (Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
 BARRIERS = (Kind.SYNCTHREADS, Kind.MBARRIER_ARRIVE, Kind.MBARRIER_WAIT, *NAMED)
 Times = dict[int, list[tuple[tuple, tuple[float, float]]]]
@@ -32,17 +29,8 @@ class Meeting(NamedTuple):
     parts: list[Event]
 
 
-@dataclasses.dataclass
-class Started:
-    """What a warp waits for itself, by a group of such."""
-
-    group: float  # infinite: not closed yet
-    event: Event
-
-
 def put_in_order(trace: Trace) -> list[Meeting]:
     """Gives every event its ticks, and the meeting that it waits for."""
-    now = 0
     meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
@@ -52,13 +40,14 @@ def put_in_order(trace: Trace) -> list[Meeting]:
             last: dict[int, Event] = {}
             moved = False
             for event in events:
-                begin = end_of(last[event.warp], meetings) if event.warp in last else now
+                begin = end_of(last[event.warp], meetings) if event.warp in last else 0
                 moved |= event.order[0] != begin
                 event.order[0] = begin
                 last[event.warp] = event
             if not moved:
                 break
-        now = max(end_of(event, meetings) for event in last.values())
+        for event in last.values():
+            end_of(event, meetings)
         put_landings(events, "order")
     return meetings
 
@@ -86,7 +75,8 @@ def put_landings(events: list[Event], clock: str) -> None:
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
     """Finds out what the events of a block wait for, and what takes part in that."""
     numbers: dict[str, int] = {}
-    own: dict[tuple, list[Started]] = collections.defaultdict(list)
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # of no group yet, by warp
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by what waits for it
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -101,20 +91,21 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
 
     for event in events:
         kind, name, number = event.kind, event.name, event.number
-        if kind in OWN_WAITS and (kind is not Kind.READ or event.copies()):
-            # Copies by the warp are of the group that it closes next.
-            own[OWN_WAITS[kind], event.warp].append(
-                Started(math.inf if kind is Kind.READ else number, event))
+        if kind is Kind.READ and event.copies():
+            copies[event.warp].append(event)
         elif kind is Kind.CP_ASYNC_COMMIT:
-            for copy in own[Kind.CP_ASYNC_WAIT, event.warp]:
-                copy.group = min(copy.group, number)
-        elif kind in OWN_WAITS.values():
+            for copy in copies.pop(event.warp, []):
+                copy.number = number
+                started[Kind.CP_ASYNC_WAIT, event.warp].append(copy)
+        elif kind in OWN_WAITS:
+            started[OWN_WAITS[kind], event.warp].append(event)
+        elif kind in (Kind.CP_ASYNC_WAIT, *OWN_WAITS.values()):
             event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
-            started = own[kind, event.warp]
-            for part in started:
-                if part.group < number:
-                    join(part.event, event.awaits)
-            started[:] = [part for part in started if part.group >= number]
+            own = started[kind, event.warp]
+            for part in own:
+                if part.number < number:
+                    join(part, event.awaits)
+            started[kind, event.warp] = [part for part in own if part.number >= number]
         elif kind in (*LOADS, *BARRIERS):
             at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
                          f"named barrier {name}, round {number}" if kind in NAMED else
@@ -131,21 +122,17 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
 
 def put_in_model_time(trace: Trace) -> bool:
     """Gives every event its time by replay, where the trace has what that takes: products and
-    copies by Hopper's engines. The blocks of a kernel run side by side; kernels that the model
-    does not know take no time. Whether it has."""
+    copies by Hopper's engines; kernels that the model does not know take no time. Whether it
+    has."""
     modelled = {event.launch for event in trace.events if event.kind is Kind.WGMMA}
     if not modelled or trace.fault:
         return False
-    start, until, launch = 0, 0, None
-    for (number, _), events in trace.blocks().items():
-        if number != launch:
-            start, launch = until, number
+    for (launch, _), events in trace.blocks().items():
         try:
-            times = (times_of(events, PRODUCTS.get(trace.kernel_of(number), {}))
-                     if number in modelled else {})
+            place_block(events, times_of(events, PRODUCTS.get(trace.kernel_of(launch), {}))
+                        if launch in modelled else {})
         except (Stop, KeyError):
             return False  # more than the model knows
-        until = max(until, place_block(events, times, start))
     return True
 
 
@@ -157,29 +144,26 @@ def times_of(events: list[Event], called: replay.Called) -> Times:
             for warp, times in zip(warps, played.times)}
 
 
-def place_block(events: list[Event], times: Times, start: int) -> int:
-    """Gives a block's events their time; that of the last. Those that the replay does not have
-    share the time until the next that it has."""
+def place_block(events: list[Event], times: Times) -> None:
+    """Gives a block's events their time. Those that the replay does not have share the time until
+    the next that it has."""
     by_warp: dict[int, list[Event]] = {}
-    end = start
     for event in events:
         by_warp.setdefault(event.warp, []).append(event)
     for warp, mine in by_warp.items():
         # A warpgroup's other warps do what its first does.
         known = times.get(warp) or times.get(warp // 4 * 4, [])
-        now, waiting = start, []
+        now, waiting = 0, []
         for event in mine:
             at = next((i for i, (asked, _) in enumerate(known) if asked == event.asked()), None)
             if at is None:
                 event.model = [now, now]
                 waiting.append(event)
                 continue
-            begin, until = (start + round(time) for time in known[at][1])
+            begin, until = map(round, known[at][1])
             known = known[at + 1:]
             for i, one in enumerate(waiting, 1):
                 one.model = [now + round((begin - now) * part / len(waiting))
                              for part in (i - 1, i)]
             event.model, now, waiting = [begin, until], until, []
-        end = max(end, now)
     put_landings(events, "model")
-    return end

@@ -77,8 +77,7 @@ def alone(sources: list[Source], source: Source) -> str:
                 body(forward.text).replace("namespace ladder::MACHINE", f"namespace {name}") +
                 f"using {name}::plan, {name}::forward, {name}::traffic;\n{step}")
 
-    includes, begin, frame = read(FRAME).partition("\n\n")[2].partition("namespace ladder")
-    frame = resolve(begin + frame, words(step))
+    frame = resolve(read(FRAME).partition("\n\n")[2], words(step))
     own = set().union(*map(names_of, DEFINITION.findall(frame)))
     seen: set[str] = set()
     common = {definition: names for path in re.findall('#include "(.*)"', headers)
@@ -95,8 +94,7 @@ def alone(sources: list[Source], source: Source) -> str:
     standard = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
     inlined = "".join("\n" + definition for definition in common if definition in kept)
     frame = frame.replace('#include "common"\n', inlined).replace('#include "step"\n', step)
-    return f"{head}\n\n{standard}{resolve(includes, used)}{frame}".replace("ladder::MACHINE",
-                                                                         "ladder::gpu")
+    return f"{head}\n\n{standard}{frame}".replace("ladder::MACHINE", "ladder::gpu")
 
 
 def portable(source: Source) -> bool:

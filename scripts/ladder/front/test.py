@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import re
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree
-from typing import NamedTuple
 
 from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
 from ladder.base.files import ROOT, read
@@ -20,12 +18,6 @@ COMMAND = "scripts/test"
 PRESETS = ("default", "debug", "asan", "sim", "clang", "arm64")
 PARTS = ("sim", "mistakes", "tile", "harness", "scripts")  # besides rungs and steps
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
-
-
-class Outcome(NamedTuple):
-    """How a program of tests ended, and what it printed."""
-    failed: bool
-    output: str
 
 
 def parse(words: list[str]) -> tuple[str, list[str], list[str]]:
@@ -67,11 +59,10 @@ def run(words: list[str]) -> int:
     tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
     # CMake has written which tests a part has, as a regular expression.
     tests += [read(os.path.join(folder, f"tests_{part}.txt")).strip() for part in named]
-    status = GOOD
-    outcomes: list[Outcome] = []
+    status, said = GOOD, ""
     if tests or not parts:
-        status, outcomes = run_ctest(preset, [*(["-R", "|".join(tests)] if tests else []),
-                                              *options])
+        status, said = run_ctest(preset, folder, [*(["-R", "|".join(tests)] if tests else []),
+                                                  *options])
     for part, cases in steps.items():
         name = f"{rung_of[part]}_test"
         done = subprocess.run([os.path.join(programs, name), f"--gtest_filter={cases}",
@@ -79,9 +70,9 @@ def run(words: list[str]) -> int:
                               stderr=subprocess.STDOUT, check=False, encoding="utf-8",
                               errors="replace")
         print(done.stdout, end="")
-        outcomes.append(Outcome(bool(done.returncode), done.stdout))
+        said += done.stdout
         status = status or abs(done.returncode)
-    show_verdict(outcomes)
+    show_verdict(status, said)
     return status
 
 
@@ -92,41 +83,37 @@ def ready(*words: str) -> bool:
                                path, *words], check=False).returncode
 
 
-def run_ctest(preset: str, options: list[str]) -> tuple[int, list[Outcome]]:
-    """Its status, and how its tests ended."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "ctest.xml")
-        # One more than there are cores: some tests wait, as for what is to be interrupted.
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        status = subprocess.run(
-            ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
-             "--no-tests=error", "--test-output-size-passed", "1000000", "--output-junit", path,
-             *["--progress"] * sys.stdout.isatty(), *options], check=False).returncode
-        tests = xml.etree.ElementTree.parse(path).iter("testcase") if os.path.exists(path) else ()
-        cases = [(test.get("status"), test.findtext("system-out") or "") for test in tests]
-    return status, [Outcome(how == "fail" or how == "notrun" and not SKIPPED.search(output), output)
-                    for how, output in cases]
+def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
+    """Its status, and what its tests printed."""
+    log = os.path.join(folder, "Testing/Temporary/LastTest.log")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(log)
+    # One more than there are cores: some tests wait, as for what is to be interrupted.
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    status = subprocess.run(
+        ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
+         "--no-tests=error", *["--progress"] * sys.stdout.isatty(), *options],
+        check=False).returncode
+    with contextlib.suppress(FileNotFoundError), open(log, errors="replace") as file:
+        return status, file.read()
+    return status, ""
 
 
-# A test of ctest is a program with many cases, which unittest's and GoogleTest's output tells of.
-CASES = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
+# What unittest and GoogleTest print.
+RAN = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
 SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
-                     r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$"
-                     r"|not run here: (?P<whole>.*)$", re.MULTILINE)
+                     r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$", re.MULTILINE)
 FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
 
 
-def show_verdict(outcomes: list[Outcome]) -> None:
+def show_verdict(status: int, said: str) -> None:
     """Prints how many tests ran, failed and were skipped, and why."""
-    ran = 0
-    reasons: collections.Counter[str] = collections.Counter()
-    for outcome in outcomes:
-        many = CASES.search(outcome.output)
-        why = [match[match.lastgroup or 0] for match in SKIPPED.finditer(outcome.output)]
-        reasons.update(why)
-        ran += max(0, (int(many[1]) if many else 1) - len(why))  # a class may be skipped as a whole
-    failed = sum(len(FAILED.findall(outcome.output)) or 1 for outcome in outcomes if outcome.failed)
-    head = f"{ran:,} tests ran, {failed} failed, {sum(reasons.values())} were skipped"
+    reasons = collections.Counter(match["python"] or match["google"]
+                                  for match in SKIPPED.finditer(said))
+    skipped = sum(reasons.values())
+    failed = len(FAILED.findall(said)) or int(status != GOOD)
+    head = (f"{max(0, sum(map(int, RAN.findall(said))) - skipped):,} tests ran, {failed} failed, "
+            f"{skipped} were skipped")
     print("", Paint(sys.stdout)(RED if failed else None, head) + (":" if reasons else "."),
           *("\n".join(wrap(f"{count} × {reason}", "  "))
             for reason, count in reasons.most_common()), sep="\n")

@@ -97,9 +97,8 @@ class Event:
     source: Event | None = None  # the event that read what this one stores
     rows: list[int] | None = None     # [first, last] that it touches of its array
     tile: list[int] | None = None     # [first row, past the last, first key, past the last] of S
-    # Arrays of shared memory → what is in them, [begin, end] that is read.
+    # Arrays of shared memory → what is in them.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    reads: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     # By either clock [from, to], and until when what the event starts is under way.
     order: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     model: list[int] | None = None

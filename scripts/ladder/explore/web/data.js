@@ -33,9 +33,8 @@ class Run {
       if (launch.multiplies) zero ??= start;
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
-        const by = free[block.sm] - least(block.events, (e) => e[clock][0]);
-        for (const e of block.events) [e.from, e.to, e.until] = e[clock].map((t) => t + by);
         block.from = free[block.sm];
+        for (const e of block.events) [e.from, e.to, e.until] = e[clock].map((t) => t + block.from);
         block.to = free[block.sm] = most(block.events, (e) => e.to);
       }
       start = Math.max(...free);

@@ -28,8 +28,8 @@ class Pane {
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
       <div class="view sms"><h3>Blocks <small></small></h3><canvas role="img"></canvas></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
-          Zoom <button data-key="s" aria-label="Zoom out" title="S, or the wheel">−</button>
-          <button data-key="w" aria-label="Zoom in" title="W, or the wheel">+</button>
+          Zoom <button data-key="s" aria-label="Zoom out" title="S">−</button>
+          <button data-key="w" aria-label="Zoom in" title="W">+</button>
         </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>

@@ -19,8 +19,7 @@ class SharedView extends View {
                  rows: array ? `${array} ${range([first, last])}`
                    : array === "" ? "zeros" : "computed" };
       });
-      const reads = begun.findLast((e) => e.reads?.[name] && (e.to > now || e.from === now));
-      this.strip(name, bytes, stages, reads?.reads[name], i * (h + gap), h);
+      this.strip(name, bytes, stages, i * (h + gap), h);
       return `${name}: ${stages.map(({ rows }) => rows).join(", ") || "nothing yet"}`;
     });
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
@@ -30,7 +29,7 @@ class SharedView extends View {
     this.canvas.ariaLabel = "Shared memory" + (words.length ? ". " + words.join("; ") : ": none");
   }
 
-  strip(name, bytes, stages, reads, y, height) {
+  strip(name, bytes, stages, y, height) {
     const left = 74, width = this.width - left, x = (at) => left + at / bytes * width;
     this.write(name, 0, y + height / 2, left - 6, "soft");
     this.bar(`${name}: ${exactly(bytes, "B")}`, "faint", left, y, width, height);
@@ -42,10 +41,6 @@ class SharedView extends View {
       this.bar(`${name}, bytes ${exactly(from)} to ${exactly(to - 1)}: ${rows}` +
                (underWay ? ", on its way" : ""),
                colour, x(from), y, size, height, underWay ? 0.18 : 0.5, rows);
-    }
-    if (reads) {
-      const [from, to] = reads.map(x);
-      this.frame("now", from + 1, y + 1, Math.max(3, to - from - 2), height - 2);
     }
   }
 }

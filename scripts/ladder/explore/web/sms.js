@@ -29,11 +29,7 @@ class SmsView extends View {
     }
     this.box("now", Math.min(this.width - 2, at(now)), 0, 2, this.height);
     const atWork = run.blocks.filter((block) => block.from <= now && block.to > now);
-    // Of an order that surprises.
-    const [one, two] = run.launches.find(({ multiplies }) => multiplies)?.blocks || [];
-    this.say(`${atWork.length} at work on ${sms} SM${sms > 1 ? "s" : ""}` +
-      (two?.firstRow < one?.firstRow
-        ? "; the last rows of Q first: under a mask they have the most keys" : ""));
+    this.say(`${atWork.length} at work on ${sms} SM${sms > 1 ? "s" : ""}`);
     this.canvas.ariaLabel = "Blocks at work: " +
       (atWork.map((block) => this.words(block)).join("; ") || "none");
   }

@@ -21,21 +21,10 @@ function rowsOfBlock({ events, warps, groups }) {
 class Timeline extends View {
   constructor(...parts) {
     super(...parts);
-    let dragged = 0;  // pixels
-    this.canvas.addEventListener("pointerdown", () => { dragged = 0; });
-    this.canvas.addEventListener("pointermove", (event) => {
-      if (!event.buttons) return;
-      dragged += Math.abs(event.movementX);
-      explorer.pause().seek(explorer.now - event.movementX / this.scale);
-    });
     this.canvas.addEventListener("click", (event) => {
       const e = this.hitAt(event.offsetX, event.offsetY) || null;
-      if (dragged < 4) this.pane.choose(e === this.pane.selected ? null : e);
+      this.pane.choose(e === this.pane.selected ? null : e);
     });
-    this.canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      ACTIONS[event.deltaY > 0 ? "s" : "w"](explorer);
-    }, { passive: false });
   }
 
   words(e) {

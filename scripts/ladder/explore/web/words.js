@@ -67,9 +67,6 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
-  const waiting = run.events.filter((w) => w.awaits === e.awaits && w.from <= now && w.to > now)
-    .map((w) => w.warp).sort((a, b) => a - b).join(", ");
   return !parts.length ? " — nothing was under way."
-    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.` +
-      (waiting && ` Waiting: warp ${waiting}.`);
+    : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.`;
 }
