@@ -42,6 +42,8 @@ struct Problem {
   DType dtype = DType::fp16;  // of Q, K, V, O, and of S and P where they are stored
   float scale = 0.125f;       // S = scale·QKᵀ; positive and finite
 
+  bool operator==(const Problem&) const = default;
+
   /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
   constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
   /// How many keys query i sees: keys 0 … keys(i) − 1. Rows that a tile has past the last query see
@@ -147,6 +149,7 @@ struct TileRequest {
   int block_q = 0;
   int block_kv = 0;
   Settings settings = {};
+  bool operator==(const TileRequest&) const = default;
   bool any() const { return block_q == 0 && block_kv == 0; }
   bool matches(const TileSize& tile) const {
     return (block_q == 0 || block_q == tile.block_q) &&

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <utility>
 
 #include "harness/atomic_file.h"
 #include "harness/json.h"
@@ -97,8 +98,9 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   write_files(files);
 }
 
-/// Runs and reports one step.
-int run_one(Device& device, const Step& step, const Options& options, Workload& workload) {
+/// Runs and reports one step; `between` is printed before what follows another report.
+int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
+            std::string& between) {
   const std::string& trace = options.sim.trace_file;
   if (!options.save.empty()) {
     make_folder(options.save);
@@ -123,8 +125,8 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
   bool pass = true, wrong = false;
   for (const Report& report : reports) {
-    if (!options.json && &report != &reports.front()) print("\n");
-    print(options.json ? to_json(report) + "\n" : to_table(report, colour));
+    if (const std::string text = to_text(report, options.output, colour); !text.empty())
+      print(std::exchange(between, options.output.json ? "" : "\n") + text);
     pass = pass && report.pass();
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
       wrong = wrong || e.wrong();
@@ -146,10 +148,9 @@ int run(int argc, char** argv) {
   const std::vector<Options> each = each_step(*options);
   std::vector<Step> chosen;  // all before the first of them runs
   for (const Options& one : each) chosen.push_back(choose_step(one, device->info()));
-  for (size_t i = 0; i < each.size(); ++i) {
-    if (!options->json && i > 0) print("\n");
-    worst = std::max(worst, run_one(*device, chosen[i], each[i], workload));
-  }
+  std::string between;
+  for (size_t i = 0; i < each.size(); ++i)
+    worst = std::max(worst, run_one(*device, chosen[i], each[i], workload, between));
   return worst;
 }
 

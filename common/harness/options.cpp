@@ -123,6 +123,8 @@ constexpr auto to_run = read<&Options::run, member>;
 template <auto member>
 constexpr auto to_tile = read<&Options::run, &RunOptions::tile, member>;
 template <auto member>
+constexpr auto to_output = read<&Options::output, member>;
+template <auto member>
 constexpr auto to_sim = read<&Options::sim, member>;
 
 enum class About { run, sim, shape };
@@ -149,17 +151,14 @@ const OptionSpec kOptions[] = {
     {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
      to_problem<&Problem::causal>},
     {"dtype", "TYPE", "fp16 or bf16 (default fp16)", to_problem<&Problem::dtype>},
-    {"scale", "X", "S = X * Q * K^T, X above 0 (default 1/sqrt(D))",
+    {"scale", "X", "S = X * Q * K^T, X above 0 (default: 1/sqrt(D))",
      to_workload<&WorkloadSpec::scale>},
     {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
      to_workload<&WorkloadSpec::input>},
     {"seed", "S", "of the input; the same on every platform (default 0)",
      to_workload<&WorkloadSpec::seed>},
-    {"Files"},
     {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
      to_workload<&WorkloadSpec::load>},
-    {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
-     to_options<&Options::save>},
     {"What runs"},
     {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
      to_options<&Options::device>},
@@ -179,16 +178,18 @@ const OptionSpec kOptions[] = {
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
      to_sim<&SimOptions::schedule>, About::sim},
-    {"trace", "FILE", "write what blocks do, as JSON lines (default: none)",
-     to_sim<&SimOptions::trace_file>, About::sim},
     {"Timing on the gpu"},
-    {"time", "MS", "GPU time to spend on a measurement (default 200)",
+    {"time", "MS", "GPU time to spend on a measurement (default: 200)",
      to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
      to_run<&RunOptions::dram>},
-    {"Output"},
+    {"Output"},  // scripts do not pass these on: they read what is printed, of several programs
+    {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
+     to_options<&Options::save>},
+    {"trace", "FILE", "write what blocks do on the sim, as JSON lines (default: none)",
+     to_sim<&SimOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
-     to_options<&Options::json>},
+     to_output<&OutputOptions::json>},
     {"verbose", nullptr, "say more, on stderr", to_run<&RunOptions::verbose>},
     {"help", nullptr, "print this and exit"},
 };

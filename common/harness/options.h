@@ -19,18 +19,26 @@ struct RunOptions {
   std::optional<float> time_ms;  // --time; empty: kTimingMs
   bool dram = false;
   bool verbose = false;
+  bool operator==(const RunOptions&) const = default;
+};
+
+/// How its reports are printed.
+struct OutputOptions {
+  bool json = false;
+  bool operator==(const OutputOptions&) const = default;
 };
 
 struct Options {
   WorkloadSpec workload;
   RunOptions run;
+  OutputOptions output;
   std::string save;  // directory, empty: do not save
   DeviceChoice device = DeviceChoice::automatic;
   std::string step;        // empty: the default; several: "A,B", of which each_step makes one
   int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
   std::string sim_option;  // the last one given that only the sim takes
-  bool json = false;
+  bool operator==(const Options&) const = default;
 };
 
 /// Parses the command line of the program of `rung`. --help prints to stdout and returns nothing:

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "harness/quantised.h"
 #include "parallel.h"
@@ -15,70 +17,32 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-bool checks_all(const Problem& p, Check how, double rows_in_a_second) {
-  return how == Check::full || (how == Check::automatic && p.N <= rows_in_a_second);
+/// How many keys query i sees.
+size_t keys_of(const Problem& p, int i) {
+  return static_cast<size_t>(p.keys(i));
 }
 
-/// All rows; or the first, the last and others evenly between.
-std::vector<int> rows_of(const Problem& p, bool all, double rows_in_a_second = 0) {
-  const double wanted = all ? p.N : std::clamp(rows_in_a_second / 4, 4.0, 256.0);
-  const auto n = static_cast<int64_t>(wanted);
-  std::vector<int> rows;
-  for (int64_t k = 0; k < n; ++k)
-    rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
-  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  return rows;
-}
-
-std::string rows_text(size_t rows, int of) {
-  return fmt::format("{} of {} rows", rows, of);
-}
-
-/// Those rows of each of the heads, among the N that a head has.
-std::vector<int64_t> rows_of_heads(int64_t heads, int N, const std::vector<int>& rows) {
-  std::vector<int64_t> all;
-  for (int64_t head = 0; head < heads; ++head)
-    for (const int row : rows) all.push_back(head * N + row);
-  return all;
-}
-
-/// A part of a matrix: element (i, j) is at[i·row + j·column].
-struct View {
-  const double* at;
-  size_t row, column = 1;
-};
-
-/// C += A·B, m × n of m × inner and inner × n; the rows of C are `pitch` apart, B's column is 1.
-void add_product(double* C, size_t pitch, const View& A, const View& B, size_t m, size_t n,
+/// c += a·B, of n numbers; a has `inner`, which are `step` apart, and the rows of B are `pitch`
+/// apart.
+void add_product(double* c, const double* a, size_t step, const double* B, size_t pitch, size_t n,
                  size_t inner) {
-  constexpr size_t kColumns = 256, kInner = 64;  // the piece of B that stays in the cache
-  for (size_t first_j = 0; first_j < n; first_j += kColumns)
-    for (size_t first_k = 0; first_k < inner; first_k += kInner) {
-      const size_t columns = std::min(kColumns, n - first_j);
-      const size_t last_k = std::min(inner, first_k + kInner);
-      for (size_t i = 0; i < m; ++i) {
-        double* c = C + i * pitch + first_j;
-        const auto a = [&](size_t k) { return A.at[i * A.row + k * A.column]; };
-        const auto b = [&](size_t k) { return B.at + k * B.row + first_j; };
-        size_t k = first_k;
-        for (; k + 4 <= last_k; k += 4) {
-          const double a0 = a(k), a1 = a(k + 1), a2 = a(k + 2), a3 = a(k + 3);
-          const double *b0 = b(k), *b1 = b(k + 1), *b2 = b(k + 2), *b3 = b(k + 3);
-          for (size_t j = 0; j < columns; ++j)
-            c[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
-        }
-        for (; k < last_k; ++k)
-          for (size_t j = 0; j < columns; ++j) c[j] += a(k) * b(k)[j];
-      }
-    }
+  size_t k = 0;
+  for (; k + 4 <= inner; k += 4) {  // four at once: c is read and written less often
+    const double a0 = a[k * step], a1 = a[(k + 1) * step], a2 = a[(k + 2) * step],
+                 a3 = a[(k + 3) * step];
+    const double *b0 = B + k * pitch, *b1 = b0 + pitch, *b2 = b1 + pitch, *b3 = b2 + pitch;
+    for (size_t j = 0; j < n; ++j) c[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
+  }
+  for (; k < inner; ++k)
+    for (size_t j = 0; j < n; ++j) c[j] += a[k * step] * B[k * pitch + j];
 }
 
-/// x ← softmax of its first `keys` elements, of which there is at least one.
-void softmax(double* x, size_t keys) {
-  const double m = *std::max_element(x, x + keys);
+/// exp(S − m) of n numbers, at least one, to `to`; m, the largest, and their sum.
+std::pair<double, double> exponentials(const double* S, size_t n, double* to) {
+  const double m = *std::max_element(S, S + n);
   double l = 0;
-  for (size_t j = 0; j < keys; ++j) l += x[j] = std::exp(x[j] - m);
-  for (size_t j = 0; j < keys; ++j) x[j] /= l;
+  for (size_t j = 0; j < n; ++j) l += to[j] = std::exp(S[j] - m);
+  return {m, l};
 }
 
 /// Whether float32 cannot hold a row of S, or QKᵀ or S·log2(e) on the way: then there is no P.
@@ -103,37 +67,6 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// `plain` of a row of O in e4m3, and returned that of LSE less `exact`: half of what they may be
-/// off by, since twice that is the tolerance. The row's P_j is e[j]/l, and its score off by
-/// of_S[j].
-///
-/// What is rounded is 2^E·s_V·e_j and more, the largest of a row 2^E at least: off by 2⁻⁴ of
-/// itself, for 4 significant bits, or by 2⁻¹⁰ where it is below 2⁻⁶. A score off by t makes it off
-/// by t of itself. Keys' errors are independent, so that Hoeffding's bound holds for their sum too.
-double plain_in_e4m3(const std::vector<double>& e, double l, const std::vector<double>& of_S,
-                     const float* s_V, int E, const double* V, const double* exact, double* plain,
-                     size_t d) {
-  std::vector<double> of_P(e.size());
-  double most = 0, of_lse = 0;
-  for (size_t j = 0; j < e.size(); ++j) most = std::max(most, s_V[j] * e[j]);
-  for (size_t j = 0; j < e.size(); ++j) {
-    of_lse += of_S[j] * e[j] / l;
-    of_P[j] = of_S[j] * e[j] + std::max(0x1p-4 * e[j], std::exp2(-10 - E) * most / s_V[j]);
-  }
-  for (size_t c = 0; c < d; ++c) {
-    double all = 0, squares = 0;
-    for (size_t j = 0; j < e.size(); ++j) {
-      const double off = of_P[j] * std::abs(V[j * d + c]);
-      all += off;
-      squares += off * off;
-    }
-    const double of_sum = std::min(all, 6 * std::sqrt(squares)) +
-                          sum_bound(e.size(), [&](size_t j) { return e[j] * V[j * d + c]; });
-    plain[c] = exact[c] + (of_sum / l + of_lse * std::abs(exact[c])) / 2;
-  }
-  return of_lse / 2;
-}
-
 /// dS = P∘(dP − D) of one row, in the place of dP.
 void softmax_gradient(const double* P, double* dP, size_t keys) {
   double delta = 0;
@@ -141,333 +74,326 @@ void softmax_gradient(const double* P, double* dP, size_t keys) {
   for (size_t j = 0; j < keys; ++j) dP[j] = P[j] * (dP[j] - delta);
 }
 
-/// Element c of a row of a tensor.
-double element(const Tensor& tensor, int d, int64_t row, size_t c) {
-  return tensor[row * d + static_cast<int64_t>(c)];
-}
-
-/// K and V of one head, as they are and transposed, so that every product runs along rows of its
-/// right operand. `columns`: of K. k(row, c), v(row, c): elements of the rows of all heads.
-struct KeysAndValues {
-  std::vector<double> K, Kt, V, Vt;
-  KeysAndValues(const Problem& p, int head, size_t columns, auto k, auto v) {
-    const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
-    for (auto* x : {&K, &Kt}) x->resize(N_kv * columns);
-    for (auto* x : {&V, &Vt}) x->resize(N_kv * d);
-    const auto copy_row = [&](int64_t row) {
-      const auto j = static_cast<size_t>(row);
-      const int64_t of_all = p.kv_row(head) + row;
-      for (size_t c = 0; c < columns; ++c) K[j * columns + c] = Kt[c * N_kv + j] = k(of_all, c);
-      for (size_t c = 0; c < d; ++c) V[j * d + c] = Vt[c * N_kv + j] = v(of_all, c);
-    };
-    parallel_for(p.N_kv, copy_row, 64);
+/// Q, K, V or dO: as given, or as quantised.
+struct Operand {
+  const Tensor& given;
+  int columns;
+  const QuantisedRows* quantised = nullptr;
+  /// A row of those of all heads.
+  void read(int64_t row, double* to) const {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t i = row * columns + c;
+      to[c] = quantised ? double{quantised->values[static_cast<size_t>(i)]} *
+                              quantised->scales[static_cast<size_t>(row)]
+                        : given[i];
+    }
   }
 };
 
-/// A row of O: P·V / divisor.
-void row_of_O(double* o, const std::vector<double>& P, const std::vector<double>& V, size_t d,
-              double divisor) {
-  add_product(o, d, {P.data(), P.size()}, {V.data(), d}, 1, d, P.size());
-  std::transform(o, o + d, o, [&](double x) { return x / divisor; });
-}
+/// K or V of one head, as it is and transposed, so that every product runs along rows of its right
+/// operand.
+struct Matrix {
+  std::vector<double> rows, transposed;
+  Matrix(const Operand& from, int64_t first, int n)
+      : rows(static_cast<size_t>(n) * static_cast<size_t>(from.columns)), transposed(rows.size()) {
+    const auto columns = static_cast<size_t>(from.columns), pitch = static_cast<size_t>(n);
+    const auto copy_row = [&](int64_t row) {
+      const auto j = static_cast<size_t>(row);
+      from.read(first + row, &rows[j * columns]);
+      for (size_t c = 0; c < columns; ++c) transposed[c * pitch + j] = rows[j * columns + c];
+    };
+    parallel_for(n, copy_row, 64);
+  }
+};
 
-/// `plain` of a row of O whose scores are S, e_j = exp(S_j − m), l their sum; all infinite where
-/// the scores are `lost`. Returned is the logarithm of Σ exp(S), S rounded to the I/O type.
-double plain_row(double* plain, DType dtype, Rounding rounding, const std::vector<double>& S,
-                 const std::vector<double>& e, double l, bool lost, const std::vector<double>& V,
-                 size_t d) {
-  const bool P_stored = rounding == Rounding::S_and_P_stored;
-  std::vector<double> stored(S.size()), P(S.size());
-  for (size_t j = 0; j < S.size(); ++j) stored[j] = rounded(dtype, S[j]);
-  const double m = *std::max_element(stored.begin(), stored.end());
-  double stored_l = 0;
-  for (const double x : stored) stored_l += std::exp(x - m);
-  for (size_t j = 0; j < S.size(); ++j)
-    P[j] = lost ? kInf : rounded(dtype, P_stored ? std::exp(stored[j] - m) / stored_l : e[j]);
-  row_of_O(plain, P, V, d, P_stored ? 1 : l);
-  std::transform(plain, plain + d, plain, [&](double x) { return rounded(dtype, x); });
-  return m + std::log(stored_l);
+/// Query rows of one head, of which it computes what the outputs have of them.
+struct Block {
+  const Problem& p;
+  Rounding rounding;
+  const Choice& choice;
+  Operand of_Q, of_dO;
+  Reference& out;
+  const size_t d = static_cast<size_t>(p.d), N_kv = static_cast<size_t>(p.N_kv);
+  const bool gradients = !choice.kv_heads.empty();
+  const Matrix *K = nullptr, *V = nullptr;
+  const float* s_V = nullptr;  // of V's rows, and
+  int p_exponent = 0;          // of P, where they are quantised
+  int head = 0;
+  std::span<const int> rows;
+  // Row by row: of Q and dO, and of P and dS, which are 0 where a query does not see a key.
+  std::vector<double> Q, dO, P, dS, plain_P, plain_dS;
+  std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
+  std::atomic<int64_t> overflowing = 0;
+
+  /// Where rows[r] of the head is among those chosen of all heads, if it is.
+  std::optional<size_t> place(size_t r) const {
+    const auto at = std::lower_bound(choice.rows.begin(), choice.rows.end(), rows[r]);
+    if (at == choice.rows.end() || *at != rows[r]) return {};
+    return static_cast<size_t>(head) * choice.rows.size() +
+           static_cast<size_t>(at - choice.rows.begin());
+  }
+
+  void round(const double* from, size_t n, double* to) const {
+    std::transform(from, from + n, to, [&](double x) { return rounded(p.dtype, x); });
+  }
+
+  /// A row of O: P·V / divisor.
+  void row_of_O(const double* P, size_t keys, double divisor, double* o) const {
+    add_product(o, P, 1, V->rows.data(), d, d, keys);
+    std::transform(o, o + d, o, [&](double x) { return x / divisor; });
+  }
+
+  void compute(size_t r) {
+    for (auto* x : {&P, &dS, &plain_P, &plain_dS}) std::fill_n(&(*x)[r * N_kv], N_kv, 0.0);
+    const size_t keys = keys_of(p, rows[r]);
+    const auto product = [&](const Operand& from, std::vector<double>& left, const Matrix& right,
+                             std::vector<double>& to) {
+      const auto inner = static_cast<size_t>(from.columns);
+      from.read(p.q_row(head) + rows[r], &left[r * inner]);
+      add_product(&to[r * N_kv], &left[r * inner], 1, right.transposed.data(), N_kv, keys, inner);
+    };
+    product(of_Q, Q, *K, plain_P);
+    if (gradients) product(of_dO, dO, *V, dS);
+    if (keys > 0) {
+      const bool lost = forward(r, keys);
+      if (gradients) backward(r, keys, lost);
+    } else if (const auto to = place(r)) {
+      out.lse.exact[*to] = -kInf;
+    }
+  }
+
+  /// O, LSE and P of a row whose Q·Kᵀ is in the place of its plain P. Returned is whether float32
+  /// cannot hold its scores; then nothing plain is finite.
+  bool forward(size_t r, size_t keys) {
+    double *const plain = &plain_P[r * N_kv], *const e = &P[r * N_kv];
+    for (size_t j = 0; j < keys; ++j) plain[j] *= p.scale;
+    const bool lost = leaves_float32(plain, keys, p.scale);
+    const auto [m, l] = exponentials(plain, keys, e);
+    const auto to = place(r);
+    std::vector<double> o(d);
+    row_of_O(e, keys, l, o.data());
+    for (size_t c = 0; c < d && gradients; ++c) weight[r] += std::abs(dO[r * d + c] * o[c]) / l;
+    if (to) {
+      std::copy(o.begin(), o.end(), &out.o.exact[*to * d]);
+      out.lse.exact[*to] = out.lse.plain[*to] = m + std::log(l);
+      if (s_V) out.lse.plain[*to] += plain_in_e4m3(r, keys, m, l, *to * d);
+    }
+    double divisor = 1;
+    if (rounding == Rounding::S_and_P_stored) {
+      round(plain, keys, plain);
+      const auto [stored_m, stored_l] = exponentials(plain, keys, plain);
+      std::transform(plain, plain + keys, plain, [&](double x) { return x / stored_l; });
+      // Bounds of float32's normal numbers, in logarithms.
+      const double sum = stored_m + std::log(stored_l);
+      if (to && (sum > std::log(3.4e38) || sum < std::log(1.2e-38))) ++overflowing;
+      round(plain, keys, plain);
+    } else {
+      round(e, keys, plain);
+      divisor = l;
+    }
+    if (lost) std::fill_n(plain, keys, kInf);
+    if (to && lost) out.lse.plain[*to] = kInf;
+    if (to && (lost || !s_V)) {
+      double* const plain_o = &out.o.plain[*to * d];
+      std::fill_n(plain_o, d, 0.0);
+      row_of_O(plain, keys, divisor, plain_o);
+      round(plain_o, d, plain_o);
+    }
+    std::transform(e, e + keys, e, [&](double x) { return x / l; });
+    return lost;
+  }
+
+  /// The plain row of O in e4m3, which begins at element `at`, and returned that of LSE less
+  /// `exact`: half of what they may be off by, since twice that is the tolerance. In the place of
+  /// the row's P is e = exp(S − m), l their sum, and S in that of its plain P.
+  ///
+  /// What is rounded is 2^E·s_V·e_j and more, the largest of a row 2^E at least: off by 2⁻⁴ of
+  /// itself, for 4 significant bits, or by 2⁻¹⁰ where it is below 2⁻⁶. A score off by t makes it
+  /// off by t of itself. Keys' errors are independent, so that Hoeffding's bound holds for their
+  /// sum too.
+  double plain_in_e4m3(size_t r, size_t keys, double m, double l, size_t at) {
+    const double *const e = &P[r * N_kv], *const S = &plain_P[r * N_kv];
+    const auto columns = static_cast<size_t>(of_Q.columns);
+    std::vector<double> of_P(keys);
+    double most = 0, of_lse = 0;
+    for (size_t j = 0; j < keys; ++j) most = std::max(most, s_V[j] * e[j]);
+    for (size_t j = 0; j < keys; ++j) {
+      const double *const q = &Q[r * columns], *const k = &K->rows[j * columns];
+      const double of_S = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
+                          0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
+      of_lse += of_S * e[j] / l;
+      of_P[j] = of_S * e[j] + std::max(0x1p-4 * e[j], std::exp2(-10 - p_exponent) * most / s_V[j]);
+    }
+    for (size_t c = 0; c < d; ++c) {
+      const auto v = [&](size_t j) { return V->rows[j * d + c]; };
+      double all = 0, squares = 0;
+      for (size_t j = 0; j < keys; ++j) {
+        const double off = of_P[j] * std::abs(v(j));
+        all += off;
+        squares += off * off;
+      }
+      const double exact = out.o.exact[at + c];
+      const double of_sum = std::min(all, 6 * std::sqrt(squares)) +
+                            sum_bound(keys, [&](size_t j) { return e[j] * v(j); });
+      out.o.plain[at + c] = exact + (of_sum / l + of_lse * std::abs(exact)) / 2;
+    }
+    return of_lse / 2;
+  }
+
+  /// dS and dQ of a row whose dP is in the place of its dS.
+  void backward(size_t r, size_t keys, bool lost) {
+    double *const exact = &dS[r * N_kv], *const plain = &plain_dS[r * N_kv];
+    double *const exact_P = &P[r * N_kv], *const stored_P = &plain_P[r * N_kv];
+    if (rounding == Rounding::S_and_P_stored) {
+      round(exact, keys, plain);
+      softmax_gradient(stored_P, plain, keys);
+      round(plain, keys, plain);
+    }
+    softmax_gradient(exact_P, exact, keys);
+    if (rounding == Rounding::on_chip) {
+      round(exact_P, keys, stored_P);
+      round(exact, keys, plain);
+    }
+    if (lost)
+      for (double* x : {stored_P, plain}) std::fill_n(x, keys, kInf);
+    if (const auto to = place(r))
+      for (auto [dS, dQ] : {std::pair{exact, &out.dq.exact}, {plain, &out.dq.plain}})
+        add_product(&(*dQ)[*to * d], dS, 1, K->rows.data(), d, d, keys);
+  }
+
+  /// Adds to dK and dV of the head of K and V, which begin at element `at`.
+  void add_dk_dv(size_t at) {
+    parallel_for(
+        p.N_kv,
+        [&](int64_t key) {
+          const auto j = static_cast<size_t>(key);
+          // From the first row on that sees the key; where dK is summed, all of the head's follow.
+          const auto r = static_cast<size_t>(std::clamp<int64_t>(
+              p.first_query(static_cast<int>(key)) - rows.front(), 0, std::ssize(rows)));
+          const auto add = [&](std::vector<double>& sum, const std::vector<double>& left,
+                               const std::vector<double>& right) {
+            add_product(&sum[at + j * d], left.data() + r * N_kv + j, N_kv, right.data() + r * d, d,
+                        d, rows.size() - r);
+          };
+          add(out.dk.exact, dS, Q);
+          add(out.dk.plain, plain_dS, Q);
+          add(out.dv.exact, P, dO);
+          add(out.dv.plain, plain_P, dO);
+        },
+        16);
+  }
+};
+
+/// Names the outputs and which rows of them are compared; all 0 at first.
+void expect_rows(const Problem& p, const Choice& choice, Reference& out) {
+  const auto text = [](size_t rows, int of) { return fmt::format("{} of {} rows", rows, of); };
+  std::vector<int64_t> rows, kv_rows;
+  for (int head = 0; head < p.B * p.H; ++head)
+    for (const int row : choice.rows) rows.push_back(p.q_row(head) + row);
+  for (const int64_t head : choice.kv_heads)
+    for (int j = 0; j < p.N_kv; ++j) kv_rows.push_back(head * p.N_kv + j);
+  const std::string compared = text(choice.rows.size(), p.N);
+  std::string kv_compared = text(static_cast<size_t>(p.N_kv), p.N_kv);
+  if (std::ssize(choice.kv_heads) < p.B * p.Hk)
+    kv_compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
+  out.o = expected("o", rows, p.d, compared);
+  out.lse = expected("lse", rows, 1, compared);
+  out.lse.relative = 0x1p-20 * std::max(1.0, std::sqrt(p.d) / 8);
+  if (choice.kv_heads.empty()) return;
+  out.dq = expected("dq", rows, p.d, compared);
+  out.dk = expected("dk", kv_rows, p.d, kv_compared);
+  out.dv = expected("dv", kv_rows, p.d, kv_compared);
 }
 
 }  // namespace
 
-std::vector<int> rows_to_check(const Problem& p, Check how) {
-  // Multiply-adds for one query row of every head.
-  const double cost = 3.0 * p.B * p.H * p.N_kv * (p.d + 8);
-  const double in_a_second = 6e8 * host_cores() / cost;
-  return rows_of(p, checks_all(p, how, in_a_second), in_a_second);
-}
-
-GradientChoice gradients_to_check(const Problem& p, Check how) {
-  // Rows of every head that a second is enough for with their share of dK and dV, and without.
+Choice to_check(const Problem& p, Check how, bool gradients) {
+  // Multiply-adds of a second for a key of every head, and what a row takes of them: where all are
+  // checked; or of dQ, whose sample comes without its share of dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
-  const bool all = checks_all(p, how, in_a_second / (9.0 * p.d + 60));
-  GradientChoice choice{rows_of(p, all, in_a_second / (5.0 * p.d + 60)), {}};
-  for (int head = all ? 0 : p.B * p.Hk - 1; head < p.B * p.Hk; ++head)
+  const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
+  const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
+  const double some = std::clamp(in_a_second / (gradients ? of_dQ : each) / 4, 4.0, 256.0);
+  const auto n = all ? p.N : static_cast<int64_t>(some);
+  Choice choice;
+  for (int64_t k = 0; k < n; ++k)
+    choice.rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
+  choice.rows.erase(std::unique(choice.rows.begin(), choice.rows.end()), choice.rows.end());
+  for (int head = all ? 0 : p.B * p.Hk - 1; head < p.B * p.Hk && gradients; ++head)
     choice.kv_heads.push_back(head);
   return choice;
 }
 
-Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
-                     const std::vector<int>& rows, const std::optional<Quantisation>& quantisation)
-    : d_(p.d) {
-  const int heads = p.B * p.H;
-  const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
-  const std::vector<int64_t> tensor_rows = rows_of_heads(heads, p.N, rows);
-  o_ = expected("o", tensor_rows, p.d, rows_text(rows.size(), p.N));
-  lse_ = expected("lse", tensor_rows, 1, o_.compared);
+Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, const Choice& choice,
+                     const std::optional<Quantisation>& quantisation) {
+  expect_rows(p, choice, *this);
   std::optional<QuantisedInputs> quantised;
   if (quantisation) quantised.emplace(p, *quantisation, in);
-  const auto columns = quantised ? static_cast<size_t>(quantised->Q.columns) : d;
-  // Elements of Q, K or V: as given, or as quantised.
-  const auto operand = [&](const Tensor& given, auto rows_of) {
-    return [&, rows_of](int64_t row, size_t c) {
-      if (!quantised) return element(given, p.d, row, c);
-      const QuantisedRows& from = (*quantised).*rows_of;
-      return double{from.values[static_cast<size_t>(row * from.columns) + c]} *
-             from.scales[static_cast<size_t>(row)];
-    };
+  const auto operand = [&](const Tensor& given, auto rows_of) -> Operand {
+    if (!quantised) return {given, p.d};
+    const QuantisedRows& rows = (*quantised).*rows_of;
+    return {given, rows.columns, &rows};
   };
-  const auto Q = operand(in.Q, &QuantisedInputs::Q);
-  std::atomic<int64_t> overflowing{0};
-
-  for (int head = 0; head < heads; ++head) {
-    const KeysAndValues kv(p, head, columns, operand(in.K, &QuantisedInputs::K),
-                           operand(in.V, &QuantisedInputs::V));
-    parallel_for(std::ssize(rows), [&](int64_t r) {
-      const int i = rows[static_cast<size_t>(r)];
-      const size_t at = static_cast<size_t>(head) * rows.size() + static_cast<size_t>(r);
-      double* const plain = &o_.plain[at * d];
-      const auto keys = static_cast<size_t>(p.keys(i));
-      if (keys == 0) {  // sees no key: O = 0, LSE = −∞
-        lse_.exact[at] = -kInf;
-        return;
-      }
-      std::vector<double> q(columns), S(keys), e(keys);
-      for (size_t c = 0; c < columns; ++c) q[c] = Q(p.q_row(head) + i, c);
-      add_product(S.data(), keys, {q.data(), columns}, {kv.Kt.data(), N_kv}, 1, keys, columns);
-      for (double& x : S) x *= p.scale;
-
-      const double m = *std::max_element(S.begin(), S.end());
-      double l = 0;
-      for (size_t j = 0; j < keys; ++j) l += e[j] = std::exp(S[j] - m);
-      lse_.exact[at] = m + std::log(l);
-      row_of_O(&o_.exact[at * d], e, kv.V, d, l);
-      const bool lost = leaves_float32(S.data(), keys, p.scale);
-      lse_.plain[at] = lost ? kInf : lse_.exact[at];
-      if (quantised) {
-        std::vector<double> of_S(keys);
-        for (size_t j = 0; j < keys; ++j) {
-          const double* const k = &kv.K[j * columns];
-          of_S[j] = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
-                    0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
-        }
-        lse_.plain[at] +=
-            plain_in_e4m3(e, l, of_S, &quantised->V.scales[static_cast<size_t>(p.kv_row(head))],
-                          quantisation->p_exponent, kv.V.data(), &o_.exact[at * d], plain, d);
-        if (lost) std::fill_n(plain, d, kInf);
-        return;
-      }
-      const double sum = plain_row(plain, p.dtype, rounding, S, e, l, lost, kv.V, d);
-      // Bounds of float32's normal numbers, in logarithms.
-      if (sum > std::log(3.4e38) || sum < std::log(1.2e-38)) ++overflowing;
-    });
-  }
-  overflowing_ = overflowing;
-}
-
-TensorError Reference::compare_with_full_precision(const Tensor& O) const {
-  TensorError error = check_o(O);
-  error.name = "o_full";
-  error.compared += " in full precision";
-  error.tolerance = kInf;
-  return error;
-}
-
-// --------------------------------------------------------------------------------------- gradients
-
-namespace {
-
-/// Query rows of one head: what their rows of P and dS are, exactly and plainly.
-struct Block {
-  const Problem& p;
-  const Inputs& in;
-  Rounding rounding;
-  const KeysAndValues* kv = nullptr;
-  int head = 0;
-  const int* first = nullptr;  // the block's query rows
-  // Row by row: of Q and dO, and of P and dS, which are 0 where a query does not see a key.
-  std::vector<double> Q, dO, P, dS, plain_P, plain_dS;
-  std::vector<double> weight;  // max_j P_ij · Σ_c|dO_ic·O_ic|
-};
-
-/// Computes rows begin … end − 1 of the block.
-void compute_rows(Block& b, size_t begin, size_t end) {
-  const Problem& p = b.p;
-  const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
-  const size_t rows = end - begin;
-  for (auto* x : {&b.P, &b.dS, &b.plain_P, &b.plain_dS})
-    std::fill_n(x->data() + begin * N_kv, rows * N_kv, 0.0);
-  for (size_t r = begin; r < end; ++r)
-    for (size_t c = 0; c < d; ++c) {
-      const int64_t row = p.q_row(b.head) + b.first[r];
-      b.Q[r * d + c] = element(b.in.Q, p.d, row, c);
-      b.dO[r * d + c] = element(b.in.dO, p.d, row, c);
-    }
-  // S and dP first, in the place of P and dS; as far as the last of the rows sees, which sees most.
-  const auto all_keys = static_cast<size_t>(p.keys(b.first[end - 1]));
-  add_product(&b.P[begin * N_kv], N_kv, {&b.Q[begin * d], d}, {b.kv->Kt.data(), N_kv}, rows,
-              all_keys, d);
-  add_product(&b.dS[begin * N_kv], N_kv, {&b.dO[begin * d], d}, {b.kv->Vt.data(), N_kv}, rows,
-              all_keys, d);
-  const auto round = [&](double* x, const double* y, size_t n) {
-    for (size_t j = 0; j < n; ++j) x[j] = rounded(p.dtype, y[j]);
-  };
-  for (size_t r = begin; r < end; ++r) {
-    const auto keys = static_cast<size_t>(p.keys(b.first[r]));
-    double *P = &b.P[r * N_kv], *dS = &b.dS[r * N_kv];
-    double *plain_P = &b.plain_P[r * N_kv], *plain_dS = &b.plain_dS[r * N_kv];
-    std::fill(P + keys, P + all_keys, 0.0);
-    std::fill(dS + keys, dS + all_keys, 0.0);
-    if (keys == 0) continue;
-    for (size_t j = 0; j < keys; ++j) P[j] *= p.scale;
-    const bool lost = leaves_float32(P, keys, p.scale);
-    if (b.rounding == Rounding::S_and_P_stored) {
-      round(plain_P, P, keys);
-      softmax(plain_P, keys);
-      round(plain_P, plain_P, keys);
-      round(plain_dS, dS, keys);
-      softmax_gradient(plain_P, plain_dS, keys);
-      round(plain_dS, plain_dS, keys);
-    }
-    softmax(P, keys);
-    softmax_gradient(P, dS, keys);
-    if (b.rounding == Rounding::on_chip) {
-      round(plain_P, P, keys);
-      round(plain_dS, dS, keys);
-    }
-    if (lost)
-      for (double* x : {plain_P, plain_dS}) std::fill_n(x, keys, kInf);
-  }
-
-  std::vector<double> O(rows * d);
-  add_product(O.data(), d, {&b.P[begin * N_kv], N_kv}, {b.kv->V.data(), d}, rows, d, all_keys);
-  for (size_t r = begin; r < end; ++r) {
-    double sum = 0;
-    for (size_t c = 0; c < d; ++c) sum += std::abs(b.dO[r * d + c] * O[(r - begin) * d + c]);
-    b.weight[r] = *std::max_element(&b.P[r * N_kv], &b.P[r * N_kv] + N_kv) * sum;
-  }
-}
-
-/// dQ of the block's row r, to be added to a row of it.
-void add_dq(const Block& b, size_t r, ExpectedTensor& dq, size_t to) {
-  const auto N_kv = static_cast<size_t>(b.p.N_kv), d = static_cast<size_t>(b.p.d);
-  const auto keys = static_cast<size_t>(b.p.keys(b.first[r]));
-  const View K{b.kv->K.data(), d};
-  add_product(&dq.exact[to * d], d, {&b.dS[r * N_kv], N_kv}, K, 1, d, keys);
-  add_product(&dq.plain[to * d], d, {&b.plain_dS[r * N_kv], N_kv}, K, 1, d, keys);
-}
-
-/// What the block's n rows add to dK and dV of its head of K and V, which begin at element `at`.
-void add_dk_dv(const Block& b, size_t n, ExpectedTensor& dk, ExpectedTensor& dv, size_t at) {
-  const auto N_kv = static_cast<size_t>(b.p.N_kv), d = static_cast<size_t>(b.p.d);
-  constexpr size_t kKeys = 16;  // that one core takes at a time
-  parallel_for(ceil_div(b.p.N_kv, kKeys), [&](int64_t i) {
-    const size_t j = static_cast<size_t>(i) * kKeys, keys = std::min(kKeys, N_kv - j);
-    // The block's rows from the first on that sees one of these keys.
-    const int* seeing = std::partition_point(
-        b.first, b.first + n, [&](int row) { return static_cast<size_t>(b.p.keys(row)) <= j; });
-    const auto r = static_cast<size_t>(seeing - b.first);
-    const auto add = [&](std::vector<double>& sum, const std::vector<double>& left,
-                         const std::vector<double>& right) {
-      add_product(&sum[at + j * d], d, {left.data() + r * N_kv + j, 1, N_kv},
-                  {right.data() + r * d, d}, keys, d, n - r);
-    };
-    add(dk.exact, b.dS, b.Q);
-    add(dk.plain, b.plain_dS, b.Q);
-    add(dv.exact, b.P, b.dO);
-    add(dv.plain, b.plain_P, b.dO);
-  });
-}
-}  // namespace
-
-GradientReference::GradientReference(const Problem& p, const Inputs& in, Rounding rounding,
-                                     const GradientChoice& choice) {
-  const auto N_kv = static_cast<size_t>(p.N_kv), d = static_cast<size_t>(p.d);
-  const int group = p.H / p.Hk, kv_heads = p.B * p.Hk;
-  dq_ = expected("dq", rows_of_heads(p.B * p.H, p.N, choice.rows), p.d,
-                 rows_text(choice.rows.size(), p.N));
-  std::vector<int64_t> kv_rows;
-  for (const int64_t head : choice.kv_heads)
-    for (int j = 0; j < p.N_kv; ++j) kv_rows.push_back(head * p.N_kv + j);
-  std::string compared = rows_text(N_kv, p.N_kv);
-  if (std::ssize(choice.kv_heads) < kv_heads)
-    compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), kv_heads);
-  dk_ = expected("dk", kv_rows, p.d, compared);
-  dv_ = expected("dv", kv_rows, p.d, compared);
-  std::vector<int> place(static_cast<size_t>(p.N), -1);  // of a query row among choice.rows
-  for (size_t r = 0; r < choice.rows.size(); ++r)
-    place[static_cast<size_t>(choice.rows[r])] = static_cast<int>(r);
+  Block block{p, rounding, choice, operand(in.Q, &QuantisedInputs::Q), {in.dO, p.d}, *this};
+  const Choice all = to_check(p, Check::full, false);
+  const size_t most = (block.gradients ? all : choice).rows.size();
+  const size_t block_rows =
+      std::min(most, std::clamp<size_t>((size_t{1} << 20) / block.N_kv, 16, 256));
+  // One for all: fresh memory for each costs more than what is done with it.
+  for (auto* x : {&block.Q, &block.dO})
+    x->resize(block_rows * static_cast<size_t>(block.of_Q.columns));
+  for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS})
+    x->resize(block_rows * block.N_kv);
   // max_ij(P_ij·Σ_c|dO_ic·O_ic|) over the rows of dQ and those that dK sums, and max |K|, |Q|.
   double dq_weight = 0, dk_weight = 0, largest_k = 0, largest_q = 0;
-
-  const std::vector<int> every_row = rows_of(p, true);
-  const size_t block_rows = std::clamp<size_t>((size_t{1} << 20) / N_kv, 16, 256);
-  // One for all: fresh memory for each costs more than what is done with it.
-  Block block{p, in, rounding};
-  for (auto* x : {&block.Q, &block.dO}) x->resize(block_rows * d);
-  for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS})
-    x->resize(block_rows * N_kv);
   size_t at = 0;  // of the next of the chosen heads in dK and dV
-  for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
-    const auto of = [&](const Tensor& t) {
-      return [&](int64_t row, size_t c) { return element(t, p.d, row, c); };
-    };
-    const KeysAndValues kv(p, kv_head * group, d, of(in.K), of(in.V));
-    for (const double k : kv.K) largest_k = std::max(largest_k, std::abs(k));
+  for (int kv_head = 0; kv_head < p.B * p.Hk; ++kv_head) {
+    const int64_t first_key = int64_t{kv_head} * p.N_kv;
+    const Matrix K(operand(in.K, &QuantisedInputs::K), first_key, p.N_kv);
+    const Matrix V(operand(in.V, &QuantisedInputs::V), first_key, p.N_kv);
+    for (const double k : K.rows) largest_k = std::max(largest_k, std::abs(k));
+    block.K = &K;
+    block.V = &V;
+    if (quantised) {
+      block.s_V = &quantised->V.scales[static_cast<size_t>(first_key)];
+      block.p_exponent = quantisation->p_exponent;
+    }
     const bool with_dk_dv =
         std::binary_search(choice.kv_heads.begin(), choice.kv_heads.end(), kv_head);
-    const std::vector<int>& rows = with_dk_dv ? every_row : choice.rows;
-    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
+    const std::span<const int> rows = with_dk_dv ? all.rows : choice.rows;
+    for (int i = 0; i < p.H / p.Hk; ++i)
       for (size_t first = 0; first < rows.size(); first += block_rows) {
-        const size_t n = std::min(block_rows, rows.size() - first);
-        if (p.keys(rows[first + n - 1]) == 0) continue;  // none of these sees a key: dQ = 0
-        block.kv = &kv;
-        block.head = head;
-        block.first = &rows[first];
+        block.head = kv_head * (p.H / p.Hk) + i;
+        block.rows = rows.subspan(first, std::min(block_rows, rows.size() - first));
+        const size_t n = block.rows.size();
         block.weight.assign(n, 0);
-        constexpr size_t kRows = 8;  // that one core takes at a time
-        parallel_for(ceil_div(std::ssize(block.weight), kRows), [&](int64_t i) {
-          const size_t begin = static_cast<size_t>(i) * kRows, end = std::min(n, begin + kRows);
-          compute_rows(block, begin, end);
-          for (size_t r = begin; r < end; ++r) {
-            const int to = place[static_cast<size_t>(block.first[r])];
-            if (to >= 0) add_dq(block, r, dq_, static_cast<size_t>(head) * choice.rows.size() + to);
-          }
-        });
+        // Several rows at a time where they are short: starting a thread takes longer.
+        parallel_for(
+            std::ssize(block.rows), [&](int64_t r) { block.compute(static_cast<size_t>(r)); },
+            std::clamp(4096 / p.N_kv, 1, 8));
         for (size_t r = 0; r < n; ++r)
-          if (place[static_cast<size_t>(block.first[r])] >= 0)
-            dq_weight = std::max(dq_weight, block.weight[r]);
+          if (block.place(r)) dq_weight = std::max(dq_weight, block.weight[r]);
         if (!with_dk_dv) continue;
-        add_dk_dv(block, n, dk_, dv_, at);
-        for (const double w : block.weight) dk_weight = std::max(dk_weight, w);
+        block.add_dk_dv(at);
+        dk_weight = std::max(dk_weight, std::ranges::max(block.weight));
         // Of the rows that see a key, like the weights: what the blocks are does not matter.
         for (size_t r = 0; r < n; ++r)
-          for (size_t c = 0; c < d && p.keys(block.first[r]) > 0; ++c)
-            largest_q = std::max(largest_q, std::abs(block.Q[r * d + c]));
+          for (size_t c = 0; c < block.d && keys_of(p, block.rows[r]) > 0; ++c)
+            largest_q = std::max(largest_q, std::abs(block.Q[r * block.d + c]));
       }
-    if (with_dk_dv) at += N_kv * d;
+    if (with_dk_dv) at += block.N_kv * block.d;
   }
-  for (auto* x : {&dq_, &dk_}) {
+  overflowing_rows = block.overflowing;
+  for (auto* x : {&dq, &dk}) {
     for (double& y : x->exact) y *= p.scale;
     for (double& y : x->plain) y *= p.scale;
   }
-  for (auto* x : {&dq_, &dk_, &dv_})
+  for (auto* x : {&dq, &dk, &dv})
     for (double& y : x->plain) y = rounded(p.dtype, y);
   // What rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
   const double rounding_of_D = p.scale * (p.dtype == DType::fp16 ? 0x1p-11 : 0x1p-8);
-  dq_.extra = rounding_of_D * dq_weight * largest_k;
-  dk_.extra = rounding_of_D * dk_weight * largest_q;
+  dq.extra = rounding_of_D * dq_weight * largest_k;
+  dk.extra = rounding_of_D * dk_weight * largest_q;
 }
 
 }  // namespace ladder

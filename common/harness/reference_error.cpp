@@ -15,9 +15,9 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// Compares a tensor, whose i-th element is out(i). atol: the tolerance beside what depends on
-/// `plain`, from the largest |exact|.
-TensorError compare(const ExpectedTensor& expected, auto out, auto atol) {
+/// Compares a tensor, whose i-th element is out(i). rounding: what that of out may cost, from the
+/// largest |exact|.
+TensorError compare_each(const ExpectedTensor& expected, auto out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
   double largest = 0, off = 0, difference2 = 0, reference2 = 0;
@@ -46,7 +46,8 @@ TensorError compare(const ExpectedTensor& expected, auto out, auto atol) {
   }
   error.rel = reference2 > 0 ? std::sqrt(difference2 / reference2) : 0;
   error.rms = finite > 0 ? std::sqrt(difference2 / static_cast<double>(finite)) : 0;
-  error.tolerance = 2 * off + atol(largest);
+  error.tolerance =
+      2 * off + 1e-5 + expected.extra + expected.relative * largest + rounding(largest);
   return error;
 }
 
@@ -59,15 +60,22 @@ ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns
 }
 
 TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
-  return compare(
+  return compare_each(
       expected, [&](int64_t i) { return out[i]; },
-      [&](double largest) { return half_ulp(out.dtype, largest) + 1e-5 + expected.extra; });
+      [&](double largest) { return half_ulp(out.dtype, largest); });
 }
 
-TensorError compare_lse(const ExpectedTensor& expected, const std::vector<float>& LSE, int d) {
-  return compare(
-      expected, [&](int64_t i) { return LSE[static_cast<size_t>(i)]; },
-      [&](double largest) { return 1e-5 + 0x1p-20 * largest * std::max(1.0, std::sqrt(d) / 8); });
+TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out) {
+  return compare_each(
+      expected, [&](int64_t i) { return out[static_cast<size_t>(i)]; }, [](double) { return 0.0; });
+}
+
+TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out) {
+  TensorError error = compare(expected, out);
+  error.name += "_full";
+  error.compared += " in full precision";
+  error.tolerance = std::numeric_limits<double>::infinity();
+  return error;
 }
 
 }  // namespace ladder

@@ -32,7 +32,7 @@ struct ExpectedTensor {
   int columns = 1;
   std::string compared;  // as a TensorError has it
   std::vector<double> exact, plain;
-  double extra = 0;  // of the tolerance
+  double extra = 0, relative = 0;  // of the tolerance; the second, of the largest |exact|
 };
 
 /// What is expected of rows of a tensor, all 0 at first.
@@ -41,7 +41,10 @@ ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns
 
 /// Compares a tensor in the I/O type, which rounding to it may cost half a unit in the last place.
 TensorError compare(const ExpectedTensor& expected, const Tensor& out);
-/// Compares LSE of heads of size d.
-TensorError compare_lse(const ExpectedTensor& expected, const std::vector<float>& LSE, int d);
+/// Compares one in float32.
+TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out);
+/// Compares a tensor that is of quantised inputs with what is expected of them as they were:
+/// reported, not judged.
+TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out);
 
 }  // namespace ladder

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/options.h"
+
 namespace ladder {
 namespace {
 
@@ -262,6 +264,10 @@ std::string to_table(const Report& r, bool colour) {
                        e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", e.compared);
   }
   return out;
+}
+
+std::string to_text(const Report& report, const OutputOptions& options, bool colour) {
+  return options.json ? to_json(report) + "\n" : to_table(report, colour);
 }
 
 }  // namespace ladder

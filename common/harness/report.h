@@ -13,6 +13,8 @@
 
 namespace ladder {
 
+struct OutputOptions;
+
 /// One rung, step and direction.
 struct Report {
   std::string rung, step, direction;  // direction: "fwd" or "bwd"
@@ -25,7 +27,7 @@ struct Report {
   std::optional<DramCounts> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
   std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
-  int64_t overflowing_rows = 0;                         // see Reference::overflowing_rows
+  int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
   bool pass() const;
@@ -38,5 +40,7 @@ struct Report {
 std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
 std::string to_table(const Report& report, bool colour);
+/// What is printed of it: a line of JSON, or a table.
+std::string to_text(const Report& report, const OutputOptions& options, bool colour);
 
 }  // namespace ladder

@@ -25,8 +25,8 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
   const Tensor nan{p.dtype, std::vector<uint16_t>(workload.inputs(false).Q.bits.size(), 0xffff)};
-  const Reference& reference = workload.reference(step.rounding, plans.forward.quantisation);
-  say_out_of_range(step, p, reference.check_o(nan));
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
+  say_out_of_range(step, p, compare(reference.o, nan));
 }
 
 void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
@@ -35,22 +35,21 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
   const Progress progress("checking against the float64 reference");
   const Problem& p = workload.problem();
   Report& r = passes.front().report;
-  const Reference& reference = workload.reference(step.rounding, plans.forward.quantisation);
-  r.errors = {reference.check_o(out.O)};
-  if (step.has_lse) r.errors->push_back(reference.check_lse(out.LSE));
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
+  r.errors = {compare(reference.o, out.O)};
+  if (step.has_lse) r.errors->push_back(compare(reference.lse, out.LSE));
   if (plans.forward.quantisation)
-    r.errors->push_back(workload.reference(step.rounding, {}).compare_with_full_precision(out.O));
-  r.overflowing_rows = reference.overflowing_rows();
+    r.errors->push_back(compare_with_full_precision(workload.reference(step, {}).o, out.O));
+  r.overflowing_rows = reference.overflowing_rows;
   if (!r.pass() && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
     say(fmt::format(
         "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows checked, "
         "so this failure is expected; {} subtracts it",
-        step.rung, r.overflowing_rows, std::ssize(reference.lse()), step.needs.max_subtracted_by));
-  if (step.backward) {
-    const GradientReference& gradients = workload.gradient_reference(step.rounding);
-    passes.back().report.errors = {gradients.check_dq(out.dQ), gradients.check_dk(out.dK),
-                                   gradients.check_dv(out.dV)};
-  }
+        step.rung, r.overflowing_rows, std::ssize(reference.lse.rows),
+        step.needs.max_subtracted_by));
+  if (step.backward)
+    passes.back().report.errors = {compare(reference.dq, out.dQ), compare(reference.dk, out.dK),
+                                   compare(reference.dv, out.dV)};
   for (const PassRun& pass : passes)
     for (const TensorError& e : *pass.report.errors) say_out_of_range(step, p, e);
 }

@@ -113,18 +113,12 @@ const Inputs& Workload::inputs(bool backward) {
   return *inputs_;
 }
 
-const Reference& Workload::reference(Rounding rounding,
+const Reference& Workload::reference(const Step& step,
                                      const std::optional<Quantisation>& quantisation) {
+  const bool gradients{step.backward};
   return references_
-      .try_emplace({rounding, quantisation}, problem(), inputs(false), rounding,
-                   rows_to_check(problem(), spec_.check), quantisation)
-      .first->second;
-}
-
-const GradientReference& Workload::gradient_reference(Rounding rounding) {
-  return gradient_references_
-      .try_emplace(rounding, problem(), inputs(true), rounding,
-                   gradients_to_check(problem(), spec_.check))
+      .try_emplace({step.rounding, quantisation, gradients}, problem(), inputs(gradients),
+                   step.rounding, to_check(problem(), spec_.check, gradients), quantisation)
       .first->second;
 }
 

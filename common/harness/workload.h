@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct WorkloadSpec {
   std::string load;            // directory of the inputs; empty: they are drawn
   std::optional<float> scale;  // of the problem; empty: 1/√d
   Check check = Check::automatic;
+  bool operator==(const WorkloadSpec&) const = default;
 
   /// Derives the problem's scale from its sizes, and refuses those with more rows, of all heads,
   /// than an int counts. Throws Error(bad_usage).
@@ -46,15 +48,13 @@ class Workload {
 
   /// With dO where it is for a backward pass. Throws Error(bad_usage) for files that are not right.
   const Inputs& inputs(bool backward);
-  /// Of the rows to check, for a way of rounding and of quantising.
-  const Reference& reference(Rounding rounding, const std::optional<Quantisation>& quantisation);
-  const GradientReference& gradient_reference(Rounding rounding);
+  /// Of what is to be checked of a step whose inputs are quantised so.
+  const Reference& reference(const Step& step, const std::optional<Quantisation>& quantisation);
 
  private:
   WorkloadSpec spec_;
   std::optional<Inputs> inputs_;
-  std::map<std::pair<Rounding, std::optional<Quantisation>>, Reference> references_;
-  std::map<Rounding, GradientReference> gradient_references_;
+  std::map<std::tuple<Rounding, std::optional<Quantisation>, bool>, Reference> references_;
 };
 
 }  // namespace ladder

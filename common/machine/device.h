@@ -95,6 +95,7 @@ inline constexpr double kTimingMs = 200;
 struct Schedule {
   enum class Order { forward, reverse, random } order = Order::forward;
   uint64_t seed = 0;
+  bool operator==(const Schedule&) const = default;
 };
 
 struct SimOptions {
@@ -102,6 +103,7 @@ struct SimOptions {
   int64_t sram_bytes = 227 * 1024;  // per block, as on an H100
   int threads = 0;                  // OS threads; 0: one a core
   std::string trace_file;           // --trace
+  bool operator==(const SimOptions&) const = default;
 };
 
 class Device {

@@ -87,6 +87,7 @@ if [ "$*" = --list ]; then cat <<'LIST'
 {lines}
 LIST
 exit; fi
+if [ "$*" = --help ]; then printf '\\nOutput\\n  --save DIR\\n  --json\\n\\nExamples\\n'; exit; fi
 {body}
 """)
 

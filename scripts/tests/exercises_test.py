@@ -1,74 +1,73 @@
-"""Tests of scripts/exercise: each exercise of the lessons is there; right numbers are taken and
-wrong ones are not; each solution, applied to a copy and built, is right, and the rung as
-it is, is not."""
+"""Tests of scripts/exercise: right numbers are taken and wrong ones are not; each solution, applied
+to a copy and built, is right, and the rung as it is, is not."""
 
 import concurrent.futures
-import copy
 import os
 import re
 import sys
 import tempfile
-import types
 import unittest
+from unittest import mock
 
 from base import ROOT, Scratch, argument, read, write
 from ladder.base.console import Stop
-from ladder.base.sources import Source, read_sources
-from ladder.exercises.every import EXERCISES
-from ladder.exercises.kinds import CASES, Change, Experiment, Mask, Numbers, patches
-from ladder.exercises.lab import Lab, patch_text
-from ladder.exercises.lessons import written
+from ladder.exercises import lessons
+from ladder.exercises.kinds import Change, Experiment, Program, Words, edited, wrong_in
 
 BIN = os.path.join(ROOT, "build/bin")
+EXERCISES = lessons.read_exercises()
 IN_CODE = {name: exercise for name, exercise in EXERCISES.items() if exercise.file}
-
-
-def patched(text, patch):
-    """A text after a unified diff. Hunks are found by their lines, wherever these stand."""
-    for hunk in re.split(r"^@@.*\n", patch, flags=re.MULTILINE)[1:]:
-        old, new = ("".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in marks)
-                    for marks in (" -", " +"))
-        if text.count(old) != 1:
-            raise ValueError(f"lines stand {text.count(old)} times in the file:\n{old}")
-        text = text.replace(old, new)
-    return text
+RUNG_05 = sys.modules["05_flash_v2.exercises"]
 
 
 class Listing(unittest.TestCase):
-    def test_the_lessons_and_the_checks_have_the_same_exercises(self):
-        tasks = written()
-        self.assertEqual(set(tasks), set(EXERCISES))
-        self.assertEqual(set(tasks) & {f"{file.rung[:2]}/{file.step}" for file in read_sources()},
-                         set(), "a step is called so")
-        for name, task in tasks.items():
+    def test_what_the_lessons_say(self):
+        self.assertGreater(len(EXERCISES), 50)
+        for name, exercise in EXERCISES.items():
             with self.subTest(name):
-                self.assertTrue(task.title and task.task and task.answer and task.hints)
-                self.assertNotIn("$", task.task)  # formulas are turned into text
-                self.assertNotRegex(task.answer, r"frac|mathrm|\^top")
+                self.assertTrue(all(exercise[:5]))
+                self.assertNotIn("$", exercise.task)  # formulas are turned into text
+                self.assertNotRegex(exercise.answer, r"frac|mathrm|\^top")
+
+    def test_each_has_a_name_of_its_own_a_task_and_a_check(self):
+        taken = "is the name of another in 05_flash_v2/"
+        for task, checks, said in (("sink", [], f"/README.md: 05/sink {taken}README.md"),
+                                   ("swap", [], f"/README.md: 05/swap {taken}swap.cu"),
+                                   ("curtain", [], "^05/curtain has a task alone: "),
+                                   ("window", [Words("sink")], f"exercises.py: 05/sink {taken}ex"),
+                                   ("window", [Words("new")], "^05/new has a check alone: ")):
+            def changed(path, task=task):
+                return read(path).replace("**`window`.", f"**`{task}`.")
+
+            with self.subTest(said), mock.patch.object(lessons, "read", changed), \
+                    mock.patch.object(RUNG_05, "EXERCISES", RUNG_05.EXERCISES + checks), \
+                    self.assertRaisesRegex(Stop, said):
+                lessons.read_exercises()
+
+    def test_an_edit_finds_its_place_once(self):
+        self.assertEqual(edited("a b\n", [("a", "c"), ("c b", "d")]), "d\n")
+        for old, times in (("e", 0), ("b", 2)):
+            with self.assertRaisesRegex(Stop, f"stands {times} times in the file:\n{old}"):
+                edited("a b b\n", [("a", "c"), (old, "d")])
 
 
 class Answers(unittest.TestCase):
     def test_right_numbers_are_taken_and_wrong_ones_are_not(self):
-        tasks = written()
         for name, exercise in EXERCISES.items():
-            if isinstance(exercise, Numbers):
-                with self.subTest(name):
-                    self.check(exercise, tasks[name].answer)
-
-    def check(self, exercise, answer):
-        right = list(exercise.answers.values())
-        self.assertEqual(exercise.check(None, right), (True, "Right."))
-        for i, what in enumerate(exercise.answers):
-            # It stands in the lesson, whose numbers lessons_test compares with the programs'; 0 is
-            # said in words.
-            if right[i]:
-                self.assertRegex(answer.replace(",", ""),
-                                 rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
-            for off, size in ((1.1, "large"), (0.9, "small")):
-                wrong = [*right[:i], right[i] * off if right[i] else off - 1, *right[i + 1:]]
-                good, why = exercise.check(None, wrong)
-                self.assertFalse(good)
-                self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
+            right = list(getattr(exercise.check, "answers", {}).values())
+            for i, what in enumerate(getattr(exercise.check, "answers", ())):
+                with self.subTest(name, what=what):
+                    self.assertEqual(exercise.check.check(right), (True, "Right."))
+                    # It stands in the lesson, whose numbers lessons_test compares with the
+                    # programs'; 0 is said in words.
+                    if right[i]:
+                        self.assertRegex(exercise.answer.replace(",", ""),
+                                         rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
+                    for off, size in ((1.1, "large"), (0.9, "small")):
+                        wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
+                        good, why = exercise.check.check(wrong)
+                        self.assertFalse(good)
+                        self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
 
 
 class Code(unittest.TestCase):
@@ -78,80 +77,65 @@ class Code(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        jobs = [(exercise.file, name, patch) for name, exercise in IN_CODE.items()
-                for patch in patches(name, exercise)]
-
-        def build(job):
-            file, name, patch = job
-            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, patch))
-            write(lab.scratch(name, file), text=patched(read(ROOT, file), patch_text(patch)))
-            return lab, lab.compile(name, file)
-
+        cls.folder = folder.name
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.solved = {patch: made for (*_, patch), made in zip(jobs, pool.map(build, jobs))}
-        cls.unchanged = {}
-        for file in {file for file, *_ in jobs}:
-            lab = Lab(os.path.dirname(BIN), os.path.join(folder.name, "unchanged", file))
-            cls.unchanged[file] = lab, [os.path.join(BIN, file.split(os.sep)[0]), "--step",
-                                        Source(file).step]
+            building = {(name, number): pool.submit(cls.program, exercise.file, name, str(number),
+                                                    text=text)
+                        for name, exercise in IN_CODE.items()
+                        for number, text in enumerate(exercise.solutions())}
+        cls.solved = {solution: made.result() for solution, made in building.items()}
+        cls.unchanged = {exercise.file: cls.program(exercise.file) for exercise in IN_CODE.values()}
+
+    @classmethod
+    def program(cls, file, *folder, text=""):
+        """The file's, or with this text in its place."""
+        return Program(os.path.dirname(BIN), file,
+                       text and write(cls.folder, *folder, file, text=text))
 
     def test_each_solution_is_right(self):
-        for name, exercise in IN_CODE.items():
-            for patch in patches(name, exercise):
-                with self.subTest(patch):
-                    lab, program = self.solved[patch]
-                    good, why = exercise.check(lab, program)
-                    self.assertTrue(good, why)
-                    if isinstance(exercise, Experiment):
-                        self.assertEqual(why, f"Seen: {exercise.outcomes[patch][1]}.")
+        for (name, number), program in self.solved.items():
+            with self.subTest(name, number=number):
+                check = IN_CODE[name].check
+                good, why = check.check(program)
+                self.assertTrue(good, why)
+                if isinstance(check, Experiment):
+                    self.assertEqual(why, f"Seen: {check.mistakes[number].seen}.")
 
     def test_the_rung_as_it_is_is_not(self):
         for name, exercise in IN_CODE.items():
             with self.subTest(name):
-                lab, program = self.unchanged[exercise.file]
-                good, why = exercise.check(lab, program)
+                good, why = exercise.check.check(self.unchanged[exercise.file])
                 self.assertFalse(good)
-                self.assertRegex(why, r"^Not yet: .*\.$")
-                if isinstance(exercise, Change):
-                    self.assertRegex(why, r"--heads .*predicted are")
-                if isinstance(exercise, Mask):
-                    self.assertRegex(why, r"query \d+ has an LSE of .* should see have")
+                self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* predicted are ",
+                                       RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}
+                                 .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_what_is_wrong_is_named(self):
-        """A formula that is not the kernel's; results that are wrong; what does not compile."""
-        lab, _ = self.solved["00.last_key"]
-        path = lab.scratch("00/last_key", IN_CODE["00/last_key"].file)
-        write(path, text=read(path).replace("T(o)", "T(o"))
+        """What does not compile; a formula that is not the kernel's; results that are wrong."""
+        file = "00_naive/attention.cu"
         with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
-            lab.compile("00/last_key", IN_CODE["00/last_key"].file)
-        with self.assertRaisesRegex(Stop, "^00_naive/new.cu is not built yet: scripts/run"):
-            lab.compile("00/last_key", "00_naive/new.cu")
+            self.program(file, "bad", text="what?")
+        with self.assertRaisesRegex(Stop, "^00_new is not built yet: scripts/run"):
+            self.program("00_new/attention.cu")
         # Of a program's records, each changed in one place.
-        lab, program = self.unchanged[IN_CODE["00/last_key"].file]
-        for where, name, said in (("kernels", "model_read_bytes", "the rung's formula says"),
-                                  ("errors", "max", "o is wrong: its error is"),
-                                  ("errors", "nonfinite", "o is wrong: its error is")):
-            with self.subTest(said):
-                run = copy.deepcopy(lab.start(program, [*CASES[0].split(), "--check", "full"]))
-                of = run.records[0][where]
-                (of["o"] if where == "errors" else of[0])[name] += 1
-                other = types.SimpleNamespace(start=lambda *_: run)
-                good, why = Change("", []).check(other, program)
-                self.assertFalse(good)
-                self.assertRegex(why, f"^Not yet: {CASES[0]}: .*{said}.*$")
+        for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
+                                 ("errors", "max", "o is wrong: its error is"),
+                                 ("errors", "nonfinite", "o is wrong: its error is")):
+            run = self.unchanged[file].run("--seqlen 32 --check full")
+            self.assertEqual(wrong_in(run), None)
+            part = run.records[0][where]
+            (part["o"] if where == "errors" else part[0])[key] += 1
+            self.assertRegex(wrong_in(run), said)
 
     def test_what_is_wrong_with_a_mask_is_named(self):
-        def causal(j, last):
-            return True
-
-        for of, sees, predicted, said in (
-                (self.solved["05.window"], lambda j, last: j > last - 97, 39_488,
+        for program, sees, predicted, said in (
+                (self.solved["05/window", 0], lambda j, last: j > last - 97, 39_488,
                  "query 96 has an LSE of"),
-                (self.unchanged["05_flash_v2/attention.cu"], causal, 51_776, "Right"),
+                (self.unchanged["05_flash_v2/attention.cu"], lambda *_: True, 51_776, "Right"),
                 # It reads the tiles that no row of a block sees, too.
-                (self.unchanged["05_flash_v2/rows.cu"], causal, 70_208,
+                (self.unchanged["05_flash_v2/rows.cu"], lambda *_: True, 70_208,
                  "it requests 104,000 bytes; predicted are 70,208")):
-            self.assertIn(said, Mask("", sees, [predicted]).check(*of)[1])
+            self.assertIn(said, RUNG_05.Mask("", "", [predicted], [], sees).check(program)[1])
 
 
 class Command(Scratch):
@@ -170,7 +154,7 @@ class Command(Scratch):
         self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
 
     def test_hints_one_by_one(self):
-        hints = written()["01/bytes"].hints
+        hints = EXERCISES["01/bytes"].hints
         for shown in (1, 2, 3, 3):
             out = self.exercise("--hint", "01/bytes")
             self.assertEqual([hint in out for hint in hints], [i < shown for i in range(3)])
@@ -188,11 +172,11 @@ class Command(Scratch):
     def test_bad_usage(self):
         for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
                            ("01/bytes 5", "asks for 2 numbers"),
-                           ("00/bytes nan", "'nan' is not a number"),
-                           ("00/last_key 5", "asks for code, not for a number"),
-                           ("00/bytes --check", "there is nothing to build"),
+                           ("00/bytes five", "'five'"),
+                           ("00/last_key 5", "asks for code; given: 1 numbers"),
+                           ("00/bytes --check", "bytes requested in all; given: no"),
                            ("00/last_key --check", "there is no copy yet"),
-                           ("02/bound --check", "an answer in words"),
+                           ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
                            ("00/bytes 5 --hint", "give numbers, or one of")):
             with self.subTest(words):

@@ -120,7 +120,8 @@ class CommandTest(Scratch):
     def test_bad_words(self):
         for words, told in (
                 (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
-                (["00", "--device=gpu"], "--device=gpu is for a program"),
+                (["00", "--device=gpu"], "--device is for one program"),
+                (["00", "--trace=t"], "--trace is for one program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
             self.assertFalse(os.path.exists(self.out))

@@ -12,8 +12,11 @@ import unittest
 
 from base import FENCE, ROOT, fences, read
 from ladder.base.files import course_pages
+from ladder.exercises.lessons import read_exercises
 
 LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
+
+EXERCISES = list(read_exercises().values())
 
 
 def name_of(path):
@@ -37,7 +40,8 @@ def difference(old, new):
 def differences(path, text):
     """Of two steps that the page names: (`scripts/diff 04 05/swap`); or, in an answer to an
     exercise, of its solution."""
-    return [*files(f"scripts/ladder/exercises/patches/{name_of(path)[:2]}.*"),
+    return [*(diff.splitlines() for exercise in EXERCISES
+              if exercise.lesson == name_of(path) for diff in exercise.diffs()),
             *(difference(*pair) for pair in
               re.findall(r"scripts/diff (\d\d\S*) (\d\d[^\s`)]*)", text))]
 

@@ -188,7 +188,7 @@ class RunTest(FakeLadder):
     def test_what_is_refused(self):
         self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
         self.rung()
-        for option, said in (("--save=x", "one program"), ("--json", "one program"),
+        for option, said in (("--save=x", "one program"), ("--list", "one program"),
                              ("--step=nosuch", "there are naive")):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})

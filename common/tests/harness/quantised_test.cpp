@@ -14,10 +14,6 @@
 namespace ladder {
 namespace {
 
-Tensor tensor(const std::vector<float>& values) {
-  return round_all(DType::fp16, values);
-}
-
 TEST(Hadamard, IsItsMatrix) {
   for (const int n : {32, 64, 128, 256}) {
     SCOPED_TRACE(n);
@@ -45,16 +41,17 @@ TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
   const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
-  const std::vector<int> rows = rows_to_check(p, Check::full);
-  const Reference full(p, in, Rounding::on_chip, rows);
-  const Reference judge(p, in, Rounding::on_chip, rows, how);
+  const Choice all = to_check(p, Check::full, false);
+  const Reference full(p, in, Rounding::on_chip, all);
+  const Reference judge(p, in, Rounding::on_chip, all, how);
   const QuantisedInputs of(p, how, in);
   for (const QuantisedRows& operand : {of.Q, of.K, of.V})
     EXPECT_EQ(std::ranges::max(operand.values), 448);
-  std::vector<float> o(judge.o().begin(), judge.o().end());
-  const std::vector<float> lse(judge.lse().begin(), judge.lse().end());
+  std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
+  const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
   // A row with one key has its own error alone, and a row that sees many the average of theirs.
-  const TensorError exact = judge.check_o(tensor(o)), of_lse = judge.check_lse(lse);
+  const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
+                    of_lse = compare(judge.lse, lse);
   EXPECT_LT(exact.max, 1e-3);
   const float most =
       std::abs(*std::ranges::max_element(o, {}, [](float x) { return std::abs(x); }));
@@ -64,12 +61,12 @@ TEST(Quantised, ReferenceJudgesByIt) {
   EXPECT_LT(of_lse.tolerance, 0.05);
   EXPECT_TRUE(exact.pass() && of_lse.pass());
   // What was lost before is not held against it, but said.
-  const TensorError beside = full.compare_with_full_precision(tensor(o));
+  const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
   EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
   EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
   // A result of other inputs than those that were rounded fails.
   for (float& x : o) x *= 1.2f;
-  EXPECT_FALSE(judge.check_o(tensor(o)).pass());
+  EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// reports against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs
+// expects against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs
 // the differences with a mistake in the reference, too.)
 
 #include "harness/workload.h"
@@ -144,94 +144,48 @@ double worst(const Problem& p, Point& x, std::vector<double>& by,
   return most;
 }
 
-class Gradients : public ::testing::TestWithParam<Case> {};
+class References : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Gradients, AreTheCentralDifferences) {
+TEST_P(References, HaveTheCentralDifferencesAsGradients) {
   const Problem& p = GetParam().p;
   const Inputs in = inputs_of(p);
-  const GradientReference reference(p, in, Rounding::on_chip, gradients_to_check(p, Check::full));
+  const Reference reference(p, in, Rounding::on_chip, to_check(p, Check::full, true));
   Point x(in);
-  EXPECT_LT(worst(p, x, x.Q, reference.dq()), 1e-8);
-  EXPECT_LT(worst(p, x, x.K, reference.dk()), 1e-8);
-  EXPECT_LT(worst(p, x, x.V, reference.dv()), 1e-8);
+  EXPECT_LT(worst(p, x, x.Q, reference.dq.exact), 1e-8);
+  EXPECT_LT(worst(p, x, x.K, reference.dk.exact), 1e-8);
+  EXPECT_LT(worst(p, x, x.V, reference.dv.exact), 1e-8);
   // Exactly 0 for a query that sees no key, or one alone.
-  for (size_t k = 0; k < reference.dq().size(); ++k)
-    EXPECT_TRUE(p.keys(static_cast<int>(k) / p.d % p.N) > 1 || reference.dq()[k] == 0) << k;
+  for (size_t k = 0; k < reference.dq.exact.size(); ++k)
+    EXPECT_TRUE(p.keys(static_cast<int>(k) / p.d % p.N) > 1 || reference.dq.exact[k] == 0) << k;
 }
 
-// ------------------------------------------------------------------ what a check reports
-
-/// Half the distance of the two numbers of the I/O type between which x ≥ 0 is.
-double half_spacing(DType dtype, double x) {
-  uint16_t below = round_to(dtype, static_cast<float>(x));
-  if (widen(dtype, below) > x) --below;
-  return 0.5 * widen(dtype, static_cast<uint16_t>(below + 1)) - 0.5 * widen(dtype, below);
-}
-
-/// Makes results that are somewhat wrong, two of them not finite, and in rows that are not compared
-/// 100; and finds that the check says of them what it should, and passes what is right. stored: a
-/// value as the output holds it; atol: the tolerance without what depends on `plain`, from the
-/// largest |exact|.
-void expect_reported(const char* name, const std::vector<double>& all,
-                     const std::vector<double>& plain, const std::vector<int>& rows, int columns,
-                     const std::string& compared, auto stored, auto atol, auto check) {
-  SCOPED_TRACE(name);
-  std::vector<float> out(all.size(), 100), right = out;
-  double max = 0, off = 0, difference2 = 0, exact2 = 0, largest = 0;
-  int finite = 0, nonfinite = 0;
-  std::optional<size_t> blind;
-  for (const int row : rows)
-    for (int c = 0; c < columns; ++c) {
-      const auto k = static_cast<size_t>(row * columns + c);
-      const double exact = all[k];
-      out[k] = right[k] = stored(static_cast<float>(exact));
-      if (std::isinf(exact)) {  // as it has to be, and nothing else
-        blind = k;
+/// That of the rows of a tensor is expected what the attention above has of them.
+void expect_expected(const ExpectedTensor& expected, const std::vector<double>& exact,
+                     const std::vector<double>& plain, const std::vector<int64_t>& rows,
+                     int columns, const std::string& compared, double extra) {
+  SCOPED_TRACE(expected.name);
+  EXPECT_EQ(expected.rows, rows);
+  EXPECT_EQ(expected.columns, columns);
+  EXPECT_EQ(expected.compared, compared);
+  EXPECT_NEAR(expected.extra, extra, 1e-9 * extra);
+  double off = 0, wanted = 0;  // what of plain the tolerance has
+  size_t k = 0;
+  for (const int64_t row : rows)
+    for (int c = 0; c < columns; ++c, ++k) {
+      const auto at = static_cast<size_t>(row * columns + c);
+      if (std::isinf(exact[at])) {
+        EXPECT_EQ(expected.exact[k], exact[at]);
         continue;
       }
-      off = std::max(off, std::abs(plain[k] - exact));
-      largest = std::max(largest, std::abs(exact));
-      const int place = finite + nonfinite;
-      if (place == 1 || place == 3) {
-        out[k] = place == 1 ? kNan : kInf;
-        ++nonfinite;
-        continue;
-      }
-      out[k] = stored(static_cast<float>(exact) + static_cast<float>(place % 7 - 3) / 64);
-      ++finite;
-      max = std::max(max, std::abs(out[k] - exact));
-      difference2 += (out[k] - exact) * (out[k] - exact);
-      exact2 += exact * exact;
+      EXPECT_NEAR(expected.exact[k], exact[at], 1e-12);
+      off = std::max(off, std::abs(expected.plain[k] - expected.exact[k]));
+      wanted = std::max(wanted, std::abs(plain[at] - exact[at]));
     }
-  const TensorError error = check(out);
-  EXPECT_EQ(error.name, name);
-  EXPECT_NEAR(error.max, max, 1e-12);
-  EXPECT_NEAR(error.rms, std::sqrt(difference2 / std::max(finite, 1)), 1e-12);
-  const double rel = exact2 > 0 ? std::sqrt(difference2 / exact2) : 0;
-  EXPECT_NEAR(error.rel, rel, 1e-9 * rel);
-  EXPECT_EQ(error.nonfinite, nonfinite);
-  EXPECT_EQ(error.compared, compared);
-  const double wanted = 2 * off + atol(largest);
-  EXPECT_NEAR(error.tolerance, wanted, 1e-9 * wanted);
-  EXPECT_LT(error.tolerance, 0.5);
-  EXPECT_FALSE(error.pass() && nonfinite);
-  EXPECT_TRUE(check(right).pass());
-  EXPECT_EQ(check(std::vector<float>(all.size(), kNan)).rms, 0);
-  const auto expect_wrong = [&](size_t at, float wrong) {
-    std::vector<float> other = right;
-    other[at] = wrong;
-    EXPECT_FALSE(check(other).pass()) << wrong << ", not " << right[at];
-  };
-  const auto last = static_cast<size_t>(rows.back() * columns);
-  for (const float wrong : {right[last] + static_cast<float>(3 * wanted), kNan, kInf, -kInf})
-    expect_wrong(last, wrong);
-  for (const float wrong : {0.0f, -3e38f, kNan, kInf})
-    if (blind) expect_wrong(*blind, wrong);
+  EXPECT_EQ(k, expected.exact.size());
+  EXPECT_NEAR(off, wanted, 1e-9 * wanted);
 }
 
-class Checks : public ::testing::TestWithParam<Case> {};
-
-TEST_P(Checks, ReportWhatTheContractSays) {
+TEST_P(References, AreWhatTheContractSays) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
   // What is the largest by magnitude may be negative, as drawn or now; or below 1, in column 0.
@@ -240,14 +194,14 @@ TEST_P(Checks, ReportWhatTheContractSays) {
       const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
       t->bits[static_cast<size_t>(i)] = round_to(p.dtype, factor * (*t)[i]);
     }
-  const GradientChoice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
+  const Choice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
   const Point x(in);
   const Results exact = results_of(p, x, {});
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
-    for (const GradientChoice& choice : {gradients_to_check(p, Check::full), some}) {
+    for (const Choice& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
       // The rows that are compared, and what the tolerances of dQ and dK have beyond that of O.
-      std::vector<int> rows, kv_rows;
+      std::vector<int64_t> rows, kv_rows;
       double dq_weight = 0, dk_weight = 0, largest_q = 0, largest_k = 0;
       for (int head = 0; head < p.B * p.H; ++head)
         for (const int i : choice.rows) {
@@ -270,33 +224,67 @@ TEST_P(Checks, ReportWhatTheContractSays) {
       if (std::ssize(choice.kv_heads) < p.B * p.Hk)
         of_keys += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
 
-      const Reference reference(p, in, rounding, choice.rows);
-      const GradientReference gradients(p, in, rounding, choice);
-      const auto expect_of = [&](const char* name, auto of, double extra, auto check) {
-        const bool of_q = name == std::string("o") || name == std::string("dq");
-        expect_reported(
-            name, exact.*of, plain.*of, of_q ? rows : kv_rows, p.d, of_q ? of_rows : of_keys,
-            [&](float value) { return widen(p.dtype, round_to(p.dtype, value)); },
-            [&](double largest) { return half_spacing(p.dtype, largest) + 1e-5 + extra; },
-            [&](const std::vector<float>& out) { return check(round_all(p.dtype, out)); });
-      };
-      expect_of("o", &Results::o, 0, [&](const Tensor& t) { return reference.check_o(t); });
-      expect_of("dq", &Results::dq, u * dq_weight * largest_k,
-                [&](const Tensor& t) { return gradients.check_dq(t); });
-      expect_of("dk", &Results::dk, u * dk_weight * largest_q,
-                [&](const Tensor& t) { return gradients.check_dk(t); });
-      expect_of("dv", &Results::dv, 0, [&](const Tensor& t) { return gradients.check_dv(t); });
-      expect_reported(
-          "lse", exact.lse, exact.lse, rows, 1, of_rows, [](float value) { return value; },
-          [&](double largest) {
-            return 1e-5 + largest / (1 << 20) * std::max(1.0, std::sqrt(p.d) / 8);
-          },
-          [&](const std::vector<float>& out) { return reference.check_lse(out); });
+      const Reference reference(p, in, rounding, choice);
+      expect_expected(reference.o, exact.o, plain.o, rows, p.d, of_rows, 0);
+      expect_expected(reference.lse, exact.lse, exact.lse, rows, 1, of_rows, 0);
+      EXPECT_EQ(reference.lse.relative, std::max(1.0, std::sqrt(p.d) / 8) / (1 << 20));
+      expect_expected(reference.dq, exact.dq, plain.dq, rows, p.d, of_rows,
+                      u * dq_weight * largest_k);
+      expect_expected(reference.dk, exact.dk, plain.dk, kv_rows, p.d, of_keys,
+                      u * dk_weight * largest_q);
+      expect_expected(reference.dv, exact.dv, plain.dv, kv_rows, p.d, of_keys, 0);
     }
 }
 
+// Rows 0 and 2 of three are compared, of which one element is no finite number, as it must be.
+TEST(Compare, ReportsWhatTheContractSays) {
+  const ExpectedTensor expected{"x",  {0, 2}, 2, "2 of 3 rows", {1, -4, -kInf, 2}, {1.5, -4, 0, 2},
+                                0.25, 0.125};
+  const auto error = [&](float a, float b, float blind, float c) {
+    const std::vector<float> out = {a, b, 100, 100, blind, c};
+    const TensorError in_float = compare(expected, out);
+    TensorError in_half = compare(expected, round_all(DType::fp16, out));
+    in_half.tolerance -= 0x1p-9;  // half of how far apart numbers of fp16 are at 4
+    EXPECT_EQ(in_half, in_float);
+    return in_float;
+  };
+  const TensorError good = error(1.5f, -4.25f, -kInf, 2);
+  EXPECT_EQ(good.name + ", " + good.compared, "x, 2 of 3 rows");
+  EXPECT_EQ(good.max, 0.5);
+  EXPECT_DOUBLE_EQ(good.rms, std::sqrt(0.3125 / 3));
+  EXPECT_DOUBLE_EQ(good.rel, std::sqrt(0.3125 / 21));
+  EXPECT_EQ(good.tolerance, 2 * 0.5 + 1e-5 + 0.25 + 0.125 * 4);
+  EXPECT_TRUE(good.pass());
+  EXPECT_FALSE(error(1, -4, -kInf, 3.78125f).pass());
+  for (const float wrong : {0.0f, -6e4f, kNan, kInf}) EXPECT_FALSE(error(1, -4, wrong, 2).pass());
+  for (const float wrong : {kNan, kInf, -kInf}) {
+    const TensorError bad = error(1.5f, wrong, -kInf, 2);
+    EXPECT_EQ(bad.nonfinite, 1);
+    EXPECT_EQ(bad.max, 0.5);
+    EXPECT_DOUBLE_EQ(bad.rms, 0.5 / std::sqrt(2));
+    EXPECT_TRUE(bad.wrong() && !bad.pass());
+  }
+  EXPECT_EQ(error(kNan, kNan, kNan, kNan).rms, 0);
+  EXPECT_EQ(compare(ExpectedTensor{"x", {0}, 1, "", {0}, {0}}, {0.5f}).rel, 0);
+}
+
+TEST(Compare, AllowsHalfOfHowFarNumbersAreApart) {
+  const struct {
+    DType dtype;
+    double largest, half;
+  } cases[] = {{DType::fp16, 1, 0x1p-11},    {DType::fp16, 0.999, 0x1p-12},
+               {DType::fp16, -3, 0x1p-10},   {DType::fp16, 1e-7, 0x1p-25},
+               {DType::fp16, 0, 0x1p-25},    {DType::fp16, 1e5, 16},
+               {DType::bf16, 1.99, 0x1p-8},  {DType::bf16, 200, 0.5},
+               {DType::bf16, 1e39, 0x1p119}, {DType::bf16, 1e-39, 0x1p-134}};
+  for (const auto& [dtype, largest, half] : cases) {
+    const ExpectedTensor expected{"o", {0}, 1, "", {largest}, {largest}};
+    EXPECT_EQ(compare(expected, round_all(dtype, {0})).tolerance, 1e-5 + half) << largest;
+  }
+}
+
 // Rounded to the I/O type, a result may be no finite number: that widens no tolerance.
-TEST(Tolerance, IsOfWhatIsFinite) {
+TEST(Compare, ToleratesNothingForWhatIsNotFinite) {
   const ExpectedTensor expected{"o", {0}, 2, "", {1e5, 1}, {kInf, 1}};
   const auto error = [&](float x, float y) {
     return compare(expected, round_all(DType::fp16, {x, y}));
@@ -339,30 +327,29 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
     for (int i = 0; i < N; ++i) {
       const auto [logit, leaves] = rows[i];
       const bool twice_leaves = logit > 88.05f;
-      EXPECT_EQ(Reference(p, in, Rounding::S_and_P_stored, {i}).overflowing_rows(),
+      EXPECT_EQ(Reference(p, in, Rounding::S_and_P_stored, {{i}, {}}).overflowing_rows,
                 2 * (keys == 1 ? leaves : twice_leaves))
           << logit << ", " << keys;
     }
   }
   const Problem blind{.H = 1, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .causal = true};
-  EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::on_chip, rows_to_check(blind, Check::full))
-                .overflowing_rows(),
-            0);
+  const Choice all = to_check(blind, Check::full, false);
+  EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::S_and_P_stored, all).overflowing_rows, 0);
 }
 
 TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   const auto both = [](int N, int N_kv, int H) {
     const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};
-    const GradientChoice choice = gradients_to_check(p, Check::sampled);
+    const Choice choice = to_check(p, Check::sampled, true);
     EXPECT_EQ(choice.kv_heads, std::vector<int>{2 * p.Hk - 1});
-    EXPECT_EQ(choice.rows, rows_to_check(p, Check::sampled));
+    EXPECT_EQ(choice.rows, to_check(p, Check::sampled, false).rows);
     return choice.rows;
   };
   // Four at least, of however much work; all where there are no more; and no more than 256.
   EXPECT_EQ(both(1 << 28, 1 << 28, 64), (std::vector<int>{0, 89478485, 178956970, (1 << 28) - 1}));
   EXPECT_EQ(both(1, 1 << 28, 64), std::vector<int>{0});
   EXPECT_EQ(both(2, 1 << 28, 64), (std::vector<int>{0, 1}));
-  EXPECT_EQ(both(200, 1, 2), rows_to_check({.N = 200}, Check::full));
+  EXPECT_EQ(both(200, 1, 2), to_check({.N = 200}, Check::full, false).rows);
   const std::vector<int> many = both(10000, 1, 2);
   ASSERT_EQ(many.size(), 256u);
   EXPECT_EQ(many.front(), 0);
@@ -372,18 +359,17 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
 
 TEST(Samples, AreTakenWhereAllWouldTakeLong) {
   const Problem quick{.N = 512, .N_kv = 512}, slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
-  EXPECT_EQ(rows_to_check(quick, Check::automatic).size(), 512u);
-  EXPECT_EQ(gradients_to_check(quick, Check::automatic).rows.size(), 512u);
-  EXPECT_EQ(gradients_to_check(quick, Check::automatic).kv_heads, (std::vector<int>{0, 1}));
-  EXPECT_LE(rows_to_check(slow, Check::automatic).size(), 256u);
-  EXPECT_LE(gradients_to_check(slow, Check::automatic).rows.size(), 256u);
-  EXPECT_EQ(gradients_to_check(slow, Check::automatic).kv_heads.size(), 1u);
+  for (const bool gradients : {false, true}) {
+    const Choice all = to_check(quick, Check::automatic, gradients);
+    EXPECT_EQ(all.rows.size(), 512u);
+    EXPECT_EQ(all.kv_heads.size(), gradients ? 2u : 0u);
+    const Choice some = to_check(slow, Check::automatic, gradients);
+    EXPECT_LE(some.rows.size(), 256u);
+    EXPECT_EQ(some.kv_heads.size(), gradients ? 1u : 0u);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Checks, ::testing::ValuesIn(kCases),
-                         [](const auto& test) { return std::string(test.param.name); });
-
-INSTANTIATE_TEST_SUITE_P(, Gradients, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(, References, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

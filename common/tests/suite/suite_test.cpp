@@ -205,22 +205,21 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
 
     const Check quick = how == Check::sampled ? how : Check::full;
     const Inputs& in = workload.inputs(bool{step.backward});
-    const std::vector<int> rows = rows_to_check(p, quick);
-    const Reference reference(p, in, step.rounding, rows, out.plan.quantisation);
-    std::vector<TensorError> wanted = {reference.check_o(out.O)};
-    if (step.has_lse) wanted.push_back(reference.check_lse(out.LSE));
+    const Choice choice = to_check(p, quick, bool{step.backward});
+    const Reference reference(p, in, step.rounding, choice, out.plan.quantisation);
+    std::vector<TensorError> wanted = {compare(reference.o, out.O)};
+    if (step.has_lse) wanted.push_back(compare(reference.lse, out.LSE));
     if (const auto& quantised = out.plan.quantisation) {
-      wanted.push_back(Reference(p, in, step.rounding, rows).compare_with_full_precision(out.O));
+      wanted.push_back(
+          compare_with_full_precision(Reference(p, in, step.rounding, choice).o, out.O));
       const float largest = std::exp2(quantised->p_exponent + quantised->slack);
       EXPECT_LE(largest, 448) << "P is above e4m3's largest";
       EXPECT_GT(2 * largest, 448) << "P leaves a bit of e4m3's range to nobody";
     }
-    if (step.backward) {
-      const GradientReference gradients(p, in, step.rounding, gradients_to_check(p, quick));
-      for (const TensorError& e :
-           {gradients.check_dq(out.dQ), gradients.check_dk(out.dK), gradients.check_dv(out.dV)})
+    if (step.backward)
+      for (const TensorError& e : {compare(reference.dq, out.dQ), compare(reference.dk, out.dK),
+                                   compare(reference.dv, out.dV)})
         wanted.push_back(e);
-    }
     EXPECT_EQ(got, wanted);
   }
 }

@@ -1,27 +1,24 @@
 """What an exercise asks for, and how an answer is checked: check() says whether it is right, and in
-a line why.
-
-The task, the hints and the answer stand in the lesson, under "Exercises", the solutions of those
-that ask for code in patches.
+a line why. Each rung's exercises.py has its own; what a program counts also stands in the lesson's
+answer, in a console block, which a test runs and compares.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import operator
 import os
-import random
-from typing import Callable, Dict, Iterator, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
-from ladder.base.npy import read_npy, write_rows
+from ladder.base.changed import changed
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.programs import json_lines, run_quietly
 from ladder.base.records import Record, requested, uneven_counts
-from ladder.exercises.lab import Lab, Run
+from ladder.base.sources import Source
 
-Command = Sequence[str]
-Judged = Tuple[bool, str]          # whether an answer is right, and in a line why
-Sees = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
+Judged = Tuple[bool, str]  # whether an answer is right, and in a line why
+# A solution: texts of the file, each of which stands there once, and what takes their place.
+Edits = Sequence[Tuple[str, str]]
 
 # The kinds of cases that the test suite has, as options; well under a second together.
 CASES = """\
@@ -31,7 +28,6 @@ CASES = """\
 --batch 2 --heads 1 --seqlen 33 --head-dim 200
 --heads 4 --kv-heads 2 --seqlen 50 --seqlen-kv 33 --head-dim 96 --dtype bf16 --causal
 --heads 2 --kv-heads 1 --seqlen 270 --seqlen-kv 258
---heads 1 --seqlen 300 --head-dim 80 --causal
 --batch 2 --heads 2 --seqlen 1
 --heads 4 --kv-heads 1 --seqlen 1 --seqlen-kv 217 --head-dim 128 --dtype bf16 --causal
 --batch 2 --heads 2 --kv-heads 1 --seqlen 7 --seqlen-kv 1 --head-dim 8 --dtype bf16
@@ -48,24 +44,59 @@ COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
            "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40 --causal")
 
 
+class Run(NamedTuple):
+    status: int
+    records: list[Record]
+    err: str
+
+    def last_words(self) -> str:
+        """Why there is no result: the sim's fault, or what the program says of its options."""
+        return self.err.split("\n")[-1].rstrip(".") or f"ended with status {self.status}"
+
+
+class Program:
+    """A rung's program that runs the step of one file of the repository. With a `copy` it is built
+    with that in the file's place; raises Stop with the compiler's first error."""
+
+    def __init__(self, build: str, file: str, copy: str = "") -> None:
+        rung = file.split(os.sep)[0]
+        self.path = os.path.join(build, "bin", rung)
+        if not os.path.exists(self.path):
+            raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
+        if copy:
+            self.path = changed(build, rung, file, copy, f"{copy}.made")
+        self.step = Source(file).step
+
+    def run(self, options: str, *more: str) -> Run:
+        """With such options, in which spaces part words, and `more`, words in which they do not."""
+        status, out, err = run_quietly([self.path, "--step", self.step, *options.split(), *more,
+                                        "--device", "sim", "--json"], self.path)
+        done = status in (GOOD, WRONG_RESULT)
+        return Run(status, json_lines(out, self.path) if done else [], err)
+
+
+@dataclasses.dataclass(frozen=True)
 class Words:
     """A question answered in words: there is nothing to check."""
 
-    asks, file = "an answer in words", None
+    name: str
+
+    asks, file, solutions = "an answer in words", "", ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
+    name: str
     answers: dict[str, float]  # what is asked for → the number
     tolerance: float = 0  # relative
 
-    file = None
+    file, solutions = "", ()
 
     @property
     def asks(self) -> str:
         return f"{len(self.answers)} numbers" if len(self.answers) > 1 else "a number"
 
-    def check(self, _: Lab | None, given: Sequence[float]) -> Judged:
+    def check(self, given: Sequence[float]) -> Judged:
         """Compares numbers in the order of `answers`; the first that is wrong is named."""
         for (what, right), value in zip(self.answers.items(), given):
             if not math.isclose(value, right, rel_tol=self.tolerance, abs_tol=1e-9):
@@ -76,155 +107,98 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to a file, after which a step still passes all cases and requests what its own
-    formula says."""
+    """A change to a file of the rung, after which a step still passes all cases and requests what
+    its own formula says."""
 
+    name: str
     file: str
     predicted: Sequence[int]  # bytes that are requested in all for each of COUNTED
+    solution: Edits
 
     asks = "code"
 
-    def check(self, lab: Lab, program: Command) -> Judged:
-        for case in CASES:
-            wrong = wrong_in(lab, program, case)
+    @property
+    def solutions(self) -> list[Edits]:
+        return [self.solution]
+
+    def check(self, program: Program) -> Judged:
+        for case, predicted in [*((case, None) for case in CASES), *zip(COUNTED, self.predicted)]:
+            wrong = wrong_in(program.run(f"{case} --check full"), predicted)
             if wrong:
                 return False, f"Not yet: {case}: {wrong}."
-        for case, predicted in zip(COUNTED, self.predicted):
-            wrong = wrong_counts(lab.start(program, case.split()).records[-1], predicted)
-            if wrong:
-                return False, f"Not yet: {case}: {wrong}."
-        return True, f"Right: all {len(CASES)} cases pass, and request what was predicted."
+        return True, "Right: all cases pass, and request what was predicted."
 
 
-@dataclasses.dataclass(frozen=True)
-class Mask:
-    """A change of the mask. Tiles in which no row sees a key are not to be read."""
+class Mistake(NamedTuple):
+    """It shows if runs with these options have these wrong outputs, or if a function says so."""
+    shows: Union[Dict[str, Set[str]], Callable[[Program], bool]]
+    seen: str  # what has been seen then
+    solution: Edits
 
-    file: str
-    sees: Sees
-    predicted: Sequence[int]  # bytes that are requested in all for each of SHAPES
-
-    asks = "code"
-
-    def check(self, lab: Lab, program: Command) -> Judged:
-        for shape, predicted in zip(SHAPES, self.predicted):
-            wrong = wrong_mask(lab, program, self.sees, predicted, *shape)
-            if wrong:
-                return False, f"Not yet: {shape[0]} queries, {shape[1]} keys, causal: {wrong}."
-        return True, "Right: each query has the keys it should see, and no other tile is read."
-
-
-# A mistake shows if runs with these options have these wrong outputs, or if a function says so.
-Shows = Union[Dict[str, Set[str]], Callable[[Lab, Command], bool]]
+    def is_seen(self, program: Program) -> bool:
+        if callable(self.shows):
+            return self.shows(program)
+        runs = {options: program.run(options) for options in self.shows}
+        return all(run.records and wrong_outputs(run).keys() == self.shows[options]
+                   for options, run in runs.items())
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A mistake made on purpose."""
+    """A mistake made on purpose in a file of the rung, or one of several."""
 
+    name: str
     file: str
-    outcomes: dict[str, tuple[Shows, str]]  # by the name of its patch, and what has been seen then
+    mistakes: List[Mistake]
 
     asks = "a mistake, in code"
 
-    def check(self, lab: Lab, program: Command) -> Judged:
-        for shows, seen in self.outcomes.values():
-            if shows(lab, program) if callable(shows) else all(
-                    wrong_outputs(lab.start(program, options.split())) == names
-                    for options, names in shows.items()):
-                return True, f"Seen: {seen}."
+    @property
+    def solutions(self) -> list[Edits]:
+        return [mistake.solution for mistake in self.mistakes]
+
+    def check(self, program: Program) -> Judged:
+        for mistake in self.mistakes:
+            if mistake.is_seen(program):
+                return True, f"Seen: {mistake.seen}."
         return False, "Not yet: nothing is to be seen of the mistake."
 
 
-Exercise = Union[Words, Numbers, Change, Mask, Experiment]
+Check = Union[Words, Numbers, Change, Experiment]
 
 
-def patches(name: str, exercise: Exercise) -> list[str]:
-    """The names of an exercise's solutions in scripts/ladder/exercises/patches, without .patch."""
-    return list(exercise.outcomes) if isinstance(exercise, Experiment) else [
-        name.replace("/", ".")]
+def edited(text: str, edits: Edits) -> str:
+    """A text with the edits made. Raises Stop with the one whose place is not there, or twice."""
+    for old, new in edits:
+        if text.count(old) != 1:
+            raise Stop(f"a solution's edit is to find this once, and it stands {text.count(old)} "
+                       f"times in the file:\n{old}", WRONG_RESULT)
+        text = text.replace(old, new)
+    return text
 
 
-def is_wrong(error: Record) -> bool:
-    return error["tolerance"] is not None and (
-        error["nonfinite"] or error["max"] is None or error["max"] > error["tolerance"])
+def wrong_outputs(run: Run) -> dict[str, Record]:
+    """Name → error, of those beyond their tolerance."""
+    return {name: error for record in run.records
+            for name, error in (record["errors"] or {}).items()
+            if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
+                                                   or error["max"] > error["tolerance"])}
 
 
-def wrong_outputs(run: Run) -> set[str] | None:
-    """The wrong outputs of the last record; None if there is none."""
-    return {name for name, error in run.records[-1]["errors"].items() if is_wrong(error)} \
-        if run.records else None
-
-
-def wrong_in(lab: Lab, program: Command, case: str) -> str | None:
-    """None, or in a line what is wrong."""
-    run = lab.start(program, [*case.split(), "--check", "full"])
-    if not run.records or run.status not in (0, 1):
+def wrong_in(run: Run, predicted: int | None = None) -> str | None:
+    """None, or in a line what is wrong with a run: with its results, or with what its kernels
+    request, which is to be what the formula says, and the predicted bytes in all."""
+    if not run.records:
         return run.last_words()
-    # 00 and 01 are expected to fail on large logits, and say so.
-    expected_to_fail = "so this failure is expected" in run.err
-    for record in run.records:
-        wrong = wrong_counts(record)
-        if wrong:
-            return wrong
-        for output, error in record["errors"].items():
-            if is_wrong(error) and not expected_to_fail:
-                return (f"{output} is wrong: its error is {error['max']}, the tolerance "
-                        f"{error['tolerance']}, {error['nonfinite']} not finite")
-    return None
-
-
-def wrong_counts(record: Record, predicted: int | None = None) -> str | None:
-    """What is wrong with a record whose kernels are to request what the formula says, and the
-    predicted bytes in all."""
-    for kernel in record["kernels"]:
+    for kernel in (kernel for record in run.records for kernel in record["kernels"]):
         if uneven_counts(kernel):
             return f"{kernel['name']}: {uneven_counts(kernel)}"
-    asked = requested(record)
+    # 00 and 01 are expected to fail on large logits, and say so.
+    if "so this failure is expected" not in run.err:
+        for output, error in wrong_outputs(run).items():
+            return (f"{output} is wrong: its error is {error['max']}, the tolerance "
+                    f"{error['tolerance']}, {error['nonfinite']} not finite")
+    asked = requested(run.records[-1])
     if predicted not in (None, asked):
         return f"it requests {asked:,} bytes; predicted are {predicted:,}"
     return None
-
-
-# ---- which keys a query sees: the suite's reference knows the causal mask alone ----
-
-D = 8
-SHAPES = ((400, 400), (70, 400))  # queries and keys
-
-
-@functools.lru_cache(maxsize=None)
-def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
-    """Rows of Q, K and V, exact in 16 bits."""
-    draw = random.Random(0)
-    return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
-            for rows in (n, n_kv, n_kv)]
-
-
-def attention(n: int, n_kv: int, sees: Sees) -> Iterator[tuple[float, list[float]]]:
-    """For each query its LSE and row of O over the keys that it sees."""
-    q, k, v = inputs(n, n_kv)
-    for i in range(n):
-        last = i + n_kv - n
-        keys = [j for j in range(last + 1) if sees(j, last)]
-        weights = [math.exp(sum(map(operator.mul, q[i], k[j])) / math.sqrt(D)) for j in keys]
-        total = sum(weights)
-        yield math.log(total), [sum(w * v[j][c] for w, j in zip(weights, keys)) / total
-                                for c in range(D)]
-
-
-def wrong_mask(lab: Lab, program: Command, sees: Sees, predicted: int, n: int,
-               n_kv: int) -> str | None:
-    """None, or in a line what is wrong. The softmax over the keys that are seen is written out."""
-    folder = os.path.join(os.path.dirname(program[0]), f"masked_{n}")
-    write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
-    run = lab.start(program, ["--load", folder, "--save", folder, "--causal", "--check", "off"])
-    if not run.records:
-        return run.last_words()
-    lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
-    for i, (right, row) in enumerate(attention(n, n_kv, sees)):
-        if not abs(lse[i] - right) < 1e-4:
-            return (f"query {i} has an LSE of {lse[i]:.4f}, and the keys that it should see have "
-                    f"{right:.4f}")
-        if not all(abs(a - b) < 1e-2 for a, b in zip(o[D * i:], row)):
-            return f"query {i} has the right LSE, and a wrong row of O"
-    return wrong_counts(run.records[0], predicted)

@@ -1,41 +1,87 @@
-"""Exercises as the lessons have them: title, task, hints and answer."""
+"""Exercises: what the lessons say of them, and the rungs' own checks."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import os
 import re
-from typing import NamedTuple
+import sys
+from typing import Any, Iterable, NamedTuple
 
+from ladder.base.console import WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read
+from ladder.base.programs import rungs
+from ladder.base.sources import read_sources
+from ladder.exercises.kinds import Check, edited
+
+sys.path.append(ROOT)  # a rung's exercises.py is imported
 
 
-class Written(NamedTuple):
+class Exercise(NamedTuple):
     title: str
     task: str
     answer: str
     lesson: str  # its path
     hints: list[str]
+    rung: str
+    check: Check
+
+    @property
+    def file(self) -> str:
+        """That it asks to change, "" for none."""
+        return self.check.file and os.path.join(self.rung, self.check.file)
+
+    def solutions(self) -> list[str]:
+        """The text of the file, changed in each way that is right."""
+        return [edited(read(os.path.join(ROOT, self.file)), edits)
+                for edits in self.check.solutions]
+
+    def diffs(self) -> list[str]:
+        old = read(os.path.join(ROOT, self.file)).splitlines(True) if self.file else []
+        return ["".join(difflib.unified_diff(old, new.splitlines(True), self.file, self.file))
+                for new in self.solutions()]
 
 
-EXERCISE = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
-                      r"^<details><summary>Hints</summary>\n(.*?)^</details>\n\n"
-                      r"^<details><summary>Answer</summary>\n(.*?)^</details>",
-                      re.MULTILINE | re.DOTALL)
+WRITTEN = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
+                     r"^<details><summary>Hints</summary>\n(.*?)^</details>\n\n"
+                     r"^<details><summary>Answer</summary>\n(.*?)^</details>",
+                     re.MULTILINE | re.DOTALL)
 
 
-def written() -> dict[str, Written]:
-    """What stands under "## Exercises" in each lesson, by the rung's number and a name, as steps
-    are called: "05/window"."""
-    exercises = {}
+def read_exercises() -> dict[str, Exercise]:
+    """All that stand under "## Exercises" in the lessons, by the rung's number and a name, as steps
+    are called: "05/window". Raises Stop where a name is taken, or an exercise has no check."""
+    tasks = []
     for path in course_pages():
-        section = re.search(r"^## Exercises\n(.*?)(?=^## |\Z)", read(path),
-                            re.MULTILINE | re.DOTALL)
-        lesson = os.path.relpath(path, ROOT)
-        for name, title, task, hints, answer in EXERCISE.findall(section[1] if section else ""):
-            name = f"{lesson[:2]}/{name}"
-            exercises[name] = Written(title.rstrip("."), plain(task), plain(answer), lesson,
-                                      re.findall("^- (.*)", hints, re.MULTILINE))
-    return exercises
+        lesson, section = os.path.relpath(path, ROOT), read(path).partition("\n## Exercises\n")[2]
+        for name, *texts in WRITTEN.findall(section.partition("\n## ")[0]):
+            tasks.append((f"{lesson[:2]}/{name}", lesson, texts))
+    by_name([*((f"{source.rung[:2]}/{source.step}", source.path, None)
+               for source in read_sources() if source.step), *tasks])
+    checks = by_name((f"{rung[:2]}/{check.name}", f"{rung}/exercises.py", (rung, check))
+                     for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
+                     for check in importlib.import_module(f"{rung}.exercises").EXERCISES)
+    alone = {name for name, *_ in tasks} ^ set(checks)
+    if alone:
+        has = "check" if min(alone) in checks else "task"
+        raise Stop(f"{min(alone)} has a {has} alone: the task of an exercise is in a lesson, and "
+                   "its check in the rung's exercises.py", WRONG_RESULT)
+    return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
+                           re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
+            for name, lesson, (title, task, hints, answer) in tasks}
+
+
+def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
+    """Name → thing, of (name, the file that has it, thing)."""
+    files: dict[str, str] = {}
+    found = {}
+    for name, path, thing in named:
+        if name in found:
+            raise Stop(f"{path}: {name} is the name of another in {files[name]}; a step or an "
+                       "exercise has one of its own", WRONG_RESULT)
+        files[name], found[name] = path, thing
+    return found
 
 
 def plain(text: str) -> str:

@@ -10,7 +10,7 @@ import webbrowser
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
 from ladder.base.files import ROOT, write_whole
-from ladder.base.programs import Step, ladder_of, programs_in
+from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
 from ladder.base.sources import named
 from ladder.explore.page import page_of, pane_of
 from ladder.trace.read import Trace
@@ -21,7 +21,6 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # For a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-NOT_PASSED_ON = ("--step", "--device", "--trace", "--save", "--json", "--list")
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
 
 
@@ -36,10 +35,6 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     asked, words = own.parse_known_args(words)
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
-    for option in asked.options:
-        if option.partition("=")[0] in NOT_PASSED_ON:
-            raise Stop(f"{option} is for a program by itself, such as build/bin/00_naive: here a "
-                       "step is named as 05/mma, and always runs on the sim", BAD_USAGE)
     if len(asked.steps) > 2:
         raise Stop("one or two steps", BAD_USAGE)
     return asked
@@ -78,6 +73,7 @@ def explore(words: list[str]) -> int:
 def chosen(asked: argparse.Namespace) -> list[Step]:
     """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
+    refuse_output(programs[min(programs)], asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 

@@ -19,16 +19,14 @@ from typing import Callable
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
                                  Progress, Stop, run_command, wrap)
 from ladder.base.files import ROOT
-from ladder.base.programs import Step, json_lines, programs_in, run_quietly, rungs, steps_of
+from ladder.base.programs import (Step, json_lines, programs_in, refuse_output, run_quietly,
+                                  rungs, steps_of)
 from ladder.base.records import Record, total, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
-
-# These would make all programs write or print to one place.
-FOR_ONE_PROGRAM = ["--save", "--trace", "--json", "--list"]
 
 
 @dataclasses.dataclass
@@ -157,10 +155,8 @@ def next_steps(steps: list[Step]) -> list[str]:
 def ladder(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
-    for option in words:
-        if option.partition("=")[0] in FOR_ONE_PROGRAM:
-            raise Stop(f"{option} is for one program alone, such as build/bin/{min(programs)}",
-                       BAD_USAGE)
+    if words:
+        refuse_output(programs[min(programs)], words)
     options = parse(words)
 
     progress = Progress()

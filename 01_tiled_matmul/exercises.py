@@ -1,0 +1,36 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from __future__ import annotations
+
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program
+
+
+def reads_what_nobody_wrote(program: Program) -> bool:
+    return "unwritten" in program.run("").last_words()
+
+
+def depends_on_the_order(program: Program) -> bool:
+    """Wrong, or not the same under two orders of threads, and no access is wrong by itself."""
+    runs = [program.run(f"--schedule {order}") for order in ("forward", "reverse")]
+    return all(run.records for run in runs) and (
+        any(run.status for run in runs)
+        or runs[0].records[0]["errors"] != runs[1].records[0]["errors"])
+
+
+EXERCISES = [
+    Numbers("bytes", {"bytes of `tile`": 498_000, "bytes of `mma`": 240_000}),
+    Numbers("waste", {"matmul FLOPs of `tile`": 4_128_768, "matmul FLOPs of `mma`": 9_437_184,
+                      "FLOPs needed": 2_400_000}),
+    Experiment("barriers", "tile.cu", [
+        Mistake(reads_what_nobody_wrote,
+                "without the first barrier the sim faults: a byte is read that nobody wrote",
+                [("    __syncthreads();  // the tiles are complete\n", "")]),
+        Mistake(depends_on_the_order,
+                "without the second barrier every access is right by itself, but the result is "
+                "wrong, or changes with the order of the threads",
+                [("    __syncthreads();  // everybody is done with them\n", "")])]),
+    Numbers("conflicts", {"bank_conflicts of `mma` with d = 128": 172_032}),
+    Numbers("heads", {"from which d on": 206,
+                      "bytes requested of P at d = 256, one head": 262_144}, 0.01),
+    Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
+]

@@ -1,0 +1,49 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from __future__ import annotations
+
+import math
+
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program, Words
+
+
+def every_row_is_zero(program: Program) -> bool:
+    run = program.run("")
+    error = run.records[0]["errors"]["o"] if run.records else {}
+    return bool(error) and not error["nonfinite"] and math.isclose(error["rel"], 1, rel_tol=1e-3)
+
+
+EXERCISES = [
+    Numbers("bytes", {"bytes requested": 273_600}),
+    Numbers("one_key", {"the sum": 1, "P": 1}),
+    Experiment("shift", "attention.cu", [
+        Mistake(every_row_is_zero,
+                "every exponential has become 0, each row is taken for one that sees no key, and "
+                "O = 0: a relative error of 1",
+                [("  m = warp_max(m);\n", "  m = warp_max(m);\n  m += 110;\n")])]),
+    Words("bound"),
+    Numbers("price", {"the factor": 1.193}, 0.005),
+    Change("hidden", "attention.cu", [1_394_432, 1_689_600], [
+        ("""\
+  float m = -INFINITY;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+""", """\
+  const int64_t seen = first + ceil_div(p.keys(static_cast<int>(row % p.N)), 8) * 8;
+  float m = -INFINITY;
+  for (int64_t j = first + 8 * lane_id(); j < seen; j += 8 * 32) {
+"""),
+        ("""\
+  float sum = 0;
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+""", """\
+  float sum = 0;
+  for (int64_t j = first + 8 * lane_id(); j < seen; j += 8 * 32) {
+"""),
+        ("  return {\n", """\
+  int64_t chunks = 0;  // of 8 elements of S that the queries of a head see
+  for (int i = 0; i < p.N; ++i) chunks += ceil_div(p.keys(i), 8);
+  const int64_t seen = heads * chunks * 8 * kIoBytes;
+  return {
+"""),
+        ('{"S", 3 * S, 0}', '{"S", 2 * seen + S, 0}')]),
+]

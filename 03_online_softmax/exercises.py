@@ -1,0 +1,37 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers
+
+EXERCISES = [
+    Numbers("recurrence", {"the last m": 5, "the last l": 2.057}, 0.001),
+    Numbers("bytes", {"bytes requested": 144_000}),
+    Experiment("rescaling", "attention.cu", [
+        Mistake({"": {"o"}, "--seqlen-kv 32": set()},
+                "the default size is wrong, and with --seqlen-kv 32, a single tile of keys, "
+                "nothing is to be noticed",
+                [("    mul_rows(O_sum, alpha);\n", "")])]),
+    Numbers("one_more", {"the factor": 2.125}, 0.001),
+    Numbers("causal", {"bytes that `one_pass` saves": 16_711_680}),
+    Change("skip", "attention.cu", [652_800, 757_760], [
+        ("  const float c = p.scale * kLog2e;  //", """\
+  const int keys = p.keys(min(row + kWarpRows, p.N) - 1);  // that the warp's last row sees
+  const float c = p.scale * kLog2e;                        //"""),
+        ("(tile_K, K_head, p.d, p.N_kv, p.d", "(tile_K, K_head, p.d, keys, p.d"),
+        ("key < p.N_kv; key += kWarpKeys", "key < keys; key += kWarpKeys"),
+        ("p.N_kv - key, p.d", "keys - key, p.d"),
+        ("if (key + kWarpKeys < p.N_kv)", "if (key + kWarpKeys < keys)"),
+        ("p.N_kv - key - kWarpKeys", "keys - key - kWarpKeys"),
+        ("  mul_rows(O_sum, inverse_or_zero(l));\n", """\
+  cp_async_wait<0>();
+  __syncwarp();  // Q has arrived even where there was no key
+  mul_rows(O_sum, inverse_or_zero(l));
+"""),
+        ("""\
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes * ceil_div(p.N, plan.block_q);
+""", """\
+  int64_t rows = 0;  // of K, and of V, that the warps of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q)
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+  const int64_t k = heads * rows * p.d * kIoBytes;
+""")]),
+]

@@ -1,0 +1,24 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Words
+
+EXERCISES = [
+    Numbers("bytes", {"bytes requested": 274_800}),
+    Numbers("square", {"the factor": 3.44}, 0.005),
+    Experiment("old_sum", "attention.cu", [
+        Mistake({"--block-kv 64": {"o"}, "--block-kv 256": set()},
+                "with --block-kv 64 `o` is wrong and `lse` right; with 256 there is one visit, "
+                "and nothing shows",
+                [("old_weight[thread] = alpha * l * inverse;",
+                  "old_weight[thread] = alpha * inverse;")])]),
+    Words("br"),
+    Numbers("break_even", {"keys at d = 64": 43, "keys at d = 128": 71}, 0.03),
+    Change("first_visit", "attention.cu", [639_600, 604_800], [
+        ("initialise(Hbm<float> O_fp32, Hbm<float> l,", "initialise(Hbm<float> l,"),
+        ("  if (i < rows * p.d) O_fp32[i] = 0;\n", ""),
+        ("        load(O, O_rows, p.d, rows, p.d);",
+         "        if (key > 0) load(O, O_rows, p.d, rows, p.d);  // a Spread begins as zeros"),
+        ("dim3(kElementwise), 0, O_fp32, l, m, p);", "dim3(kElementwise), 0, l, m, p);"),
+        ('{"initialise", {{"O_fp32", 0, O_fp32}, {"l",', '{"initialise", {{"l",'),
+        ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),
+]

@@ -1,0 +1,189 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+import os
+import random
+import tempfile
+from typing import Callable, Iterator
+
+from ladder.base.npy import read_npy, write_rows
+from ladder.exercises.kinds import (Change, Experiment, Judged, Mistake, Numbers, Program,
+                                    wrong_in, wrong_outputs)
+
+# ---- which keys a query sees: the programs' reference knows the causal mask alone ----
+
+D = 8
+WINDOW, SINKS = 96, 4
+SHAPES = ((400, 400), (70, 400))   # queries and keys
+Sees = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
+
+
+@functools.lru_cache(maxsize=None)
+def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
+    """Rows of Q, K and V, exact in 16 bits."""
+    draw = random.Random(0)
+    return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
+            for rows in (n, n_kv, n_kv)]
+
+
+def attention(n: int, n_kv: int, sees: Sees) -> Iterator[tuple[float, list[float]]]:
+    """For each query its LSE and row of O over the keys that it sees."""
+    q, k, v = inputs(n, n_kv)
+    for i in range(n):
+        last = i + n_kv - n
+        keys = [j for j in range(last + 1) if sees(j, last)]
+        weights = [math.exp(sum(map(operator.mul, q[i], k[j])) / math.sqrt(D)) for j in keys]
+        total = sum(weights)
+        yield math.log(total), [sum(w * v[j][c] for w, j in zip(weights, keys)) / total
+                                for c in range(D)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask(Change):
+    """A change of the mask. `predicted` has the bytes for each of SHAPES: tiles in which no row
+    sees a key are not to be read."""
+
+    sees: Sees
+
+    def check(self, program: Program) -> Judged:
+        for shape, predicted in zip(SHAPES, self.predicted):
+            wrong = self.wrong(program, predicted, *shape)
+            if wrong:
+                return False, f"Not yet: {shape[0]} queries, {shape[1]} keys, causal: {wrong}."
+        return True, "Right: each query has the keys it should see, and no other tile is read."
+
+    def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
+        """None, or in a line what is wrong. The softmax over the keys seen is written out."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
+            run = program.run("--causal --check off", "--load", folder, "--save", folder)
+            if not run.records:
+                return run.last_words()
+            lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
+        for i, (right, row) in enumerate(attention(n, n_kv, self.sees)):
+            if not abs(lse[i] - right) < 1e-4:
+                return (f"query {i} has an LSE of {lse[i]:.4f}, and the keys that it should see "
+                        f"have {right:.4f}")
+            if not all(abs(a - b) < 1e-2 for a, b in zip(o[D * i:], row)):
+                return f"query {i} has the right LSE, and a wrong row of O"
+        return wrong_in(run, predicted)
+
+
+# ---- what shows a mistake ----
+
+
+def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
+    wrong = wrong_outputs(program.run(""))
+    return wrong.keys() == {"o", "lse"} and o_error(wrong["o"]["max"])
+
+
+def splits_for_nothing(program: Program) -> bool:
+    """150 rows have m, l and O in fp32 for each of 8 parts."""
+    run = program.run("--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off")
+    return bool(run.records) and run.records[0]["workspace_bytes"] == 8 * 150 * (128 + 2) * 4
+
+
+EXERCISES = [
+    Numbers("bytes", {"bytes requested": 73_200}),
+    Numbers("crossing", {"the Bc": 320, "the nearest compiled": 256,
+                         "the factor it misses by": 1.52}, 0.01),
+    Numbers("exponentials", {"exponentials at 64 × 128": 270_336}),
+    Experiment("rescaling", "attention.cu", [
+        Mistake(lambda program: both_wrong(program, lambda error: error < 0.28),
+                "l is too large: `o` is too small and `lse` too large",
+                [("l = alpha * l + row_sum", "l = l + row_sum")]),
+        Mistake(lambda program: both_wrong(program, lambda error: error >= 0.28),
+                "without both rescalings `o` and `lse` fail too: the factor does not cancel, "
+                "since the keys before a new maximum count for too much",
+                [("    const auto alpha = exp2(m - shift);\n", ""),
+                 ("l = alpha * l + row_sum", "l = l + row_sum"),
+                 ("    mul_rows(O_sum, alpha);\n", "")])]),
+    Numbers("no_skip", {"tiles skipped": 0}),
+    Change("mask", "rows.cu", [398_000, 469_120], [
+        ("int keys = p.N_kv;",
+         "int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees"),
+        ("""\
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t blocks = ceil_div(p.N, plan.block_q);
+""", """\
+  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  for (int64_t row = 0; row < p.N; row += plan.block_q)
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+  const int64_t k = heads * rows * p.d * kIoBytes;
+"""),
+        ('{"K", k * blocks, 0}', '{"K", k, 0}'),
+        ('{"V", k * blocks, 0}', '{"V", k, 0}')]),
+    Mask("window", "attention.cu", [39_488, 9_176], [
+        ("constexpr float kLog2e", "constexpr int kWindow = 96;\nconstexpr float kLog2e"),
+        ("  const float c = p.scale * kLog2e;", """\
+  const int first = max(p.keys(block_row) - kWindow, 0) / Bc * Bc;  // the first row's first tile
+  const float c = p.scale * kLog2e;"""),
+        ("(tile_K, K_head, p.d, keys, p.d",
+         "(tile_K, K_head + int64_t{first} * p.d, p.d, keys - first, p.d"),
+        ("for (int key = 0; key < keys; key += Bc) {",
+         "for (int key = first; key < keys; key += Bc) {"),
+        ("    if (key + Bc > p.keys(row))",
+         "    if (key + Bc > p.keys(row) || key < p.keys(row + kWarpRows - 1) - kWindow)"),
+        ("        if (key + j >= p.keys(row + i)) s = -INFINITY;\n", """\
+        const int end = p.keys(row + i);
+        if (key + j >= end || key + j < end - kWindow) s = -INFINITY;
+"""),
+        ("(std::min<int64_t>(row + plan.block_q, p.N) - 1));\n", """\
+(std::min<int64_t>(row + plan.block_q, p.N) - 1)) -
+            std::max(p.keys(static_cast<int>(row)) - kWindow, 0) / plan.block_kv * plan.block_kv;
+""")], lambda j, last: j > last - WINDOW),
+    Mask("sink", "attention.cu", [43_584, 11_224], [
+        ("constexpr float kLog2e",
+         "constexpr int kWindow = 96, kSinks = 4;\nconstexpr float kLog2e"),
+        ("  const float c = p.scale * kLog2e;", """\
+  const int first = max(p.keys(block_row) - kWindow, 0) / Bc * Bc;  // the first row's first tile
+  const float c = p.scale * kLog2e;"""),
+        ("  for (int key = 0; key < keys; key += Bc) {\n", """\
+  for (int key = 0, next; key < keys; key = next) {
+    next = key == 0 ? max(first, Bc) : key + Bc;
+"""),
+        ("    if (key + Bc > p.keys(row))",
+         "    if (key + Bc > p.keys(row) || key < p.keys(row + kWarpRows - 1) - kWindow)"),
+        ("        if (key + j >= p.keys(row + i)) s = -INFINITY;\n", """\
+        const int end = p.keys(row + i);
+        if (key + j >= end || (key + j < end - kWindow && key + j >= kSinks)) s = -INFINITY;
+"""),
+        ("""\
+    if (key + Bc < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+                           thread);
+""", """\
+    if (next < keys)
+      copy_async<kThreads>(tile_K, K_head + int64_t{next} * p.d, p.d, keys - next, p.d, thread);
+"""),
+        ("""\
+  for (int64_t row = 0; row < p.N; row += plan.block_q)
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
+""", """\
+  for (int64_t row = 0; row < p.N; row += plan.block_q) {
+    const int first = std::max(p.keys(static_cast<int>(row)) - kWindow, 0) / plan.block_kv *
+                      plan.block_kv;
+    rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1)) - first +
+            std::min(first, plan.block_kv);
+  }
+""")], lambda j, last: j > last - WINDOW or j < SINKS),
+    Numbers("decode_bytes", {"bytes requested": 2_218_048}),
+    Numbers("parts", {"8 parts": 67, "32 parts": 19, "64 parts": 22}),
+    Experiment("in_code", "split_kv.cu", [
+        Mistake(splits_for_nothing, "8 parts instead of one, with a workspace",
+                [("kStart = 3,", "kStart = 0,")])]),
+
+    Numbers("hopper_bytes", {"bytes requested": 526_364}),
+    Numbers("in_vain", {"units": 20}),
+    Experiment("key_order", "hopper/fp8.cu", [
+        Mistake({"--seqlen-kv 3": {"o"}, "--seqlen-kv 2": set()},
+                "from three keys on `o` fails, and `lse` never does",
+                [("column_at(place);  // place is a multiple of 8", "place;"),
+                 ("key = column_at(e);", "key = e;")])]),
+    Numbers("vanishing", {"below the maximum": 6.93, "O": 0.517}, 0.005),
+]

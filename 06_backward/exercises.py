@@ -1,0 +1,36 @@
+"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+
+from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Words
+
+EXERCISES = [
+    Numbers("bytes", {"bytes of the backward pass": 353_280}),
+    Numbers("textbook", {"the largest N, a multiple of 128": 128}),
+    Experiment("without_d", "attention.cu", [
+        Mistake({"": {"dq", "dk"}},
+                "dq and dk are wrong and dv is right: dV comes before the softmax's derivative",
+                [("""\
+    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+""", "")])]),
+    Words("one_key"),
+    Numbers("last_row", {"P": 1}),
+    Numbers("no_key", {"tiles computed, of 6": 3}),
+    Change("d_first", "stored.cu", [2_236_800, 2_566_400], [
+        ("softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {", """\
+softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
+                                 Problem p) {"""),
+        ("""\
+  for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
+    const auto p_j = read_chunk(P + j), dp_j = read_chunk(dP + j);
+    for (int e = 0; e < 8; ++e) delta += float(p_j[e]) * float(dp_j[e]);
+""", """\
+  for (int64_t c = row * p.d + 8 * lane_id(); c < (row + 1) * p.d; c += 8 * 32) {
+    const auto o = read_chunk(O + c), g = read_chunk(dO + c);
+    for (int e = 0; e < 8; ++e) delta += float(o[e]) * float(g[e]);
+"""),
+        ('  const auto dO = hbm<const T>(a["dO"]);',
+         '  const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);'),
+        ("dim3(32 * kRowWarps), 0, P, dP, p);", "dim3(32 * kRowWarps), 0, P, dP, O, dO, p);"),
+        ('{"dS", {{"P", 2 * S, 0}, {"dP", 2 * S, S}}}',
+         '{"dS", {{"P", S, 0}, {"dP", S, S}, {"O", q, 0}, {"dO", q, 0}}}')]),
+    Numbers("shared_memory", {"bytes of an iteration": 229_376}),
+]
