@@ -128,10 +128,8 @@ class CommandTest(Scratch):
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
             self.assertFalse(os.path.exists(self.out))
-
-    def test_one_fault_of_two(self):
-        options = "--scale", "3e38", "--seqlen", "3", "--out", self.out
-        self.assertIn("2^NaN", explore("06/mma", "00", *options, status=1).stderr)
+        large = "06/mma 00 --scale 3e38 --seqlen 3 --out".split()  # one fault of two
+        self.assertIn("2^NaN", explore(*large, self.out, status=1).stderr)
 
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
