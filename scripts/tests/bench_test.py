@@ -88,7 +88,8 @@ class Fake(fake_ladder.FakeLadder):
         found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
         modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
         with unittest.mock.patch.object(peers, "import_torch", **found), \
-                unittest.mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
+                unittest.mock.patch.object(
+                    peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
                 unittest.mock.patch.dict(sys.modules, modules):
             return self.call(measure, "--time", "5", *options, status=status)
 
