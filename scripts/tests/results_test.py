@@ -12,8 +12,8 @@ from ladder.show.draw import stale
 from ladder.show.measured import Files, Measured
 
 BIN = os.path.join(ROOT, "build/bin")
-COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
-                    r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
+COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|barriers|"
+                    r"bank_conflicts|workspace_bytes|smem_bytes|block_\w+|warps|stages")
 
 
 class Committed(unittest.TestCase):
