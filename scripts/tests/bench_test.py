@@ -17,14 +17,9 @@ import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
-<<<<<<< HEAD
-from ladder.measure import peers, profile, results, run as measure
+from ladder.measure import machine, peers, profile, results, run as measure
 from ladder.show.measured import Files
 from ladder.show.tables import models_table, profile_table
-=======
-from ladder.measure import machine, peers, profile, results, run as measure
-from ladder.show.tables import profile_table
->>>>>>> main
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
