@@ -344,18 +344,11 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
-         plan.smem_bytes, Q, K, V, O, LSE, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
+           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
   });
 }
 

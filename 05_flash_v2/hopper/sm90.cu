@@ -38,7 +38,7 @@ constexpr float kSlack = 8;
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},
+constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 64, 128}, {64, 192, 80},
                                {128, 128, 128}, {128, 128, 80}, {256, 128, 32}};
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and at 256, with a
 /// larger O, there are not enough of them.
@@ -313,8 +313,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
 
 /// Of the compiled tiles that fit, the one that takes least time: what a tile of Q takes goes by
 /// its tiles of keys, two more to start and to end, and by how many of its consumers have rows
-/// (measured, in the time that all of them take). Br = 192 with 256 queries would be two tiles, one
-/// of them with one consumer.
+/// (measured, in the time that all of them take). With 256 queries a tile of 192 would leave one of
+/// 64 for a whole block. 80 keys are for so few that they are one tile.
 TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
   // The sim plans as for an H100.
   const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
@@ -329,6 +329,7 @@ TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
   double least = 0;
   for (const auto& [max_d, Br, Bc] : kTiles) {
     if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes) continue;
+    if (Bc == 80 && p.N_kv > Bc) continue;
     double all = 0, longest = 0;
     const int64_t heads = int64_t{p.B} * p.H;
     for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {

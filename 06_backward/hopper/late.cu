@@ -126,7 +126,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
   const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
   K.fill(map_K, 0, key, head_kv, batch);
   V.fill(map_V, 0, key, head_kv, batch);
-#pragma unroll 1  // it has few registers
+#pragma unroll 1  // or a fifth of the code would be copies of these loops, which only wait
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {

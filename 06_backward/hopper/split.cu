@@ -149,8 +149,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// share into their rings.
-template <int Br, int Bc, class RingKV, class RingQ, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
+template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -159,7 +159,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, Ring dO,
   V.fill(map_V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
   int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
   int row = share.first_row + share.begin % share.tiles_of_head * Br;
-#pragma unroll 1
+#pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
   for (int q_tile = share.begin; q_tile < share.end; ++q_tile) {
     const int64_t at = int64_t{head} * rows + row;
     Q.acquire();

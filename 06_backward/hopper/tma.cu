@@ -83,15 +83,17 @@ __device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) 
 }
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in mma.
+/// in HBM. They lie in blocks of 8 × 8, as in mma: a lane's pair is the lane-th of each block.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
-  const int lane = lane_id();
-  for_each_pair(dQ, [&](int i, int j, float a, float b) {
-    const int block_row = row + i - lane / 4, block_column = column + j - lane % 4 * 2;
-    atomic_add_pair(dQ_at + (block_row * Dh + 8 * block_column + 2 * lane), a, b);
-  });
+  const auto block = dQ_at + (row * Dh + 8 * column + 2 * lane_id());
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      atomic_add_pair(block + (8 * half * Dh + 64 * j), dQ.r[0][j][2 * half],
+                      dQ.r[0][j][2 * half + 1]);
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows

@@ -88,7 +88,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
     const Work w = work_of(index, tiles, p);
     const int key = w.tile * Bc, batch = w.head / p.Hk, head_kv = w.head % p.Hk;
     const int first_row = p.first_query(key) / Br * Br;
-#pragma unroll 1
+#pragma unroll 1  // unrolled, it would spill from its few registers
     for (int head = w.head * group; head < (w.head + 1) * group; ++head)
 #pragma unroll 1
       for (int row = first_row; row < p.N; row += Br) {

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import unittest
@@ -16,8 +17,9 @@ import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
-from ladder.measure import peers, profile, results, run as measure
-from ladder.show.tables import profile_table
+from ladder.measure import machine, peers, profile, results, run as measure
+from ladder.show.measured import Files
+from ladder.show.tables import models_table, profile_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
@@ -43,8 +45,15 @@ class FileTest(Scratch):
                                    ("z1.jsonl", "2026-03-31", "z1.jsonl"),
                                    ("b1.jsonl", "2026-04-01", "b1.jsonl"),
                                    ("a1.jsonl", "2026-04-01", "b1.jsonl")):
-            self.write(name, {"kind": "run", "device": "gpu" if date else "sim", "date": date})
+            self.write(name, files.json_text(
+                {"kind": "run", "device": "gpu" if date else "sim", "date": of_line}
+                for of_line in ("2026-03-30", date, "2026-03-29")))
             self.assertEqual(os.path.basename(files.newest_measured(self.root) or "none"), newest)
+
+    def test_a_changed_tree_is_not_its_commit(self):
+        for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
+            with unittest.mock.patch.object(machine, "output_of", side_effect=said):
+                self.assertEqual(machine.commit(), commit)
 
 
 class Fake(fake_ladder.FakeLadder):
@@ -77,11 +86,12 @@ class Fake(fake_ladder.FakeLadder):
         return said.getvalue()
 
     def bench(self, *options, status=0, torch=None):
-        """Runs measure; whatever PyTorch runs takes 2 ms."""
+        """Runs measure; whatever PyTorch runs takes 1 to 4 ms, 2 in the median."""
         found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
         modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
         with unittest.mock.patch.object(peers, "import_torch", **found), \
-                unittest.mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2][1:]), \
+                unittest.mock.patch.object(
+                    peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
                 unittest.mock.patch.dict(sys.modules, modules):
             return self.call(measure, "--time", "5", *options, status=status)
 
@@ -223,15 +233,20 @@ class Peers(Fake):
         for r in self.lines("peer"):
             flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
-            self.assertTrue(like(r, device_name=NAME, kv_heads=32, commit="abc"))
+            self.assertTrue(like(r, device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
+                                 time_ms_max=4, samples=3))
         # A step again, and one peer with it: the others were not beside this one, and the ceilings
         # stay.
         before = self.lines("ceilings")
         self.assertTrue(like(before[0], matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
                              matmul_e4m3_tflops=8192**3 * 1e-9), before)
+        self.assertTrue(torch._scaled_mm.called)
         self.bench(*self.SWAP, "--peers", "flash", torch=torch)
         self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
             (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
+        torch.cuda.get_device_capability.return_value = 8, 0
+        self.bench("--again", "--peers", "flash", torch=torch)  # all again, so the ceilings too
+        self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), 1)
 
     def test_decoding(self):
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
@@ -249,6 +264,21 @@ class Peers(Fake):
         self.assertEqual(found[0]["copy_bytes_per_s"], 2**30 * 1e3)
         # It is no step of the ladder.
         self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
+
+    def test_models_and_their_table(self):
+        torch = fake_torch()
+        self.bench("--grid", "models", "--peers", "flash,cudnn", torch=torch)
+        self.assertIn(
+            "05_flash_v2 --device gpu --step mma --batch 1 --heads 32 --seqlen 64 --head-dim 128 "
+            "--kv-heads 8 --seqlen-kv 16384 --dtype bf16 --causal --check off --time 5 --json",
+            self.calls())
+        torch.bias.causal_lower_right.assert_called_with(64, 16384)
+        self.write("out.jsonl", re.sub(r'("cudnn", "direction": "bwd".*?"time_ms": )2', r"\g<1>1",
+                                       self.read("out.jsonl")))
+        self.assertIn(
+            "| Llama 3 8B, training | batch 4, heads 32, kv-heads 8, seqlen 2048, head-dim 128, "
+            "bf16, causal | 123 | 2000 FlashAttention-2 | 16.2 | 123 | 1000 cuDNN | 8.10 |",
+            models_table(Files(self.at("out.jsonl"))))
 
     def test_without_part_of_pytorch(self):
         for name, value, said, records, ceilings in (
@@ -315,8 +345,8 @@ cp {self.at("csv")} "$2"
         kernels = [{"name": "attention", "time_ms": 0.1}, {"name": "clear", "time_ms": 0.001}]
         self.tell({f"{rung}/mma": {"changes": {"block_q": 64, "block_kv": 128, "kernels": kernels}}
                    for rung in ("05_flash_v2", "06_backward")})
-        for new in (4 + 4, 0):  # each without ncu and with it
-            self.call(profile, "05/mma", "06/mma")
+        for new, again in ((4 + 4, []), (0, []), (4 + 4, ["--again"])):  # without ncu and with it
+            self.call(profile, "05/mma", "06/mma", *again)
             called = self.calls()
             self.assertEqual(len(called), new)
         found = self.lines("profile")

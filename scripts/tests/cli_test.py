@@ -155,6 +155,14 @@ class Rung(Case):
             self.assertEqual(program, RUNG)
             self.good([*arguments, "--device", "sim", "--check", "sampled"])
 
+    @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
+    def test_one_wrong_step_of_several(self):
+        """Weights that all round to e4m3 the same way, where fp8 has a tolerance for chance."""
+        self.put_inputs((1, 1, 1, 8), (1, 1, 1024, 8), q=[1] + 7 * [0], v=8192 * [1],
+                        k=8 * [0] + 1023 * [-1.797, *7 * [0]])
+        objects = self.objects("--device sim --load in --step fp8,mma", 1)
+        self.assertEqual([o["pass"] for o in objects], [False, True])
+
     def test_keys_and_types(self):
         """(What a key is: report_test.cpp; what the sim counts: results_test.)"""
         default, = (step for step in steps() if step.default)

@@ -10,6 +10,7 @@ import unittest
 from unittest import mock
 
 from base import ROOT, Scratch, argument, read, write
+from ladder.base.npy import read_npy
 from ladder.base.console import Stop
 from ladder.exercises import lessons
 from ladder.exercises.kinds import Change, Experiment, Program, Words, edited, wrong_in
@@ -63,7 +64,8 @@ class Answers(unittest.TestCase):
                     if right[i]:
                         self.assertRegex(exercise.answer.replace(",", ""),
                                          rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
-                    for off, size in ((1.1, "large"), (0.9, "small")):
+                    near = max(2 * exercise.check.tolerance, 1e-6)
+                    for off, size in ((1 + near, "large"), (1 - near, "small")):
                         wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
                         good, why = exercise.check.check(wrong)
                         self.assertFalse(good)
@@ -114,7 +116,7 @@ class Code(unittest.TestCase):
         """What does not compile; a formula that is not the kernel's; results that are wrong."""
         file = "00_naive/attention.cu"
         with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
-            self.program(file, "bad", text="what?")
+            self.program(file, "00/last_key", "0", text="what?")  # where there was a right one
         with self.assertRaisesRegex(Stop, "^00_new is not built yet: scripts/run"):
             self.program("00_new/attention.cu")
         # Of a program's records, each changed in one place.
@@ -136,6 +138,11 @@ class Code(unittest.TestCase):
                 (self.unchanged["05_flash_v2/rows.cu"], lambda *_: True, 70_208,
                  "it requests 104,000 bytes; predicted are 70,208")):
             self.assertIn(said, RUNG_05.Mask("", "", [predicted], [], sees).check(program)[1])
+        with mock.patch.object(RUNG_05, "read_npy", lambda path: [  # a column of O, the last
+                x + (path.endswith("o.npy") and i % RUNG_05.D == RUNG_05.D - 1)
+                for i, x in enumerate(read_npy(path))]):
+            self.assertIn("a wrong row of O", IN_CODE["05/window"].check.check(
+                self.solved["05/window", 0])[1])
 
 
 class Command(Scratch):

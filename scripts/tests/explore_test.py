@@ -15,7 +15,7 @@ from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import asked_of, chosen, options_of
 from ladder.explore.page import pane_of
 from ladder.trace import replay
-from ladder.trace.read import Event, Kind, Trace
+from ladder.trace.read import Event, Kind, Trace, joined
 
 BIN = ""
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -54,6 +54,9 @@ class TraceTest(unittest.TestCase):
         table = read(ROOT, "common/machine/trace.h").partition("kEventTexts[] = {")[2]
         self.assertEqual({*re.findall(r'"(\w+)"', table.partition("}")[0]), "collective"},
                          {kind.value for kind in Kind})
+
+    def test_ranges_within_ranges(self):
+        self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
@@ -125,6 +128,8 @@ class CommandTest(Scratch):
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
             self.assertFalse(os.path.exists(self.out))
+        large = "06/mma 00 --scale 3e38 --seqlen 3 --out".split()  # one fault of two
+        self.assertIn("2^NaN", explore(*large, self.out, status=1).stderr)
 
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test

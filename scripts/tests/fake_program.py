@@ -3,7 +3,7 @@
 python3 fake_program.py FOLDER RUNG OPTION...: FOLDER/called has a line for each call. told.json
 says what a step ("05_flash_v2/mma", or on one device "… gpu") or the search for a GPU ("probe",
 or of one type "probe bf16") does:
-  {status, err, out: instead of records, changes: of its records, sleep, crash}
+  {status, err, out: instead of records, changes: of its records, fwd or bwd: of one, sleep, crash}
 """
 
 import json
@@ -11,6 +11,9 @@ import os
 import signal
 import sys
 import time
+
+
+ERRORS = {"fwd": {"lse": 0.01, "o": 4.88e-4}, "bwd": {"dq": 1e-5, "dk": 4.88e-4, "dv": 1e-6}}
 
 
 def record(rung, step, direction, given):
@@ -32,7 +35,8 @@ def record(rung, step, direction, given):
         "requested_write_bytes": None if on_gpu else 4_000_000,
         "distinct_read_bytes": None if on_gpu else 1_000_000,
         "distinct_write_bytes": None if on_gpu else 200_000, "workspace_bytes": 524_288,
-        "errors": {"o": {"max": 4.88e-4, "rel": 1e-3, "tolerance": 1e-3, "nonfinite": 0}},
+        "errors": {name: {"max": error, "rel": 1e-3, "tolerance": 1e-3, "nonfinite": 0}
+                   for name, error in ERRORS[direction].items()},
         "unknown": [1, {"a": None}], "pass": True}
 
 
@@ -48,7 +52,7 @@ def answer(folder, rung, told, step, given):
     elif step and (not status or "changes" in told):
         for direction in ["fwd", "bwd"] if rung.startswith("06") else ["fwd"]:
             print(json.dumps({**record(rung, step, direction, given),
-                              **told.get("changes", {})}))
+                              **told.get("changes", {}), **told.get(direction, {})}))
     if "err" in told:
         print(told["err"], file=sys.stderr)
     if told.get("crash"):

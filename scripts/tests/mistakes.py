@@ -54,9 +54,9 @@ MISTAKES = {
     ],
     # Atomic additions done as plain ones: a read, a sum and a write.
     "06_backward/hopper/wgmma.cu": [
-        Mistake("wgmma", "adds_to_dQ_plainly", "atomic_add_pair(dQ_at",
+        Mistake("wgmma", "adds_to_dQ_plainly", "atomic_add_pair(block",
                 "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
-                "else atomic_add_pair(at, x, y); }(dQ_at", FAULT + "in the same kernel"),
+                "else atomic_add_pair(at, x, y); }(block", FAULT + "in the same kernel"),
     ],
     "05_flash_v2/hopper/counter.cu": [
         Mistake("counter", "counts_plainly", "atomicAdd(next",

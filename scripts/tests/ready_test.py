@@ -338,6 +338,9 @@ class Parts(Machine):
         self.assertIn("no 07. Parts are sim, mistakes, tile, harness, scripts, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
+        self.tool("05_flash_v2_test", "")  # what failed before it still counts
+        self.tool("ctest", "exit 8")
+        self.script("scripts/test", "sim", "05/mma", status=8)
 
     def test_how_it_went(self):
         """(ctest's status, what its tests printed, the last lines)"""

@@ -12,8 +12,8 @@ from ladder.show.draw import stale
 from ladder.show.measured import Files, Measured
 
 BIN = os.path.join(ROOT, "build/bin")
-COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|"
-                    r"workspace_bytes|smem_bytes|block_\w+|warps|stages")
+COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|barriers|"
+                    r"bank_conflicts|workspace_bytes|smem_bytes|block_\w+|warps|stages")
 
 
 class Committed(unittest.TestCase):
@@ -23,13 +23,13 @@ class Committed(unittest.TestCase):
                          "scripts/figures draw --readme renews them")
 
     def test_a_gpus_file_has_what_is_planned(self):
-        """Of its own steps the grid paper, with peers at each point; else long and decode alone."""
+        """Of its own steps the grid paper, with peers at each point; else long, decode, models."""
         measured = Measured(os.path.join(RESULTS, "h200.jsonl"))
         ladder = Ladder(measured.steps.values())
         paper, both = (
             {grid.key(one.fields()): point for point, ones in grid.plan(
                 measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)
-             for one in ones} for grids in ("paper", "paper,long"))
+             for one in ones} for grids in ("paper", "paper,long,models"))
         there = {grid.key(r): r for r in [*measured.runs, *measured.skipped]
                  if "rung" in r and r["dtype"] == "bf16" and r["seqlen"] > 1}
         self.assertEqual(paper.keys() - there.keys(), set())

@@ -53,6 +53,13 @@ class RunTest(FakeLadder):
         self.assertIn("no driver", result.stderr)
         self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
                       self.called())
+        # One wrong pass of two is enough; what was not checked is not wrong, and 0 is an error.
+        for told, status in (({"fwd": {"pass": False}}, 1), ({"bwd": {"pass": False}}, 1),
+                             ({"changes": {"pass": None, "errors": None}}, 0),
+                             ({"changes": {"errors": {"o": {"max": 0.0}}}}, 0)):
+            self.tell({"06_backward/mma": told})
+            rows = self.rows(self.table("--all", status=status).stdout)
+        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 524 kB 0.0e+00 1.00")
         # Without the first step there is nothing to set the others against.
         self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 
@@ -141,6 +148,8 @@ class RunTest(FakeLadder):
                 ({"changes": {"model_read_bytes": 29_999_998}}, 1, f"01 bad {good} ✗",
                  "HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
                  "29,999,998"),
+                ({"changes": {"model_write_bytes": 0}}, 1, f"01 bad {good} ✗",
+                 "HBM writes: the sim counted 4,000,000 bytes, the rung's formula says 0"),
                 ({"out": ""}, 1, nothing, "the program reported nothing\n"),
                 ({"crash": True, "out": '{"rung": '}, 128 + signal.SIGSEGV, nothing, "SIGSEGV")):
             self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["good", "bad", "last"]})
@@ -152,8 +161,10 @@ class RunTest(FakeLadder):
             self.assertIn("--step good,bad,last --device sim", self.called())
         # And in the first table, with what is more.
         self.tell({"01_tiled_matmul/bad": {"status": 1, "err": "01_tiled_matmul: no", "changes":
-                                           asks(68_000_000)["changes"] | {"pass": False}}})
+                                           asks(68_000_000)["changes"] | {"pass": False}},
+                   "01_tiled_matmul/last": asks(65_000_000)})
         result = self.table(status=1)
+        self.assertRegex(result.stdout, "(?m)^01 last .* 1.05× less ")
         self.assertRegex(result.stdout, "(?m)^01 bad .* 2.00× more .*✗$")
         self.assertIn("01_tiled_matmul bad on the sim failed (status 1):\n  no", result.stdout)
         self.assertNotIn("All results are right", " ".join(result.stdout.split()))

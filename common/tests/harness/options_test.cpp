@@ -155,8 +155,8 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_EQ(o.sim_option, "trace");  // the last of them
   EXPECT_EQ(o.sim.schedule, (Schedule{Schedule::Order::random, 7}));
   EXPECT_EQ(o.run.time_ms, 12.5);
-  EXPECT_EQ(options("--set scale=head --set=spread=off,scale=tile", kFlash).run.tile.settings,
-            (Settings{{"scale", "tile"}, {"spread", "off"}}));
+  EXPECT_EQ(options("--set scale=tile,scale=head --set=spread=off", kFlash).run.tile.settings,
+            (Settings{{"scale", "head"}, {"spread", "off"}}));
   const auto each = each_step(options("--step tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
   EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].output.json);
@@ -329,6 +329,21 @@ std::string order() {
     return names;
   } catch (const std::logic_error& e) {
     return e.what();
+  }
+}
+
+// 4 bytes each of LSE, 2 of Q, O, K and V and their gradients; and the workspace of both passes.
+TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
+  const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
+  Step step{.has_lse = true};
+  Plans plans;
+  plans.forward.workspace = {{"one", 1000}, {"two", 1}};
+  plans.backward.workspace = {{"three", 50'000}};
+  const int64_t q = 2 * 6 * 10 * 8 * 2, kv = 2 * 3 * 7 * 8 * 2, rest = 2 * 6 * 10 * 4 + 51'001;
+  for (const int64_t bytes : {2 * q + 2 * kv + rest, 4 * q + 4 * kv + rest}) {
+    EXPECT_NO_THROW(require_memory(step, p, plans, {.memory_free = bytes}));
+    EXPECT_THROW(require_memory(step, p, plans, {.memory_free = bytes - 1}), Error) << bytes;
+    step.backward.launch = [](const Problem&, const Plan&, const Arrays&) {};
   }
 }
 

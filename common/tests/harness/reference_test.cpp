@@ -296,8 +296,11 @@ TEST(Compare, ToleratesNothingForWhatIsNotFinite) {
 }
 
 TEST(Parallel, AnExceptionOfAnyThreadIsRethrown) {
-  for (const int64_t thrower : {0, 1, 3})
-    EXPECT_THROW(on_threads(4, [&](int64_t i) { i == thrower ? throw i : void(); }), int64_t);
+  for (const int64_t thrower : {0, 1, 3}) {
+    const auto work = [&](int64_t i) { i == thrower ? throw i : void(); };
+    EXPECT_THROW(on_threads(4, work), int64_t);
+    EXPECT_THROW(parallel_for(4, work), int64_t);
+  }
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
 
 namespace ladder {
 namespace {
@@ -46,6 +47,25 @@ TEST(Report, JsonOfARunOnTheGpu) {
              "\"arrays\": {\"Q\": {\"read\": 1000, \"write\": 0}, \"S\": {\"read\": 0, ",
              "\"o_full\": {\"max\": 0.5, \"rel\": 0, \"rms\": 0, \"tolerance\": null",
              "\"pass\": true}"});
+}
+
+// Each count, in all and of each kernel and array, under its own name and in its own column.
+TEST(Report, CountsOfARunOnTheSim) {
+  Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
+  Counts c;
+  c.matmul_flops = 1, c.exps = 2, c.other_flops = 3, c.sram_read = 4, c.sram_write = 5;
+  c.hbm = {6, 7, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13}}};
+  c.sram_operands = 14, c.barriers = 15, c.bank_conflicts = 16;
+  r.kernels = {{.name = "scores", .counts = c}, {.name = "output", .counts = c}};
+  expect_in(to_json(r), {"\"requested_read_bytes\": 12, \"requested_write_bytes\": 14, "
+                         "\"distinct_read_bytes\": 16, \"distinct_write_bytes\": 18, "
+                         "\"sram_read_bytes\": 8, \"sram_write_bytes\": 10, "
+                         "\"sram_operand_bytes\": 28, \"matmul_flops\": 2, \"exp_count\": 4, "
+                         "\"other_flops\": 6, \"barriers\": 30, \"bank_conflicts\": 32",
+                         "\"K\": {\"read\": 10, \"write\": 11, \"distinct_read\": 12, "
+                         "\"distinct_write\": 13}"});
+  const std::regex columns("output +– +6 B +7 B +8 B +9 B\nall +– +12 B +14 B +16 B +18 B\n");
+  EXPECT_TRUE(std::regex_search(to_table(r, false), columns)) << to_table(r, false);
 }
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {

@@ -62,6 +62,35 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
+/// Of two threads that store and wait, forward both begin before one goes on, in reverse each goes
+/// on at once, and at random it is now so, now so.
+TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
+  std::string order;
+  const auto store = [&] {
+    SharedMemory smem;
+    const auto x = smem.take<float>("x", 8) + 4 * thread();
+    for (int i = 0; i < 4; ++i) x[i] = 1;
+    fence_proxy_async();
+    bulk_add(out + 4 * thread(), x, 4);
+    tma_store_commit();
+    order += " begins";
+    tma_store_wait<0>();
+    order += " ends";
+  };
+  std::map<Schedule::Order, std::set<std::string>> found;
+  for (const auto of : kOrders)
+    for (uint64_t seed = 0; seed < 16; ++seed) {
+      options({.schedule = {of, seed}});
+      number_out();
+      order.clear();
+      found[of].insert(fault_of(1, 2, store) + order);
+    }
+  const std::string late = "no fault begins begins ends ends";
+  const std::string early = "no fault begins ends begins ends";
+  EXPECT_EQ(found, (decltype(found){
+                       {kOrders[0], {late}}, {kOrders[1], {early}}, {kOrders[2], {late, early}}}));
+}
+
 /// x = 64 floats of out, from 128 on.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
@@ -152,8 +181,8 @@ TEST_F(HopperCopies, NamedBarriers) {
       if (first) named_barrier_sync(1, 256);
       __syncthreads();
     }
-    if (wrong("thread (128,0,0): the block ends with 128 of 256 threads at named barrier 2"))
-      if (!first) named_barrier_arrive(2, 256);
+    if (wrong("thread (128,0,0): the block ends with 128 of 256 threads at named barrier 15"))
+      if (!first) named_barrier_arrive(15, 256);
   });
 }
 

@@ -32,11 +32,11 @@ class Point(Workload):
                                kv_heads or heads, seqlen_kv or seqlen)
 
     def text(self) -> str:
-        keys = f" of {self.seqlen_kv} keys" if self.decoding() else ""
+        keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv != self.seqlen else ""
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
     def decoding(self) -> bool:
-        return self.seqlen_kv != self.seqlen
+        return self.seqlen == 1 < self.seqlen_kv
 
 
 def total(record: Record, kind: str) -> int | None:

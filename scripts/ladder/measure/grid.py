@@ -8,8 +8,8 @@ import random
 import shlex
 from typing import Any, NamedTuple, Tuple, Union
 
-from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, QUANTISED,
-                                SHIFTED_V, TOKENS)
+from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, MODELS,
+                                QUANTISED, SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -18,7 +18,7 @@ from ladder.base.records import Point, Record
 # What a line of a file is known by: see key().
 Key = Union[str, Tuple[Any, ...]]
 
-GRIDS = ("quick", "paper", "long", "decode")
+GRIDS = ("quick", "paper", "long", "decode", "models")
 # First the N of plots at one N: what an interrupted run has measured is then the most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
@@ -53,7 +53,7 @@ class Measurement(NamedTuple):
         point = self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
-        if point.decoding():
+        if (point.kv_heads, point.seqlen_kv) != (point.heads, point.seqlen):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [self.rung, "--device", device, "--step", self.step,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
@@ -135,10 +135,14 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
         "long": [Point(1, 16, n, 128, causal, dtype) for n in LONG_LENGTHS
                  for causal in (False, True)],
         "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
-                   for batch, heads, kv_heads, keys in DECODE_CACHES]}
+                   for batch, heads, kv_heads, keys in DECODE_CACHES],
+        "models": [point._replace(dtype=dtype) for point in MODELS.values()]}
+    compared = [step for step in usual if step.rung in ladder.beside_peers().values()
+                and ladder.stands_for_its_rung(step)]
     groups: list[Group] = []
     for grid in options.grid:
-        groups += [Group(point, [measurement_of(step, point, *UNCHECKED) for step in steps
+        groups += [Group(point, [measurement_of(step, point, *UNCHECKED)
+                                 for step in (compared if grid == "models" else steps)
                                  if grid_has(point, step, ladder)]) for point in points[grid]]
         if grid == "paper":
             timed = [step for step in usual if (step.rung, step.name) in BLOCK_SIZE_TIMED]

@@ -144,7 +144,7 @@ def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
 
 def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float) -> list[float]:
     torch = gpu.torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention import SDPBackend, bias, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     backward = direction == "bwd"
@@ -157,8 +157,10 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
     queries, cache = (point.heads, point.seqlen), (point.kv_heads, point.seqlen_kv)
     q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
     shared = {"enable_gqa": True} if point.kv_heads != point.heads else {}
-    attention = functools.partial(scaled_dot_product_attention, q, k, v, is_causal=point.causal,
-                                  **shared)
+    mask: dict[str, Any] = {"is_causal": point.causal}
+    if point.causal and point.seqlen_kv != point.seqlen:  # is_causal is aligned at the top left
+        mask = {"attn_mask": bias.causal_lower_right(point.seqlen, point.seqlen_kv)}
+    attention = functools.partial(scaled_dot_product_attention, q, k, v, **mask, **shared)
     with sdpa_kernel(getattr(SDPBackend, BACKENDS[library])):
         if not backward:
             with torch.no_grad():

@@ -14,6 +14,8 @@ Grids (--grid, several with commas):
   long   batch 1, 16 heads of 128, N = 4k … 64k
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
+  models real models' shapes, MODELS of scripts/ladder/base/course.py: the rungs that PyTorch is
+         compared with; their table shows --peers flash,cudnn (some minutes)
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
@@ -69,7 +71,7 @@ def positive(text: str) -> float:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser("scripts/figures measure", __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
-                        help="quick, paper, long, decode (default quick)")
+                        help=f"{', '.join(GRIDS)} (default quick)")
     parser.add_argument("--sim", action="store_true",
                         help="count on the sim (see above), which has a grid of its own")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,

@@ -12,7 +12,7 @@ from ladder.base.course import ALL, NONE, QUANTISED
 from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
 from ladder.base.text import bytes_text, rate_text, time_text
-from ladder.show.measured import Files, Measured, Missing, need, shape_of
+from ladder.show.measured import Files, Measured, Missing, need, of_the_paper, shape_of
 from ladder.show.names import Contender, Shape, StepKey, length_text, markdown, number, where
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
@@ -60,7 +60,7 @@ def growth(files: Files) -> Judged:
     for way, rung in LINEAR:
         sizes = {r["seqlen"]: r["workspace_bytes"] / r["batch"] / r["heads"]
                  for r in files.gpu.plain(way, rung=rung, step=files.gpu.defaults.get(rung),
-                                          head_dim=64, causal=False)}
+                                          head_dim=64, causal=False) if of_the_paper(r)}
         n = max(need([n for n in sizes if 2 * n in sizes]))
         after = sizes[2 * n]
         good = good and after <= 2.2 * sizes[n]

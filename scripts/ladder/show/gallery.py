@@ -21,6 +21,7 @@ from ladder.show.style import Drawing, Pyplot
 PAPER = "scripts/figures measure --grid paper"
 SIM = "scripts/figures measure --sim"
 DECODE = "scripts/figures measure --grid decode"
+MODELS = "scripts/figures measure --grid models --peers flash,cudnn"
 
 
 class Figure(NamedTuple):
@@ -73,6 +74,7 @@ class Table(NamedTuple):
 TABLES = {
     "ladder": Table(partial(tables.ladder_table, root="", short=True), SIM),
     "peers": Table(tables.peers_table, PAPER),
+    "models": Table(tables.models_table, MODELS),
     "claims": Table(claims.claims_table, ""),
     "steps": Table(partial(tables.ladder_table, root="../../"), SIM),
     "visits": Table(tables.visits_tables, SIM),

@@ -53,8 +53,9 @@ def bytes_a_head(record: Record | None, kind: str) -> float | None:
 
 
 def of_the_paper(r: Record) -> bool:
-    """The paper's workload: 16k tokens in all and hidden size 2048."""
-    return r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
+    """The paper's workload: 16k tokens in all and hidden size 2048, as many keys as queries."""
+    return (r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
+            and (r["kv_heads"], r["seqlen_kv"]) == (r["heads"], r["seqlen"]))
 
 
 class Measured:

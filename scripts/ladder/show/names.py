@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
 from typing import Any, Container, Dict, Mapping, Sequence, Tuple, Union
 
 from ladder.base.text import NO_VALUE
@@ -49,6 +50,11 @@ def length_text(n: float, _: Any = None) -> str:
 
 # ---- tables ----
 
+
+def ratios_text(ratios: Mapping[str, float]) -> str:
+    worst = min(ratios, key=ratios.__getitem__)
+    return (f"geometric mean {geometric_mean(ratios.values()):.2f}, worst {ratios[worst]:.2f} "
+            f"({worst}), {sum(r >= 1 for r in ratios.values())} of {len(ratios)} are 1 or more")
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
              right: Container[int] = ()) -> list[str]:

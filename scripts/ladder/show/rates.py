@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import geometric_mean
 
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
 from ladder.show.measured import Files, need, series
 from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, label, length_text,
-                               library, markdown, number, point_text)
+                               library, markdown, number, point_text, ratios_text)
 from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
                                row_axis, spread, two_marks)
 
@@ -215,14 +214,14 @@ def decode_table(files: Files) -> list[str]:
     """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
     measured = caches(files)
     rows: dict[str, dict[int, list[str]]] = {}
-    ratios: dict[str, list[tuple[float, str]]] = {peer: [] for peer in BESIDE_DECODING}
+    ratios: dict[str, dict[str, float]] = {peer: {} for peer in BESIDE_DECODING}
     for cache in measured:
         name = "{batch}, {heads} / {kv_heads}, {}".format(length_text(cache["seqlen_kv"]), **cache)
         cells = [f"{three_digits(1e3 * cache['time_ms'])} ({cache['share']['ours']:.2f})"]
         for peer in BESIDE_DECODING:
             ratio = cache["times"][peer] / cache["time_ms"]
             cells.append(f"{ratio:.2f}")
-            ratios[peer].append((ratio, f"{name}, d = {cache['head_dim']}"))
+            ratios[peer][f"{name}, d = {cache['head_dim']}"] = ratio
         rows.setdefault(name, {})[cache["head_dim"]] = cells
     heads = sorted({cache["head_dim"] for cache in measured}, reverse=True)
     lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
@@ -233,13 +232,9 @@ def decode_table(files: Files) -> list[str]:
             f"flushed, medians, on an {files.gpu.machine()}. The share is the rate at which K "
             "and V are read, divided by a device copy's in the same run, "
             f"{measured[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
-            "each point in turn with ours:")
-    for peer, its_ratios in ratios.items():
-        worst, name = min(its_ratios)
-        values = [ratio for ratio, _ in its_ratios]
-        text += (f" {library(peer)} geometric mean {geometric_mean(values):.2f}, worst "
-                 f"{worst:.2f} ({name}), {sum(ratio >= 1 for ratio in values)} of {len(values)} "
-                 "are 1 or more;")
+            "each point in turn with ours: ")
+    text += "; ".join(f"{library(peer)} {ratios_text(its_ratios)}"
+                      for peer, its_ratios in ratios.items())
     # GQA's effect: the same queries and keys with fewer heads of K and V.
     shared = [f"{fewer['time_ms'] / whole['time_ms']:.2f} (batch {whole['batch']}, "
               f"{length_text(whole['seqlen_kv'])}, d = {whole['head_dim']}, "
@@ -248,6 +243,6 @@ def decode_table(files: Files) -> list[str]:
               if whole["shared"] == 1 < fewer["shared"] and all(
                   whole[name] == fewer[name] for name in ("batch", "heads", "seqlen_kv",
                                                           "head_dim"))]
-    return [*lines, "", text[:-1] + ".", "", (
+    return [*lines, "", text + ".", "", (
         "The time with heads that share K and V over the time without sharing: "
         f"{', '.join(shared)}.")]

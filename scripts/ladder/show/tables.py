@@ -1,5 +1,5 @@
-"""Tables of what no figure shows: the ladder, PyTorch beside it, a rung's steps in turn, a step
-beside others at every N, a kernel's cycles, and visits to each array."""
+"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, a rung's steps
+in turn, a step beside others at every N, a kernel's cycles, and visits to each array."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fractions import Fraction
 from statistics import geometric_mean
 from typing import Mapping, Sequence
 
-from ladder.base.course import HIDDEN, LADDER_LENGTH, PROFILED_LENGTH, TOKENS
-from ladder.base.records import Record
+from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
+from ladder.base.records import Record, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
                                   step_key)
 from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, length_text, library,
-                               markdown, number, over_lengths, point_text, where)
+                               markdown, number, over_lengths, point_text, ratios_text, where)
 from ladder.trace.replay import EXPS
 
 
@@ -111,6 +111,33 @@ def peers_table(files: Files) -> list[str]:
             "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
             *markdown(["", "against", "geometric mean", "worst", "best", "points"], summary,
                       (2, 5))]
+
+
+def models_table(files: Files) -> list[str]:
+    """Attention of real models: the same defaults, and the faster peer."""
+    gpu, ours = files.gpu, files.ladder.beside_peers()
+    ratios: dict[str, dict[str, float]] = {way: {} for way in ours}
+    rows = []
+    for name, point in MODELS.items():
+        shape = {**point._asdict(), "dtype": gpu.dtype}
+        rows.append([name, shape_text(shape)])
+        for way, rung in ours.items():
+            us = {r.get("library", "ours"): 1e3 * r["time_ms"] for r in [
+                *gpu.plain(way, rung=rung, step=gpu.defaults.get(rung)), *gpu.peers]
+                if {**shape, "direction": way}.items() <= r.items()}
+            peer = min((p for p in PEERS[:2] if p in us), key=us.__getitem__, default="")
+            if peer and "ours" in us:
+                ratios[way][name] = us[peer] / us["ours"]
+            rows[-1] += [rate_text(us.get("ours")), rate_text(us.get(peer)) + (
+                f" {library(peer)}" if peer else ""), rate_text(ratios[way].get(name))]
+    need(any(ratios.values()))
+    columns = [text for way, rung in ours.items() for text in (
+        f"{WAYS[way]}: {number(rung)}'s `{gpu.defaults.get(rung)}`, µs", "peer, µs", "ratio")]
+    return [*markdown(["model", "shape", *columns], rows, range(2, 8)), "", " ".join([
+        "The peer is the faster of FlashAttention-2 and cuDNN through PyTorch, in turn with ours;",
+        "the ratio, its time over ours, is above 1 where ours is faster. L2 flushed, medians, on",
+        f"an {gpu.machine()}.", *(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
+                                  for way, its in ratios.items() if its)])]
 
 
 def name_of(contender: Contender) -> str:
