@@ -177,6 +177,7 @@ const Register step{{
     .name = "mma",
     .after = "warp_rows",
     .shown = {.idea = "tensor cores",
+              .change = {"products", "from 0"},
               .summary = "products of large tiles on the tensor cores",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",

@@ -161,6 +161,7 @@ const Register step{{
     .after = "rows",
     .is_default = true,
     .shown = {.idea = "larger tiles",
+              .change = {"requested_bytes", "less"},
               .summary = "larger tiles, causal tiles skipped, longest blocks first",
               .colour = "#0072B2"},
     .has_lse = true,

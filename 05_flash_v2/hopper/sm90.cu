@@ -341,6 +341,7 @@ const Register step{{
     .after = "lazy",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "Q in registers",
+              .change = {"sram_operand_bytes", "less", "--head-dim 128"},
               .summary = "and Q in registers, unseen tiles of keys skipped",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -324,6 +324,7 @@ const Register step{{
     .name = "tma",
     .after = "wgmma",
     .shown = {.idea = "rings by TMA",
+              .change = {"consumer_copies", "less"},
               .summary = "and its copies by TMA, LSE and D in whole tiles",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
