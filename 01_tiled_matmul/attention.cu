@@ -223,6 +223,7 @@ const Register step{{
     .after = "swizzle",
     .is_default = true,
     .shown = {.idea = "asynchronous copies",
+              .change = {"flops_under_copies", "from 0"},
               .summary = "and the next tiles copied while these are multiplied",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",

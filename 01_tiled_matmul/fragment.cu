@@ -159,6 +159,7 @@ const Register step{{
     .name = "fragment",
     .after = "warp_rows",
     .shown = {.idea = "one mma a warp",
+              .change = {"products", "from 0"},
               .summary = "products by the tensor cores, each warp 16 × 8 straight from HBM",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},

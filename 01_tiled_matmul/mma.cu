@@ -176,6 +176,7 @@ const Register step{{
     .name = "mma",
     .after = "fragment",
     .shown = {.idea = "large tiles",
+              .change = {"requested_bytes", "less"},
               .summary = "and large tiles of them in shared memory",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",

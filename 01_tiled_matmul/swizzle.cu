@@ -174,6 +174,7 @@ const Register step{{
     .name = "swizzle",
     .after = "mma",
     .shown = {.idea = "no bank conflicts",
+              .change = {"bank_conflicts", "to 0"},
               .summary = "and tiles swizzled, so that no bank is met twice",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",

@@ -126,6 +126,7 @@ const Register step{{
     .rung = "01_tiled_matmul",
     .name = "tile",
     .shown = {.idea = "shared-memory tiles",
+              .change = {"requested_bytes", "less"},
               .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},

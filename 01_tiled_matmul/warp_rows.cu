@@ -141,6 +141,7 @@ const Register step{{
     .name = "warp_rows",
     .after = "tile",
     .shown = {.idea = "coalesced softmax",
+              .change = {"hbm_sectors", "less"},
               .summary = "and a softmax whose warps have a row each, coalesced",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},

@@ -227,6 +227,7 @@ const Register step{{
     .name = "safe",
     .is_default = true,
     .shown = {.idea = "maximum subtracted",
+              .change = {"requested_bytes", "more"},
               .summary = "the row maximum is subtracted: three loops over each row of S",
               .colour = "#8a8d00"},
     .needs = {.less_memory = "03_online_softmax and the rungs after it"},

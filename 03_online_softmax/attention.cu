@@ -140,6 +140,7 @@ const Register step{{
     .after = "one_pass",
     .is_default = true,
     .shown = {.idea = "tiles per warp",
+              .change = {"requested_bytes", "less"},
               .summary = "the same for 32 rows and 32 keys at once, tensor cores",
               .colour = "#009E73"},
     .forward = {plan, forward, traffic},

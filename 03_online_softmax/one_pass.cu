@@ -97,6 +97,7 @@ const Register step{{
     .name = "one_pass",
     .after = "two_pass",
     .shown = {.idea = "one fused pass",
+              .change = {"requested_bytes", "less"},
               .summary = "attention in one pass over K and V, key by key",
               .colour = "#009E73",
               .grid_limit = {4096, 2048}},

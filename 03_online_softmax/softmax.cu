@@ -228,6 +228,7 @@ const Register step{{
     .rung = "03_online_softmax",
     .name = "softmax",
     .shown = {.idea = "online softmax",
+              .change = {"requested_bytes", "less"},
               .summary = "maximum and sum of a row of S in one loop",
               .colour = "#009E73"},
     .needs = {.less_memory = "the steps of 03_online_softmax after it"},

@@ -102,6 +102,7 @@ const Register step{{
     .name = "two_pass",
     .after = "softmax",
     .shown = {.idea = "no N×N stored",
+              .change = {"workspace_bytes", "to 0"},
               .summary = "attention in two passes over K, nothing N×N stored",
               .colour = "#009E73",
               .grid_limit = {4096, 2048}},

@@ -225,6 +225,7 @@ const Register step{{
     .name = "flash_v1",
     .is_default = true,
     .shown = {.idea = "tiles per block",
+              .change = {"requested_bytes", "less"},
               .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
               .colour = "#CC79A7",
               .grid_limit = {8192, 2048}},

@@ -184,6 +184,7 @@ const Register step{{
     .name = "defer",
     .after = "swap",
     .shown = {.idea = "one final division",
+              .change = {"other_flops", "less"},
               .summary = "O unnormalised until the end, only LSE stored",
               .colour = "#0072B2"},
     .has_lse = true,

@@ -146,6 +146,7 @@ const Register step{{
     .name = "rows",
     .after = "defer",
     .shown = {.idea = "warps split rows",
+              .change = {"barriers", "less"},
               .summary = "rows of Q split among the warps, not the keys",
               .colour = "#0072B2"},
     .has_lse = true,

@@ -154,6 +154,7 @@ const Register step{{
     .name = "skip",
     .after = "rows",
     .shown = {.idea = "unseen tiles skipped",
+              .change = {"requested_bytes", "less", "--causal"},
               .summary = "causal tiles that no row sees skipped, the longest blocks first",
               .colour = "#0072B2"},
     .has_lse = true,

@@ -385,6 +385,7 @@ const Register step{{
     .after = "mma",
     .aside = true,
     .shown = {.idea = "keys split",
+              .change = {"blocks", "more", "--seqlen 1 --seqlen-kv 2048"},
               .summary = "decoding: the keys split among blocks, and their parts merged",
               .colour = "#0072B2",
               .decoding = true},

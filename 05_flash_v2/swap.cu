@@ -209,6 +209,7 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "swap",
     .shown = {.idea = "loops swapped",
+              .change = {"requested_bytes", "less"},
               .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
               .colour = "#0072B2"},
     .has_lse = true,

@@ -429,6 +429,7 @@ const Register step{{
     .after = "stored",
     .is_default = true,
     .shown = {.idea = "P recomputed",
+              .change = {"requested_bytes", "less"},
               .summary = "P recomputed tile by tile from Q, K and LSE",
               .colour = "#D55E00"},
     .has_lse = true,

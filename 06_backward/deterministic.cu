@@ -370,6 +370,7 @@ const Register step{{
     .after = "mma",
     .aside = true,
     .shown = {.idea = "no atomic adds",
+              .change = {"atomics", "to 0"},
               .summary = "mma without atomic additions: dQ in a kernel of its own",
               .colour = "#D55E00"},
     .deterministic = true,

@@ -200,9 +200,19 @@ struct GridLimit {
   int causal = 0;  // with it
 };
 
+/// The count that a step's idea is about, and what becomes of it against the step before: a key of
+/// JSON ("requested_bytes", "hbm_sectors" and the like: read and written together), and "less",
+/// "more", "to 0" or "from 0".
+struct Change {
+  std::string count = {};
+  std::string how = {};
+  std::string on = {};  // options of the workload where it shows; empty: any
+};
+
 /// How figures, tables and --help show a step.
 struct Shown {
   std::string idea = {};      // in at most three words, for the table of scripts/run
+  Change change = {};         // of its idea, held by a test; empty: nothing comes before it
   std::string summary = {};   // one line for --help
   std::string colour = {};    // of the rung in figures, "#5a5a5a"
   bool decoding = false;      // for few queries: no part of the grids that are measured

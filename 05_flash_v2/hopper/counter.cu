@@ -315,6 +315,7 @@ const Register step{{
     .name = "counter",
     .after = "persistent",
     .shown = {.idea = "a work counter",
+              .change = {"atomics", "from 0"},
               .summary = "and work that blocks take from a counter",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

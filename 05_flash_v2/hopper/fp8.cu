@@ -494,6 +494,7 @@ const Register step{{
     .after = "sm90",
     .aside = true,
     .shown = {.idea = "products in FP8",
+              .change = {"products", "less"},
               .summary = "aside: products of e4m3, the inputs quantised before",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -324,6 +324,7 @@ const Register step{{
     .name = "lazy",
     .after = "counter",
     .shown = {.idea = "O seldom rescaled",
+              .change = {"other_flops", "less"},
               .summary = "and O rescaled only where a maximum rises by much",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

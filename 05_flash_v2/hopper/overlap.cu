@@ -223,6 +223,7 @@ const Register step{{
     .name = "overlap",
     .after = "producer",
     .shown = {.idea = "softmax under product",
+              .change = {"exps_under_products", "from 0"},
               .summary = "and a softmax that runs under the last tile's product",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -347,6 +347,7 @@ const Register step{{
     .name = "own_keys",
     .after = "lazy",
     .shown = {.idea = "own keys alone",
+              .change = {"matmul_flops", "less", "--causal"},
               .summary = "and consumers that stop at the last key that their rows see",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -298,6 +298,7 @@ const Register step{{
     .name = "persistent",
     .after = "ping_pong",
     .shown = {.idea = "persistent blocks",
+              .change = {"blocks", "less"},
               .summary = "and blocks that stay for several tiles of Q",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

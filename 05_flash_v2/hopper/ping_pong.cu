@@ -251,6 +251,7 @@ const Register step{{
     .name = "ping_pong",
     .after = "overlap",
     .shown = {.idea = "consumers take turns",
+              .change = {"exps_between_turns", "from 0"},
               .summary = "and consumers that take turns at the tensor cores",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -196,6 +196,7 @@ const Register step{{
     .name = "producer",
     .after = "tma",
     .shown = {.idea = "warp specialisation",
+              .change = {"consumer_copies", "to 0"},
               .summary = "and a producer of copies, consumers of tiles",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

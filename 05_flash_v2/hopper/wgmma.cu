@@ -155,6 +155,7 @@ const Register step{{
     .name = "wgmma",
     .after = "mma",
     .shown = {.idea = "products by warpgroups",
+              .change = {"products", "less"},
               .summary = "mma's kernel, its products by warpgroups",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

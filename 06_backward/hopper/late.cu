@@ -405,6 +405,7 @@ const Register step{{
     .name = "late",
     .after = "ahead",
     .shown = {.idea = "dK late",
+              .change = {"exps_under_products", "more", "--head-dim 128"},
               .summary = "and dK finished under the next tile's exponentials",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -342,6 +342,7 @@ const Register step{{
     .name = "producer",
     .after = "tma",
     .shown = {.idea = "a copying warpgroup",
+              .change = {"consumer_copies", "to 0"},
               .summary = "and a producer of copies, consumers of tiles",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

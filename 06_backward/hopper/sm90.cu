@@ -567,6 +567,7 @@ const Register step{{
     .after = "split",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "persistent backward",
+              .change = {"blocks", "less"},
               .summary = "and blocks that stay for further tiles of keys",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -521,6 +521,7 @@ const Register step{{
     .name = "split",
     .after = "late",
     .shown = {.idea = "queries split",
+              .change = {"blocks", "more", "--heads 8 --kv-heads 1"},
               .summary = "and the queries of a tile of keys split among blocks",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -329,6 +329,7 @@ const Register step{{
     .name = "tma",
     .after = "wgmma",
     .shown = {.idea = "rings by TMA",
+              .change = {"consumer_copies", "less"},
               .summary = "and its copies by TMA, LSE with Q and D with dO",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -348,6 +348,7 @@ const Register step{{
     .name = "transposed",
     .after = "producer",
     .shown = {.idea = "P in registers",
+              .change = {"sram_write_bytes", "less"},
               .summary = "and S and dP transposed: only dS through shared memory",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -323,6 +323,7 @@ const Register step{{
     .name = "wgmma",
     .after = "mma",
     .shown = {.idea = "gradients by warpgroups",
+              .change = {"products", "less"},
               .summary = "mma's backward pass, its five products by warpgroups",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

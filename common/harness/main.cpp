@@ -59,6 +59,8 @@ void list_all_steps() {
       m.add("idea", step.shown.idea)
           .add("summary", step.shown.summary)
           .add("colour", step.shown.colour);
+      const auto& [count, how, on] = step.shown.change;
+      m.raw("change", json::list(count, how, on));
       m.add("after", step.after).add("backward", bool{step.backward});
       m.add("deterministic", step.deterministic).add("needs", step.needs.capability());
       m.add("exact_architecture", step.needs.exact_architecture)
@@ -125,7 +127,7 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
   bool pass = true, wrong = false;
   for (const Report& report : reports) {
-    if (const std::string text = to_text(report, options.output, colour); !text.empty())
+    if (const std::string text = to_text(report, options, colour); !text.empty())
       print(std::exchange(between, options.output.json ? "" : "\n") + text);
     pass = pass && report.pass();
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))

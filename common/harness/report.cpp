@@ -53,14 +53,7 @@ void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::op
   add("requested_write_bytes", hbm, &HbmCounts::requested_write);
   add("distinct_read_bytes", hbm, &HbmCounts::distinct_read);
   add("distinct_write_bytes", hbm, &HbmCounts::distinct_write);
-  add("sram_read_bytes", c, &Counts::sram_read);
-  add("sram_write_bytes", c, &Counts::sram_write);
-  add("sram_operand_bytes", c, &Counts::sram_operands);
-  add("matmul_flops", c, &Counts::matmul_flops);
-  add("exp_count", c, &Counts::exps);
-  add("other_flops", c, &Counts::other_flops);
-  add("barriers", c, &Counts::barriers);
-  add("bank_conflicts", c, &Counts::bank_conflicts);
+  for (const auto& [key, member] : kAmounts) add(key, c, member);
   add("dram_read_bytes", dram, &DramCounts::read);
   add("dram_write_bytes", dram, &DramCounts::write);
 }
@@ -75,6 +68,8 @@ std::string kernels_json(const Report& r) {
                              .add("write", c.requested_write)
                              .add("distinct_read", c.distinct_read)
                              .add("distinct_write", c.distinct_write)
+                             .add("read_sectors", c.read_sectors)
+                             .add("write_sectors", c.write_sectors)
                              .object());
     } else if (r.model) {
       for (const auto& kernel : *r.model)
@@ -266,8 +261,14 @@ std::string to_table(const Report& r, bool colour) {
   return out;
 }
 
-std::string to_text(const Report& report, const OutputOptions& options, bool colour) {
-  return options.json ? to_json(report) + "\n" : to_table(report, colour);
+std::string to_text(const Report& report, const Options& options, bool colour) {
+  if (options.output.json) return to_json(report) + "\n";
+  std::string text = to_table(report, colour);
+  for (const KernelReport& k : report.kernels)
+    for (const auto& [key, member] : kAmounts)
+      if (options.run.verbose && k.counts && (*k.counts).*member)
+        text += fmt::format("{}: {} {}\n", k.name, (*k.counts).*member, key);
+  return text;
 }
 
 }  // namespace ladder

@@ -131,10 +131,8 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
             return fmt::format("[{}, {}, {}]", json::value(t.array), t.write ? 1 : 0,
                                ranges_json(t.ranges));
           }));
-  m.add_if_any("matmul_flops", e.matmul_flops).add_if_any("exps", e.exps);
-  m.add_if_any("other_flops", e.other_flops).add_if_any("sram_read", e.sram_read);
-  m.add_if_any("sram_write", e.sram_write).add_if_any("lane_exps", e.lane_exps);
-  return m.add_if_any("lane_other_flops", e.lane_other_flops);
+  for (const auto& [key, member] : kAmounts) m.add_if_any(key, e.*member);
+  return m.add_if_any("lane_exps", e.lane_exps).add_if_any("lane_other_flops", e.lane_other_flops);
 }
 
 }  // namespace

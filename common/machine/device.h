@@ -21,12 +21,16 @@ struct HbmCounts {
   int64_t requested_write = 0;
   int64_t distinct_read = 0;  // each byte once per kernel
   int64_t distinct_write = 0;
+  int64_t read_sectors = 0;  // of 32 bytes, that each access of a warp touches
+  int64_t write_sectors = 0;
 
   HbmCounts& operator+=(const HbmCounts& other) {
     requested_read += other.requested_read;
     requested_write += other.requested_write;
     distinct_read += other.distinct_read;
     distinct_write += other.distinct_write;
+    read_sectors += other.read_sectors;
+    write_sectors += other.write_sectors;
     return *this;
   }
 };
@@ -35,17 +39,11 @@ struct HbmCounts {
 struct Counts : Amounts {
   HbmCounts hbm;
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
-  int64_t sram_operands = 0;   // of sram_read: what products read, or ldmatrix for them
-  int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
-  int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
 
   Counts& operator+=(const Counts& other) {
     hbm += other.hbm;
     for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
     add(other);
-    sram_operands += other.sram_operands;
-    barriers += other.barriers;
-    bank_conflicts += other.bank_conflicts;
     return *this;
   }
 };

@@ -13,20 +13,51 @@ struct Strided {
   int64_t begin, bytes, stride, count;
 };
 
-/// What the sim counts of what threads do, HBM apart.
+/// What the sim counts of what threads do, HBM's bytes apart.
 struct Amounts {
-  int64_t matmul_flops = 0;  // executed, padding and masked halves included
-  int64_t exps = 0;
-  int64_t other_flops = 0;                // of the functions of common/tile, which state theirs
   int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
-  void add(const Amounts& other, int64_t times = 1) {
-    matmul_flops += times * other.matmul_flops;
-    exps += times * other.exps;
-    other_flops += times * other.other_flops;
-    sram_read += times * other.sram_read;
-    sram_write += times * other.sram_write;
-  }
+  int64_t sram_operands = 0;              // of those read: for products, or by ldmatrix for them
+  int64_t matmul_flops = 0;               // executed, padding and masked halves included
+  int64_t exps = 0;
+  int64_t other_flops = 0;     // of the functions of common/tile, which state theirs
+  int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
+  int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
+  // The rest is what common/README.md says of its key.
+  int64_t read_sectors = 0, write_sectors = 0;
+  int64_t blocks = 0, products = 0, atomics = 0, consumer_copies = 0;
+  int64_t flops_under_copies = 0, exps_under_products = 0, exps_between_turns = 0;
+  int64_t stores_under_products = 0;
+
+  bool operator==(const Amounts&) const = default;
+  void add(const Amounts& other, int64_t times = 1);
 };
+/// An amount and its key in JSON and in traces.
+struct Amount {
+  const char* key;
+  int64_t Amounts::*member;
+};
+inline constexpr Amount kAmounts[] = {{"sram_read_bytes", &Amounts::sram_read},
+                                      {"sram_write_bytes", &Amounts::sram_write},
+                                      {"sram_operand_bytes", &Amounts::sram_operands},
+                                      {"matmul_flops", &Amounts::matmul_flops},
+                                      {"exp_count", &Amounts::exps},
+                                      {"other_flops", &Amounts::other_flops},
+                                      {"barriers", &Amounts::barriers},
+                                      {"bank_conflicts", &Amounts::bank_conflicts},
+                                      {"hbm_read_sectors", &Amounts::read_sectors},
+                                      {"hbm_write_sectors", &Amounts::write_sectors},
+                                      {"blocks", &Amounts::blocks},
+                                      {"products", &Amounts::products},
+                                      {"atomics", &Amounts::atomics},
+                                      {"consumer_copies", &Amounts::consumer_copies},
+                                      {"flops_under_copies", &Amounts::flops_under_copies},
+                                      {"exps_under_products", &Amounts::exps_under_products},
+                                      {"exps_between_turns", &Amounts::exps_between_turns},
+                                      {"stores_under_products", &Amounts::stores_under_products}};
+static_assert(sizeof(Amounts) == std::size(kAmounts) * sizeof(int64_t));
+inline void Amounts::add(const Amounts& other, int64_t times) {
+  for (const auto& [key, member] : kAmounts) this->*member += times * (other.*member);
+}
 
 enum class EventKind : uint8_t {
   read,        // of HBM's array `name`

@@ -25,6 +25,7 @@ import unittest
 from base import SECONDS, Scratch
 import ladder.base.npy
 from ladder.base.programs import steps_of
+from ladder.trace.read import AMOUNTS
 
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
@@ -36,9 +37,8 @@ TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
 
 MODEL = "model_read_bytes model_write_bytes".split()
-COUNTED = """requested_read_bytes requested_write_bytes distinct_read_bytes distinct_write_bytes
-sram_read_bytes sram_write_bytes sram_operand_bytes matmul_flops exp_count other_flops barriers
-bank_conflicts""".split()
+COUNTED = [*"""requested_read_bytes requested_write_bytes distinct_read_bytes
+distinct_write_bytes""".split(), *AMOUNTS]
 DRAM = "dram_read_bytes dram_write_bytes".split()
 
 

@@ -140,6 +140,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
                 counts["requested_read_bytes"] + counts["requested_write_bytes"],
                 counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
+                counts["hbm_read_sectors"] + counts["hbm_write_sectors"],
                 counts["matmul_flops"], counts["exp_count"]])
         self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
         # Back and forth it is the same; and a count that is not the program's is said.

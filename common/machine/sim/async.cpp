@@ -1,6 +1,7 @@
 #include "machine/sim/async.h"
 
 #include <cstring>
+#include <utility>
 
 namespace ladder::sim {
 namespace {
@@ -172,6 +173,7 @@ void Async::named_barrier(int id, int threads, bool waits, std::source_location 
   block_.trace_event(waits ? EventKind::named_barrier_sync : EventKind::named_barrier_arrive,
                      std::to_string(id), b.completed);
   memory_.publish(self);
+  block_.set_turn_passed(!waits);
   b.expected = threads;
   b.who[self] = true;
   if (++b.arrived < b.expected) {
@@ -200,6 +202,12 @@ Async::Copy::Copy(const char* what, Tracked* array, const SharedPlace& place, in
   if (place.at < place.begin || place.at + bytes > place.end)
     fault("{}: {} bytes from {} on end past the array's {} elements", what, bytes, place.text(),
           (place.end - place.begin) / place.element);
+}
+
+int64_t Async::Copy::sectors() const {
+  int64_t sum = 0, last = -1;  // pieces lie in the array's order
+  for (const Piece& piece : pieces) sum += std::exchange(last, piece.at / 32) != piece.at / 32;
+  return sum;
 }
 
 Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace& place,
@@ -254,7 +262,9 @@ void Async::start_load(EventKind kind, const Copy& copy, const SharedPlace& barr
   if (recorder) recorder->copies(true);
   for (const auto& piece : copy.pieces)
     copy.array->touch<Access::read, 16>(block_, piece.at, copy.place.element);
+  copy.array->count(block_, false, std::ssize(copy.pieces) * 16, copy.sectors());
   block_.counts.sram_write += copy.bytes;
+  block_.count_copy();
   if (recorder) recorder->copies(false), recorder->copy(copy.place, copy.bytes, false);
   block_.trace_event(kind, copy.array->name, b.phase, copy.bytes, b.name);
   loads_.push_back({copy, &b, block_.running()});
@@ -292,6 +302,9 @@ void Async::start_store(EventKind kind, Store store) {
       store.array->touch<Access::add, 16>(block_, piece.at, store.place.element);
     else
       store.array->touch<Access::write, 16>(block_, piece.at, store.place.element);
+  for (const bool writes : {false, true})
+    if (writes || store.adds)
+      store.array->count(block_, writes, std::ssize(store.pieces) * 16, store.sectors());
   if (recorder) recorder->copies(false);
   for (const auto& piece : store.pieces) {
     memory_.begin_async_read(store.what, piece.shared, store.place.element);

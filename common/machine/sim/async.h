@@ -98,6 +98,7 @@ class Async {
       int64_t at, shared;
     };
     std::vector<Piece> pieces;
+    int64_t sectors() const;  // of HBM that they lie in
   };
   /// Its bytes may be touched once a wait has seen the end of the phase that they count for.
   struct Load : Copy {

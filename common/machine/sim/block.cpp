@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "machine/sim/async.h"
+#include "machine/sim/tracked.h"
 
 namespace ladder::sim {
 namespace {
@@ -57,6 +58,8 @@ void Block::start(const Launch& launch, int64_t index) {
   failure_ = nullptr;
   async_.reset();
   meetings_.assign((count_ + 31) / 32, {});
+  warps_.assign(meetings_.size(), {});
+  touched_.resize(std::max(touched_.size(), meetings_.size()));
   memory.start(launch.shared_bytes, count_, recorder_);
   if (recorder_) recorder_->start_block(index, count_);
   blockIdx = block_index(launch, index);
@@ -68,7 +71,8 @@ void Block::start(const Launch& launch, int64_t index) {
     threads_[t].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
                          i / launch.block.x / launch.block.y};
     threads_[t].state = Thread::State::ready;
-    threads_[t].waited = false;
+    threads_[t].waited = threads_[t].turn_passed = false;
+    threads_[t].products = 0;
     threads_[t].waits_for = nullptr;
     threads_[t].fiber->start(&Block::thread_main);
   }
@@ -95,6 +99,7 @@ void Block::thread_main() {
 
 void Block::run(const Launch& launch, int64_t index) {
   start(launch, index);
+  ++counts.blocks;
   std::vector<int> warps(meetings_.size()), lanes(32);
   std::iota(warps.begin(), warps.end(), 0);
   std::iota(lanes.begin(), lanes.end(), 0);
@@ -127,6 +132,19 @@ void Block::run(const Launch& launch, int64_t index) {
     if (!progress && !(async_ && async_->deliver())) deadlock();
   }
   if (async_) async_->end_block();
+  for (const Warp& warp : warps_) counts.consumer_copies += warp.multiplies ? warp.copies : 0;
+}
+
+void Block::touches(Tracked& array) {
+  auto& arrays = touched_[warp()];
+  if (std::find(arrays.begin(), arrays.end(), &array) == arrays.end()) arrays.push_back(&array);
+}
+
+void Block::count_accesses(int first, int warps) {
+  for (int warp = first; warp < first + warps; ++warp) {
+    for (Tracked* const array : touched_[warp]) array->count_joined(*this, warp);
+    touched_[warp].clear();
+  }
 }
 
 bool Block::run_warp(int warp, const std::vector<int>& lanes) {
@@ -136,6 +154,7 @@ bool Block::run_warp(int warp, const std::vector<int>& lanes) {
     if (t >= count_ || threads_[t].state != Thread::State::ready) continue;
     ran = true;
     running_ = t;
+    slot_ = int64_t{2} * kMaxThreads * worker_ + t;
     threadIdx = threads_[t].index;
     Fiber& fiber = *threads_[t].fiber;
     if (recorder_) recorder_->switch_to(t);
@@ -179,10 +198,14 @@ void Block::syncthreads(std::source_location where) {
         "that not all threads take",
         place(where), place(barrier_where_));
   }
+  const bool last = ++at_barrier_ == count_;
+  if (last) {
+    count_accesses(0, warps());
+    ++counts.barriers;
+  }
   trace_event(EventKind::syncthreads, "", barriers_passed_);
-  if (++at_barrier_ < count_) return wait("__syncthreads", where);
+  if (!last) return wait("__syncthreads", where);
   at_barrier_ = 0;
-  ++counts.barriers;
   for (int t = 0; t < count_; ++t) {
     memory.publish(t);
     wake(t);
@@ -203,9 +226,12 @@ Meeting* Block::meet(const char* name, unsigned mask, void* mine, std::source_lo
   m.name = name;
   m.lanes[lane()] = mine;
   m.arrived |= 1u << lane();
-  if (m.arrived == all) return &m;
-  wait(name, where);
-  return nullptr;
+  if (m.arrived != all) {
+    wait(name, where);
+    return nullptr;
+  }
+  count_accesses(warp(), 1);
+  return &m;
 }
 
 void Block::release(Meeting& meeting) {

@@ -41,6 +41,8 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
+inline constexpr int kMaxThreads = 1024;  // of a block
+
 /// A kernel that is being run.
 struct Launch {
   std::string rung, kernel;
@@ -64,6 +66,7 @@ struct Meeting {
 };
 
 class Async;
+class Tracked;
 
 /// An OS thread has one, which runs one block after another, each in the schedule's order from
 /// barrier to barrier.
@@ -84,6 +87,8 @@ class Block {
 
   // Called on fibers, of the thread that runs.
   int running() const { return running_; }
+  /// Its place among the threads of all workers, each of which has room for twice kMaxThreads.
+  int64_t slot() const { return slot_; }
   int lane() const { return running_ % 32; }
   int warp() const { return running_ / 32; }
   int lanes() const { return std::min(32, count_ - 32 * warp()); }  // that its warp has
@@ -103,6 +108,33 @@ class Block {
   /// release(); to the others nothing, once that is done.
   Meeting* meet(const char* name, unsigned mask, void* mine, std::source_location where);
   void release(Meeting& meeting);
+  /// Counts exponentials by the thread that runs, and what they run under.
+  void count_exps(int n) {
+    const Thread& self = threads_[running_];
+    counts.exps += n;
+    counts.exps_under_products += int64_t{n} * self.products;
+    counts.exps_between_turns += self.turn_passed ? n : 0;
+  }
+  /// The same of bytes that it stores to shared memory.
+  void count_stored(int64_t bytes) {
+    counts.sram_write += bytes;
+    counts.stores_under_products += bytes * threads_[running_].products;
+  }
+  /// Of the thread's products so many groups are under way.
+  void set_products(int groups) { threads_[running_].products = groups; }
+  /// It arrived at a named barrier, or waited at one.
+  void set_turn_passed(bool passed) { threads_[running_].turn_passed = passed; }
+  /// The thread takes part in a product, with so many of its FLOPs.
+  void count_product(int64_t flops) {
+    warps_[warp()].multiplies = true;
+    if (memory.copies_under_way(running_)) counts.flops_under_copies += flops;
+  }
+  /// The thread starts an asynchronous copy to shared memory.
+  void count_copy() { ++warps_[warp()].copies; }
+  /// A lane of the warp accesses an array, for the first time since the warp met.
+  void touches(Tracked& array);
+  /// Counts what so many warps from `first` on asked of HBM since they met.
+  void count_accesses(int first, int warps);
   /// What the lanes of the warp copied to shared memory so far, other threads may see.
   void publish_warp();
   /// Whether an asynchronous operation that could end now has to wait until no thread can go on
@@ -111,6 +143,7 @@ class Block {
 
   int worker() const { return worker_; }  // the OS thread's number
   int threads() const { return count_; }
+  int warps() const { return static_cast<int>(meetings_.size()); }
   /// Its number in the grid, counted from 1.
   uint32_t number() const { return number_; }
   /// "(0,0,0)": the block of the same grid that has this number.
@@ -134,7 +167,9 @@ class Block {
     enum class State : uint8_t { ready, waiting, done };
     uint3 index;
     State state = State::ready;
-    bool waited = false;                     // for the kernel before
+    bool waited = false;       // for the kernel before
+    bool turn_passed = false;  // see the setters
+    int products = 0;
     const char* waits_at = "";               // the barrier or collective it waits at
     std::function<std::string()> waits_for;  // the same of what runs beside threads
     std::source_location where;
@@ -157,12 +192,19 @@ class Block {
   /// Those of blocks that are gone: to map stacks takes longer than to run a small kernel.
   static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
+  int64_t slot_ = 0;
   uint64_t random_ = 0;  // for late()
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
   std::source_location barrier_where_;
-  bool barrier_passed_ = false;    // since the scheduler last chose among all warps
-  std::vector<Meeting> meetings_;  // of each warp
+  bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
+  std::vector<Meeting> meetings_;               // of each warp
+  std::vector<std::vector<Tracked*>> touched_;  // by each warp since it met
+  struct Warp {
+    bool multiplies = false;
+    int64_t copies = 0;
+  };
+  std::vector<Warp> warps_;
   std::unique_ptr<Async> async_;
   std::exception_ptr failure_;
 };

@@ -87,6 +87,7 @@ class BlockMemory {
   /// Ends the thread's copies but for those of its last `groups_left` groups: the number of the
   /// first of these.
   int wait_for_copies(int groups_left, int thread);
+  bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
   /// Faults where the thread, which ends, has not waited for a copy.
   void end_thread(int thread);
   /// What the thread copied so far, others may see, and what it read, they may overwrite: it has

@@ -111,7 +111,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
     throw Fault(message);
   };
   const int64_t threads = int64_t{block.x} * block.y * block.z;
-  if (threads < 1 || threads > 1024 || block.z > 64)
+  if (threads < 1 || threads > kMaxThreads || block.z > 64)
     refuse(fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535)
@@ -142,6 +142,7 @@ void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes
         failures[i] = {k, std::current_exception()};
         stop = true;
       }
+      this_block->count_accesses(0, this_block->warps());
       if (recorder_) recorder_->end_block(this_block->memory.regions());
     }
     this_block = nullptr;

@@ -85,8 +85,10 @@ void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
   for (size_t t = 0; t < lanes_.size(); ++t) {
     thread_ = static_cast<int>(t);
     flush_pending(lane().site);
-    if (lane().pending.sram_read || lane().pending.sram_write)
-      merge(find(EventKind::compute, "", lane().site, lane().site), lane());
+    if (lane().pending != Amounts{})
+      merge(lane().at < events().size() ? events()[lane().at]
+                                        : find(EventKind::compute, "", lane().site, lane().site),
+            lane());
   }
   std::vector<Event*> events;
   for (auto& of_warp : warps_)

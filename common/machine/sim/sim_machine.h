@@ -104,18 +104,18 @@ inline float fmaf(float a, float b, float c) {
   return std::fma(a, b, c);
 }
 inline float expf(float x) {
-  ++this_block->counts.exps;
+  this_block->count_exps(1);
   return std::exp(x);
 }
 inline float exp2f(float x) {
-  ++this_block->counts.exps;
+  this_block->count_exps(1);
   return std::exp2(x);
 }
 
 /// 2^x. `counted` false where another lane counts the same exponential. Faults for a NaN: it need
 /// not reach any result, as where a row's weight is 0 all the same, and then nothing else finds it.
 inline float exp2_fast(float x, bool counted = true) {
-  this_block->counts.exps += counted;
+  this_block->count_exps(counted);
   check_waited_for(x);
   if (std::isnan(x)) [[unlikely]]
     fault("2^NaN: did −∞ − (−∞) come up?");
@@ -214,10 +214,13 @@ void multiply(MmaLane* const* lanes);
 /// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  constexpr int kFlops = 2 * 16 * 8 * 16;
   MmaLane mine{a, {b0, b1}, c};
+  this_block->count_product(kFlops / 32);
   whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, int) {
     multiply<T>(lanes);
-    this_block->counts.matmul_flops += 2 * 16 * 8 * 16;
+    ++this_block->counts.products;
+    this_block->counts.matmul_flops += kFlops;
   });
 }
 

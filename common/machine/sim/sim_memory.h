@@ -54,7 +54,7 @@ class Hbm {
   requires(std::is_same_v<T, const U>) Hbm(const Hbm<U>& other)
       : array_(other.array_), origin_(other.origin_) {}
 
-  auto operator[](int64_t i) const {
+  [[gnu::always_inline]] auto operator[](int64_t i) const {
     if constexpr (std::is_const_v<T>)
       return load(i);
     else
@@ -66,7 +66,7 @@ class Hbm {
     return moved;
   }
 
-  Value load(int64_t i) const {
+  [[gnu::always_inline]] Value load(int64_t i) const {
     count<Access::read>(i);
     return data()[i];
   }
@@ -94,8 +94,10 @@ class Hbm {
   int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
   /// Checks and counts an access of n bytes at element i.
   template <Access access, int n = sizeof(T)>
-  void count(int64_t i) const {
-    array_->touch<access, n>(*this_block, byte(i), sizeof(T));
+  [[gnu::always_inline]] void count(int64_t i) const {
+    Block& block = *this_block;
+    array_->touch<access, n>(block, byte(i), sizeof(T));
+    array_->join<access, n>(block, byte(i));
   }
   void check_aligned(const char* what, int bytes) const {
     if (reinterpret_cast<uintptr_t>(data()) % bytes)
@@ -157,7 +159,7 @@ class Smem {
   template <class U>
   void store_as(int64_t i, U x) const {
     this_block->memory.check_write<sizeof(U)>(place(i), this_block->running());
-    this_block->counts.sram_write += sizeof(U);
+    this_block->count_stored(sizeof(U));
     std::memcpy(this_block->memory.data() + byte(i), &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
@@ -257,6 +259,7 @@ void store_16_bytes(Hbm<T> target, Smem<T> source) {
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
   target.template count<Access::add>(0);
+  ++this_block->counts.atomics;
   return add_atomically(*target.data(), x);
 }
 inline void atomic_add_pair(Hbm<float> target, float a, float b) {
@@ -282,6 +285,7 @@ void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
                                 valid ? reinterpret_cast<const char*>(source.data()) : nullptr,
                                 bytes, this_block->running());
   this_block->counts.sram_write += bytes;
+  this_block->count_copy();
   if (Recorder* const r = this_block->recorder()) [[unlikely]]
     r->copy(target.place(0), bytes, !valid);
 }

@@ -1,20 +1,64 @@
 #include "machine/sim/tracked.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace ladder::sim {
+
+namespace {
+
+/// The sectors, of 32 bytes, that a warp's accesses touch: the n-th of each lane are one of the
+/// warp. Of each lane its runs, the first at the back; takes them.
+int64_t take_sectors(Runs* lanes, int n) {
+  constexpr int64_t kSector = 32;
+  for (int64_t sum = 0;;) {
+    // As many accesses as each lane has left of its run, where all go on by the same distance:
+    // they touch as many sectors again once that has come to a multiple of a sector. Else one.
+    int64_t at[32], stride = 0, length = INT64_MAX;
+    int active = 0;
+    bool alike = true;
+    for (int i = 0; i < n; ++i) {
+      if (lanes[i].empty()) continue;
+      const Run& run = lanes[i].back();
+      alike &= active == 0 || run.stride == stride;
+      stride = run.stride;
+      length = std::min(length, run.count);
+      at[active++] = run.begin;
+    }
+    if (!active) return sum;
+    if (!alike) length = 1;
+    if (!std::is_sorted(at, at + active)) std::sort(at, at + active);
+    const int64_t period = std::min(length, kSector / std::gcd(kSector, stride));
+    for (int64_t k = 0; k < period; ++k) {
+      int64_t sectors = 1;
+      for (int i = 1; i < active; ++i)
+        sectors += (at[i] + k * stride) / kSector != (at[i - 1] + k * stride) / kSector;
+      sum += sectors * ((length - k + period - 1) / period);
+    }
+    for (int i = 0; i < n; ++i) {
+      if (lanes[i].empty()) continue;
+      Run& run = lanes[i].back();
+      run.begin += length * run.stride;
+      if ((run.count -= length) == 0) lanes[i].pop_back();
+    }
+  }
+}
+
+}  // namespace
 
 Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
     : contents_(size),
       shadow_memory_(size + 1),  // even where the last byte has no fellow
       first_memory_(2 * (size + 1)),
+      runs_(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(Run)}),
       shadow_(static_cast<uint8_t*>(shadow_memory_.data())),
       first_(static_cast<uint32_t*>(first_memory_.data())),
       counts_(workers) {
   name = array_name;
   bytes = size;
   data = contents_.data();
-  if (!data || !shadow_ || !first_)
+  if (!data || !shadow_ || !first_ || !runs_.data())
     throw Error(Exit::no_device,
                 fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
                             kBytesForEach * size, name));
@@ -65,16 +109,65 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
   }
 }
 
+void Tracked::turn(Block& block, bool writes, int64_t place) {
+  Counted& counted = counts_[block.worker()][writes];
+  if (counted.before.empty()) counted.before.resize(kMaxThreads);
+  Run& run = run_of(block, writes);
+  if (run.count && !run.stride && place == run.begin) {
+    ++run.count;
+  } else if (run.count == 1 && !run.stride &&
+             place >> Run::kWidth == run.begin >> Run::kWidth) {  // shows how far apart they are
+    run.stride = place - run.begin;
+    run.next = place + run.stride;
+  } else {
+    if (run.count)
+      counted.before[block.running()].push_back(run);
+    else
+      block.touches(*this);
+    run = {place, 0, 0, 1};
+  }
+}
+
+void Tracked::count_joined(Block& block, int warp) {
+  const int first = 32 * warp, lanes = std::min(32, block.threads() - first);
+  for (const bool writes : {false, true}) {
+    Counted& counted = counts_[block.worker()][writes];
+    if (counted.before.empty()) continue;
+    int64_t sum = 0;
+    for (int t = first; t < first + lanes; ++t) {
+      Run& now = (&run_of(block, writes))[t - block.running()];
+      if (!now.count) continue;
+      Runs& runs = counted.before[t];
+      runs.push_back(std::exchange(now, {}));
+      std::reverse(runs.begin(), runs.end());
+      for (Run& run : runs) {
+        if (run.stride) run.count = (run.next - run.begin) / run.stride;
+        sum += run.count * (run.begin >> Run::kWidth);
+        run.begin &= (int64_t{1} << Run::kWidth) - 1;
+      }
+    }
+    count(block, writes, sum, take_sectors(&counted.before[first], lanes));
+  }
+}
+
+void Tracked::count(Block& block, bool writes, int64_t n, int64_t sectors) {
+  Counted& counted = counts_[block.worker()][writes];
+  counted.bytes += n;
+  counted.sectors += sectors;
+  (writes ? block.counts.write_sectors : block.counts.read_sectors) += sectors;
+}
+
 void Tracked::mark_written() {
   std::memset(shadow_, kWritten, bytes);
 }
 
 HbmCounts Tracked::take_kernel_counts() {
   HbmCounts sum;
-  for (auto& c : counts_) {
-    sum.requested_read += c.read;
-    sum.requested_write += c.write;
-    c = {};
+  for (auto& [reads, writes] : counts_) {
+    sum.requested_read += std::exchange(reads.bytes, 0);
+    sum.requested_write += std::exchange(writes.bytes, 0);
+    sum.read_sectors += std::exchange(reads.sectors, 0);
+    sum.write_sectors += std::exchange(writes.sectors, 0);
   }
   if (sum.requested_read == 0 && sum.requested_write == 0) return sum;
   touched_ = true;

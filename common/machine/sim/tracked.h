@@ -4,6 +4,7 @@
 // up to chance. Atomic additions may meet each other, and nothing else.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,17 +37,34 @@ T add_atomically(T& target, T x) {
   return before;
 }
 
+/// Accesses of a lane that follow each other at equal distances, all of as many bytes. A place is
+/// kept with that number above kWidth, so that both are compared at once.
+struct Run {
+  int64_t begin = 0, stride = 0;
+  int64_t next = 0;   // where it goes on; 0: not known
+  int64_t count = 0;  // where the stride is 0; of others once they have ended
+  static constexpr int kWidth = 56;
+};
+using Runs = std::vector<Run>;
+
 /// An array with its shadow and its counts.
 class Tracked : public Array {
  public:
   Tracked(const std::string& name, int64_t bytes, int workers);
   Tracked(const Tracked&) = delete;
 
-  /// Checks and counts an access of n bytes at byte offset `at` by the thread of a block that runs:
-  /// an atomic addition, or several next to each other, is a read and a write. Faults count in
-  /// elements of `element` bytes.
+  /// Checks an access of n bytes at byte offset `at` by the thread of a block that runs: an atomic
+  /// addition, or several next to each other, is a read and a write. Faults count in elements of
+  /// `element` bytes.
   template <Access access, int n>
   void touch(Block& block, int64_t at, int element = n);
+  /// Counts an access by a lane, with which those of the warp's other lanes go.
+  template <Access access, int n>
+  void join(Block& block, int64_t at);
+  /// Counts what the lanes of a warp asked for since this was last called for it.
+  void count_joined(Block& block, int warp);
+  /// Counts bytes and sectors that are read, or written.
+  void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
   void mark_written();             // by the host
   HbmCounts take_kernel_counts();  // since the last call
@@ -61,15 +79,23 @@ class Tracked : public Array {
   /// notes it, or faults.
   void note(Block& block, Access access, int64_t at, int n, int element);
 
-  struct alignas(64) WorkerCounts {
-    int64_t read = 0, write = 0;
+  /// That of the running thread.
+  Run& run_of(const Block& block, bool writes) {
+    return static_cast<Run*>(runs_.data())[block.slot() + writes * kMaxThreads];
+  }
+  /// The access begins or ends a run.
+  void turn(Block& block, bool writes, int64_t place);
+
+  struct alignas(64) Counted {
+    int64_t bytes = 0, sectors = 0;
+    std::vector<Runs> before;  // of each thread, but for the run that it is in
   };
-  Mapped contents_, shadow_memory_, first_memory_;
+  Mapped contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
   /// Of each two bytes the block, by Block::number(), that came first in this kernel; 0: none yet.
   /// (Two blocks must not have a byte each of them: single bytes are read and written 8 at a time.)
   uint32_t* first_;
-  std::vector<WorkerCounts> counts_;
+  std::vector<std::array<Counted, 2>> counts_;  // of each worker: reads, writes
   bool touched_ = false;  // by the last kernel, or those before it that it did not wait for
 };
 
@@ -101,13 +127,24 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
 template <Access access, int n>
 inline void Tracked::touch(Block& block, int64_t at, int element) {
   check<access, n>(block, at, element);
-  WorkerCounts& counts = counts_[block.worker()];
-  if (access != Access::write) counts.read += n;
-  if (access != Access::read) counts.write += n;
   if (Recorder* const r = block.recorder()) [[unlikely]] {
     if (access != Access::write) r->access(EventKind::read, *this, at, at + n);
     if (access != Access::read) r->access(EventKind::write, *this, at, at + n);
   }
+}
+
+template <Access access, int n>
+inline void Tracked::join(Block& block, int64_t at) {
+  const int64_t place = at + (int64_t{n} << Run::kWidth);
+  const auto add = [&](bool writes) {
+    Run& run = run_of(block, writes);
+    if (place == run.next) [[likely]]
+      run.next += run.stride;
+    else
+      turn(block, writes, place);
+  };
+  if (access != Access::write) add(false);
+  if (access != Access::read) add(true);
 }
 
 }  // namespace ladder::sim

@@ -117,11 +117,13 @@ void WgmmaEngine::start(const Wgmma& wgmma, const float* d) {
   if (!wgmma.a_in_registers) for_each_chunk(wgmma, wgmma.a, 64, wgmma.transposed_a, read);
   for_each_chunk(wgmma, wgmma.b, wgmma.N, wgmma.transposed_b, read);
   block_.counts.matmul_flops += wgmma.flops();
+  ++block_.counts.products;
   ops_.push_back(std::move(op));
 }
 
 void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   const int l = block_.running() % 128, N = wgmma.N;
+  block_.count_product(wgmma.flops() / 128);
   const int64_t number = lane().issued++ - first_op_;
   if (number == std::ssize(ops_)) start(wgmma, d);
   Op& op = ops_[number];
@@ -155,6 +157,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
 
 void WgmmaEngine::commit() {
   const int number = lane().group++;
+  block_.set_products(lane().group - lane().waited);
   if (!block_.recorder() || block_.lane() != 0) return;
   // Its products as events: wgmmas in a row on one accumulator, and on one array, are one.
   for (size_t i = 0; i < ops_.size();) {
@@ -173,6 +176,8 @@ void WgmmaEngine::commit() {
 
 void WgmmaEngine::wait(int groups_left, std::source_location where) {
   const int done = lane().group - groups_left;  // groups below this number
+  lane().waited = std::max(lane().waited, done);
+  block_.set_products(lane().group - lane().waited);
   block_.trace_event(EventKind::wgmma_wait, "", done);
   if (ops_.empty() || ops_.front().group >= done) return;
   done_ = done;

@@ -84,7 +84,7 @@ class WgmmaEngine {
   };
   struct Lane {
     int64_t issued = 0;
-    int group = 0;
+    int group = 0, waited = 0;  // the next; below which all have been waited for
     std::map<const char*, std::vector<char>> fenced;  // registers and what was in them
     struct Operand {
       std::array<unsigned, 4> contents;

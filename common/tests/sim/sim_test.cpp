@@ -128,6 +128,67 @@ TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
   }
 }
 
+TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
+  struct Case {
+    int accesses;     // of each lane, to the float at(lane, number); none at −1
+    int64_t sectors;  // if the warp meets but at the end
+    int64_t apart;    // and if after each access
+    int (*at)(int lane, int number);
+  };
+  constexpr Case kCases[] = {
+      {3, 12, 12, [](int i, int n) { return 32 * n + i; }},       // coalesced
+      {3, 12, 12, [](int i, int n) { return 32 * n + 31 - i; }},  // backwards
+      {2, 2, 2, [](int, int n) { return n; }},                    // all the same
+      {1, 5, 5, [](int i, int) { return 3 + i; }},                // 12 bytes further
+      {2, 6, 6, [](int i, int n) { return 32 * n + i < 41 ? 32 * n + i : -1; }},  // ragged
+      {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row a lane
+      {3, 49, 49, [](int i, int n) { return 4 * i + 3 * n; }},                    // 16, 16 and 17
+      {3, 6, 6, [](int i, int n) { return i % 2 ? 8 * n * n : 80 + n; }},
+      // Lane 0 is alone at first, or, with no meeting between, in company.
+      {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
+  for (const Schedule& schedule : kSchedules)
+    for (const auto& [accesses, sectors, apart, at] : kCases)
+      for (const bool meets : {false, true}) {
+        options({.schedule = schedule});
+        const auto x = array("x", iota(2048));
+        const Counts c = run(1, 32, [&, n = accesses, at = at] {
+          for (int k = 0; k < n; ++k) {
+            if (const int i = at(thread(), k); i >= 0) x[i] = x[i];
+            if (meets) __syncwarp();
+          }
+        });
+        EXPECT_EQ(c.read_sectors, meets ? apart : sectors);
+        EXPECT_EQ(c.arrays.at("x").write_sectors, meets ? apart : sectors);
+      }
+  const auto x = array("x", iota(512));
+  // By TMA the first 64 bytes of rows of 80: 2, 3 and 2 sectors.
+  const auto rows = tensor_map<fp16>(array("rows", iota(60)).array(), 40, 3, 1, 1, 3, 64);
+  const Counts c = run(1, 64, [&] {  // two warps: 16 bytes a lane, but for some; then atomically
+    SharedMemory smem;
+    const auto box = smem.take<fp16>("box", 96, 512);
+    const auto full = smem.take<Mbarrier>("full", 1);
+    if (thread() == 0) {
+      full[0].init(1);
+      fence_mbarrier_init();
+      full[0].arrive_expect_tx(192);
+      tma_load(rows, full[0], box, 0, 0, 0, 0);
+      full[0].wait(0);
+    }
+    const auto s = smem.take<float>("s", 256);
+    cp_async(s + 4 * thread(), x + 4 * thread(), thread() < 62);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    float y[4];
+    read_4(y, Hbm<const float>(x + 4 * thread()));
+    atomicAdd(x + 8 * thread(), 1.0f);
+  });
+  EXPECT_EQ(c.read_sectors, 7 + 31 + 32 + 64);
+  EXPECT_EQ(c.arrays.at("rows").read_sectors, 7);
+  EXPECT_EQ(c.write_sectors, 64);
+  EXPECT_EQ(c.atomics, 64);
+}
+
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
   for (const auto& schedule : kSchedules)
     for (const dim3 block : {dim3(1), dim3(31), dim3(3, 5, 2), dim3(4, 8, 3)}) {

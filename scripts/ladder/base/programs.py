@@ -33,6 +33,7 @@ class Step(NamedTuple):
     grid_limit: list[int]  # without and with the causal mask
     settings: Sequence[Any] = ()  # [name, [value]]
     idea: str = ""
+    change: Sequence[str] = ("", "", "")  # what its idea is about: a count, how, options
     after: str = ""
     decoding: bool = False
     source: str = ""
@@ -46,8 +47,9 @@ class Step(NamedTuple):
 
     def registered(self) -> Record:
         """What a results file keeps of it."""
+        left_out = ("device", "idea", "change", "after", "decoding", "source", "program")
         return {"step" if name == "name" else name: value for name, value in self._asdict().items()
-                if name not in ("device", "idea", "after", "decoding", "source", "program")}
+                if name not in left_out}
 
 
 def step_of(line: Record, **more: Any) -> Step:

@@ -39,10 +39,15 @@ class Point(Workload):
         return self.seqlen == 1 < self.seqlen_kv
 
 
-def total(record: Record, kind: str) -> int | None:
-    """Bytes read and written together, None where the program does not know."""
-    read, written = (record.get(f"{kind}_{way}_bytes") for way in ("read", "write"))
+def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
+    """What is read and written together, None where the program does not know."""
+    read, written = (record.get(f"{kind}_{way}_{unit}") for way in ("read", "write"))
     return None if read is None or written is None else read + written
+
+
+def count_of(record: Record, count: str) -> int | None:
+    """A count by its key; by one without _read or _write ("hbm_sectors") both together."""
+    return record[count] if count in record else total(record, *count.rsplit("_", 1))
 
 
 def requested(record: Record) -> int | None:

@@ -13,15 +13,14 @@ from ladder.base.files import ROOT, read
 from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.trace.read import Event, Kind, Trace, joined, place
+from ladder.trace.read import AMOUNTS, Event, Kind, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "sms.js", "timeline.js", "source.js", "pane.js", "app.js")
 # What the page counts, and compares with what the program says.
 COUNTERS = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
-            "distinct_write_bytes", "matmul_flops", "exp_count", "other_flops", "sram_read_bytes",
-            "sram_write_bytes")
+            "distinct_write_bytes", *AMOUNTS)
 
 
 def sums(records: list[Record]) -> dict[str, int]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
 from ladder.base.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH,
                                  YELLOW, WRONG_RESULT, Paint, wrap)
 from ladder.base.programs import Step
-from ladder.base.records import Record, error_text, largest_error, requested, shape_text, total
-from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
+from ladder.base.records import (Record, count_of, error_text, largest_error, requested,
+                                 shape_text, total)
+from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_text
 
 if TYPE_CHECKING:  # it imports this module
     from ladder.front.run import Run
@@ -42,6 +43,7 @@ class Story(NamedTuple):
     less: str  # what a smaller number is called
     more: str
     columns: list[str]
+    counts: bool  # whether a step whose idea is about another count is told by that
 
 
 class Table(NamedTuple):
@@ -52,9 +54,17 @@ class Table(NamedTuple):
     runs: list[Run]
 
 
-TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"])
+TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
-             ["TFLOP/s", "DRAM"])
+             ["TFLOP/s", "DRAM"], False)
+# Counts that ideas are about → their names in the table.
+CHANGED = {"hbm_sectors": "sectors", "products": "products", "bank_conflicts": "conflicts",
+           "flops_under_copies": "under copies", "workspace_bytes": "workspace",
+           "other_flops": "other FLOPs", "barriers": "barriers", "blocks": "blocks",
+           "consumer_copies": "own copies", "exps_under_products": "under products",
+           "exps_between_turns": "between turns", "atomics": "atomics",
+           "sram_operand_bytes": "operands", "sram_write_bytes": "stored",
+           "stores_under_products": "under products"}
 
 
 def records_of(runs: list[Run], begin: int = 0) -> list[tuple[Run, Record]]:
@@ -108,6 +118,23 @@ def bar(value: float | None, scale: tuple[float, float], width: int) -> str:
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip().ljust(width)
 
 
+def change_of(step: Step, record: Record, before: Record) -> str:
+    """"conflicts 100,352 → 0": what becomes of the count that the step's idea is about, empty where
+    that is requested bytes, or where the number is the same here."""
+    count = step.change[0]
+    if count not in CHANGED or not before:
+        return ""
+    old, new = count_of(before, count), count_of(record, count)
+    if None in (old, new) or old == new:
+        return ""
+    exact = max(old, new) < (100_000 if old and new else 1_000_000)
+    old_text, new_text = (
+        bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
+        if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
+        for number in (old, new))
+    return f"{CHANGED[count]} {old_text} → {new_text}"
+
+
 def against(story: Story, value: float | None, before: float | None) -> tuple[str, str | None]:
     """How much smaller or larger, and its colour."""
     if not value or not before:
@@ -126,7 +153,7 @@ def ticks(story: Story, scale: tuple[float, float], width: int) -> str:
     for power in range(powers):
         value = scale[0] * 10 ** power
         column = round(width * power / powers)
-        mark = "▏" + re.sub(r"\.0+(?= )", "", story.text(int(value) if value >= 1 else value))
+        mark = "▏" + re.sub(r"\.0+ | ", "", story.text(int(value) if value >= 1 else value))
         if column >= len(text) and column + len(mark) <= width:
             text = text.ljust(column) + mark
     return text.ljust(width)
@@ -145,10 +172,15 @@ def story_table(story: Story, runs: list[Run],
     scale = 10 ** low, 10 ** max(high, low + 1)
     rows: list[list[str]] = []
     colours: list[dict[int, str | None]] = []
-    before: dict[bool, float | None] = {}
+    above: dict[bool, Record] = {}
     for (run, record), value in zip(steps, values):
-        brings, colour = against(story, value, before.get(is_backward(record)))
-        before[is_backward(record)] = value
+        before = above.get(is_backward(record), {})
+        brings, colour = against(story, value, story.value(before))
+        # The row above is of the step that this one follows: the rung's, or one before its first.
+        follows = run.step.after in ("", before.get("step"))
+        change = change_of(run.step, record, before) if story.counts and follows else ""
+        brings, colour = (change, GREEN) if change else (brings, colour)
+        above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
                      *(COLUMNS[head](record) for head in story.columns)])
         colours.append({BAR: CYAN, BAR + 2: colour})

@@ -46,9 +46,11 @@ KINDS = {kind.value: kind for kind in Kind}
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
 
-# What an event counts → what the program calls the sum.
-AMOUNTS = {"matmul_flops": "matmul_flops", "exps": "exp_count", "other_flops": "other_flops",
-           "sram_read": "sram_read_bytes", "sram_write": "sram_write_bytes"}
+# What an event counts, as the program calls the sum: kAmounts of common/machine/trace.h.
+AMOUNTS = ("sram_read_bytes", "sram_write_bytes", "sram_operand_bytes", "matmul_flops", "exp_count",
+           "other_flops", "barriers", "bank_conflicts", "hbm_read_sectors", "hbm_write_sectors",
+           "blocks", "products", "atomics", "consumer_copies", "flops_under_copies",
+           "exps_under_products", "exps_between_turns", "stores_under_products")
 # Keys of a trace that are fields here.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes", "lane_exps",
         "lane_other_flops")
@@ -116,7 +118,7 @@ class Event:
             ranges=pieces(line.get("ranges", [])),
             shared={(array, written): pieces(ranges)
                     for array, written, ranges in line.get("shared", [])},
-            counts=collections.Counter({AMOUNTS[key]: line[key] for key in AMOUNTS if key in line}),
+            counts=collections.Counter({key: line[key] for key in AMOUNTS if key in line}),
             direction=kind.value if kind in (Kind.READ, Kind.WRITE) else "",
             **{key: line[key] for key in SAME if key in line})
         if kind is Kind.COLLECTIVE:

@@ -37,8 +37,8 @@ class Replay {
     this.done = 0;  // events
     this.launch = null;
     this.counts = { requested_read_bytes: 0, requested_write_bytes: 0, distinct_read_bytes: 0,
-                    distinct_write_bytes: 0, matmul_flops: 0, exp_count: 0, other_flops: 0,
-                    sram_read_bytes: 0, sram_write_bytes: 0 };
+                    distinct_write_bytes: 0,
+                    ...Object.fromEntries(AMOUNTS.map(([key]) => [key, 0])) };
   }
 
   /// To the moment at which what has begun is all that begins until `now`.

@@ -12,7 +12,11 @@ const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(r
 
 const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
                  ["other_flops", "other FLOPs"], ["sram_read_bytes", "B read from shared memory"],
-                 ["sram_write_bytes", "B written to shared memory"]];
+                 ["sram_write_bytes", "B written to shared memory"],
+                 ...["sram_operand_bytes", "barriers", "bank_conflicts", "hbm_read_sectors",
+                     "hbm_write_sectors", "blocks", "products", "atomics", "consumer_copies",
+                     "flops_under_copies", "exps_under_products", "exps_between_turns", "stores_under_products"]
+                   .map((key) => [key, key.replaceAll("_", " ")])];
 
 /// What an event is, without who does it and where.
 function deed(e) {
