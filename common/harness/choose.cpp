@@ -96,9 +96,8 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device) {
   const auto plans = [&](const Step& candidate) -> Plans {
     Plans made{candidate.forward.plan(p, device, tile),
-               candidate.backward
-                   ? candidate.backward.plan(p, device, {.settings = tile.settings})
-                   : Plan{}};
+               candidate.backward ? candidate.backward.plan(p, device, {.settings = tile.settings})
+                                  : Plan{}};
     const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
     if (most > device.sram_bytes)
       bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", candidate.name,

@@ -60,7 +60,8 @@ TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", 
 # Counts that ideas are about → their names in the table.
 CHANGED = {"hbm_sectors": "sectors", "products": "products", "bank_conflicts": "conflicts",
            "flops_under_copies": "under copies", "workspace_bytes": "workspace",
-           "other_flops": "other FLOPs", "barriers": "barriers", "blocks": "blocks",
+           "matmul_flops": "FLOPs", "other_flops": "other FLOPs", "barriers": "barriers",
+           "blocks": "blocks",
            "consumer_copies": "own copies", "exps_under_products": "under products",
            "exps_between_turns": "between turns", "atomics": "atomics",
            "sram_operand_bytes": "operands", "sram_write_bytes": "stored",
@@ -125,7 +126,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
     if count not in CHANGED or not before:
         return ""
     old, new = count_of(before, count), count_of(record, count)
-    if None in (old, new) or old == new:
+    if old is None or new is None or old == new:
         return ""
     exact = max(old, new) < (100_000 if old and new else 1_000_000)
     old_text, new_text = (
