@@ -38,7 +38,7 @@ constexpr float kSlack = 8;
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 64, 128}, {64, 192, 80},
+constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},
                                {128, 128, 128}, {128, 128, 80}, {256, 128, 32}};
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and at 256, with a
 /// larger O, there are not enough of them.
