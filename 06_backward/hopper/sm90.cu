@@ -402,9 +402,8 @@ __global__ void __launch_bounds__(kWarpgroup)
                        threadIdx.x);
 }
 
-const Setting kSettings[] = {{"parts",
-                              {"auto", "1", "2", "4", "8", "16"},
-                              "blocks that share the queries of a tile of keys"}};
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
 /// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
 /// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by

@@ -32,8 +32,8 @@ __device__ __forceinline__ Work longest_first(int index, const WorkList& list) {
   int64_t wanted = uneven ? group_bytes / head_bytes : 1;
   const int least = uneven ? (at_once + tiles / 2) / tiles : 1;
   if (wanted < least) wanted = least;
-  const int groups = wanted < 1 ? heads : wanted < heads ? heads / static_cast<int>(wanted) : 1;
-  const int group = (heads + groups - 1) / groups;
+  const int most = wanted < 1 ? 1 : wanted < heads ? static_cast<int>(wanted) : heads;
+  const int groups = (heads + most - 1) / most, group = (heads + groups - 1) / groups;
   const int first = index / (group * tiles) * group;  // head of its group
   const int of_group = heads - first < group ? heads - first : group;
   const int at = index - first * tiles;

@@ -54,7 +54,7 @@ TEST(Report, CountsOfARunOnTheSim) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
   c.matmul_flops = 1, c.exps = 2, c.other_flops = 3, c.sram_read = 4, c.sram_write = 5;
-  c.hbm = {6, 7, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13}}};
+  c.hbm = {6, 7, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13, 19, 20}}};
   c.sram_operands = 14, c.barriers = 15, c.bank_conflicts = 16;
   r.kernels = {{.name = "scores", .counts = c}, {.name = "output", .counts = c}};
   expect_in(to_json(r), {"\"requested_read_bytes\": 12, \"requested_write_bytes\": 14, "
@@ -63,7 +63,7 @@ TEST(Report, CountsOfARunOnTheSim) {
                          "\"sram_operand_bytes\": 28, \"matmul_flops\": 2, \"exp_count\": 4, "
                          "\"other_flops\": 6, \"barriers\": 30, \"bank_conflicts\": 32",
                          "\"K\": {\"read\": 10, \"write\": 11, \"distinct_read\": 12, "
-                         "\"distinct_write\": 13}"});
+                         "\"distinct_write\": 13, \"read_sectors\": 19, \"write_sectors\": 20}"});
   const std::regex columns("output +– +6 B +7 B +8 B +9 B\nall +– +12 B +14 B +16 B +18 B\n");
   EXPECT_TRUE(std::regex_search(to_table(r, false), columns)) << to_table(r, false);
 }

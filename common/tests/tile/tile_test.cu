@@ -188,7 +188,8 @@ TEST(SimWork, ComesGroupByGroupAndLongestFirst) {
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };
-  // Even: head by head. Uneven: in groups that fit, the last of which may be smaller.
+  // Even: head by head. Uneven: in groups that fit, as equally large as may be, or in larger ones
+  // that have work for all blocks at once.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
   check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
@@ -196,6 +197,9 @@ TEST(SimWork, ComesGroupByGroupAndLongestFirst) {
   check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 40}, 4);
   check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 1000}, 4);
   check({.heads = 1, .tiles = 1, .head_bytes = int64_t{1} << 40, .uneven = true}, 1);
+  check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 50}, 4);
+  check({.heads = 9, .tiles = 2, .head_bytes = 9, .uneven = true, .group_bytes = 9, .at_once = 7},
+        3);
 }
 #endif
 

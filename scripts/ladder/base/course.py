@@ -72,13 +72,17 @@ class Pipelined(NamedTuple):
 ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
 PIPELINED = [
     Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
-              [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128"]),
+              [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128",
+               "--block-q", "128", "--block-kv", "128"]),
     Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
-              [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64"]),
+              [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64",
+               "--block-q", "192", "--block-kv", "128"]),
     Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-              [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128"]),
+              [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128",
+               "--set", "parts=1"]),
     Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-              [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64"]),
+              [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64",
+               "--set", "parts=1"]),
 ]
 
 # Kernel → the products of its warpgroups, by the array of the right operand, in turn.
