@@ -33,8 +33,9 @@ struct Amounts {
 };
 /// An amount and its key in JSON and in traces.
 struct Amount {
+  using Member = int64_t Amounts::*;  // named: nvcc passes it on in parentheses, of which g++ warns
   const char* key;
-  int64_t Amounts::*member;
+  Member member;
 };
 inline constexpr Amount kAmounts[] = {{"sram_read_bytes", &Amounts::sram_read},
                                       {"sram_write_bytes", &Amounts::sram_write},
