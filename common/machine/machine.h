@@ -20,6 +20,7 @@
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   exp2_fast           2^x as the special function unit (SFU) computes it
 //   count_flops         for the sim's count
+//   opaque              a number of which the compiler shall know nothing
 //   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
 //   read_4, store_4: what 01's fragment and common/tile are made of
 //

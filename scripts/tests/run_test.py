@@ -10,7 +10,7 @@ import time
 import unittest
 
 from base import SECONDS
-from fake_ladder import STEPS, FakeLadder
+from fake_ladder import FakeLadder
 
 COMMAND = [sys.executable, "-S", "-m", "ladder.front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
