@@ -13,7 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type_and_head_dim   calls a template with the problem's type and padded head size
+//   with_type           calls a template with the problem's type, and with_type_and_head_dim with
+//                       its padded head size too
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
@@ -47,6 +48,12 @@ constexpr int64_t shared_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 
+/// Calls f<T>() with the problem's I/O type.
+template <class F>
+void with_type(const Problem& p, F f) {
+  p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+}
+
 /// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
 template <class F>
 void with_type_and_head_dim(const Problem& p, F f) {
@@ -54,7 +61,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
   // Compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
-  const auto with_head_dim = [&]<class T>() {
+  with_type(p, [&]<class T>() {
     switch (padded_head_dim(p.d)) {
       case 32:
         return f.template operator()<T, 32>();
@@ -65,9 +72,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
       default:
         return f.template operator()<T, 256>();
     }
-  };
-  p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
-                         : with_head_dim.template operator()<bf16>();
+  });
 #endif
 }
 

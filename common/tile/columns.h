@@ -24,6 +24,12 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
+/// Columns whose values stand one after the other in shared memory.
+template <int N>
+__device__ __forceinline__ Columns<N> load_columns(Smem<float> source) {
+  return make_columns<N>([&](int j) -> float { return source[j]; });
+}
+
 /// Every element becomes its column's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
