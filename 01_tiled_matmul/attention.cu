@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     mma_ABt(S_sum, tile_Q(slice), warp_row, tile_K(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // nobody reads the last slices any more
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     mma_AB(O_sum, tile_P(slice), warp_row, tile_V(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // nobody reads the last slices any more
 
   const Tile<T, kBlockRows, kColumns> tile_O{stages};
   write(tile_O, O_sum, warp_row, warp_column);

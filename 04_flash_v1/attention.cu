@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       cp_async_commit();
       exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
       write(warp_l, row_sum(S));
-      __syncthreads();
+      __syncthreads();  // all warps' maxima and sums are there
 
       // One thread per row: l and m from HBM and back, and what O and P·V weigh in the new O.
       if (has_row) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
-        __syncthreads();
+        __syncthreads();  // all warps' sums are there
         BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
         sum_over_warps(PV_sum, warp_PV, rows, p.d);
         __syncthreads();  // the warps' sums may be overwritten

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
-      __syncthreads();
+      __syncthreads();  // all warps' sums are there
       BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
       sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
@@ -120,12 +120,11 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       add(O_sum[g], PV_sum);
     }
   }
-  cp_async_wait<0>();
 
   // l of all keys: every warp writes its own, one thread per row adds them.
   write(warp_l, sum_over_lanes(l));
   write(warp_m, m);
-  __syncthreads();
+  __syncthreads();  // all warps' sums are there
   if (thread < Br) {
     const auto l_row = sum_over_warps(warp_l, thread);
     const float m_row = warp_m.data[thread];
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     if (row + thread < p.N)
       LSE[bh * p.N + row + thread] = l_row > 0 ? m_row * kLn2 + logf(l_row) : -INFINITY;
   }
-  __syncthreads();
+  __syncthreads();  // all rows' weights are there
 #pragma unroll
   for (int g = 0; g < Br / kCombineRows; ++g) {
     mul_rows(O_sum[g], weight + kCombineRows * g);

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
-      __syncthreads();
+      __syncthreads();  // all warps' sums are there
       BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
       sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
@@ -134,7 +134,6 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       add(O_sum[g], PV_sum);
     }
   }
-  cp_async_wait<0>();
 
 #pragma unroll
   for (int g = 0; g < Br / kCombineRows; ++g)

@@ -297,8 +297,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  cp_async_wait<0>();  // redundant: every tile of keys meets one of Q, which waited for all
-  __syncthreads();     // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });

@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       });
 
     cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();  // V has arrived, and all warps are done with this K
+    fence_proxy_async();  // the product reads what came by cp.async
+    __syncthreads();      // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
                            thread);

@@ -203,12 +203,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     if (q_tile + 1 < q_tiles) {
       start_scores();  // of the next tile
       start_dK();
-      wgmma_wait<2>(dQ);
+      wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // here, as S cannot be under way where branches meet (C7515)
+      wgmma_wait<0>(S);  // S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
-      wgmma_wait<1>(dQ);
+      wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
     wgmma_wait<0>(dK_sum, dS_operand);
@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
   // from the first row that sees a key of this tile.
@@ -297,7 +297,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, 64, Part::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  using Tile = SwizzledTile<T, 64, Part::kColumns>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,

@@ -161,7 +161,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, load_columns<Br>(Q.of_rows()));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
@@ -184,7 +184,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    wgmma_wait<1>(dV_sum, P_operand);
+    wgmma_wait<1>(dV_sum, P_operand);              // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
   // from the first row that sees a key of this tile.
@@ -278,7 +278,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, 64, Part::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  using Tile = SwizzledTile<T, 64, Part::kColumns>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,

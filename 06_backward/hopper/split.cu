@@ -257,13 +257,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     if (q_tile + 1 < q_tiles) {
       start_scores();  // of the next tile
       start_dK();
-      wgmma_wait<2>(dQ);
+      wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<kDeferDK ? 1 : 0>(
-          S);  // here, as S cannot be under way where branches meet (C7515)
+      wgmma_wait<kDeferDK ? 1 : 0>(S);  // S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
-      wgmma_wait<1>(dQ);
+      wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
     if (!kDeferDK) {
@@ -308,8 +307,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();

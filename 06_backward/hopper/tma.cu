@@ -129,7 +129,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(Q.of_rows() + S_row));
     if (key + Bc > p.keys(row))
@@ -149,7 +149,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    wgmma_wait<1>(dV_sum);
+    wgmma_wait<1>(dV_sum);  // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
   // from the first row that sees a key of this tile.

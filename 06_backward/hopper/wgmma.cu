@@ -133,7 +133,7 @@ __device__ __forceinline__ void accumulate(
     wgmma_commit();
     wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
     if (key + Bc > p.keys(row))

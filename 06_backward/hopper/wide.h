@@ -176,7 +176,7 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
         wgmma_fence(dK_sum, dS_operand);
         wgmma_AB(dK_sum, dS_operand, Q.tile(), column);  // dK += dSᵀ·Q
         wgmma_commit();
-        wgmma_wait<1>(dQ);
+        wgmma_wait<1>(dQ);  // dK may still run
       } else {
         wgmma_wait<0>(dQ);
       }
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
@@ -280,7 +280,8 @@ __global__ void __launch_bounds__(kWarpgroup)
                  dQ_sum + (at * Dh + place_in_dQ(number / kPieces, warp_id(), number % kPieces)));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, 64, 64> tile{smem.take<T>("dQ", 64 * 64)};
+  using Tile = SwizzledTile<T, 64, 64>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
