@@ -79,8 +79,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   cp_async_commit();
 
   Row m{-INFINITY}, l{0};  // of row `thread`, where that is < Br
-  BlockFragment<kCombineRows, Dh, kThreads>
-      O_sum[Br / kCombineRows];  // this thread's elements of O
+  BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
