@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     Q.wait();
     dO.wait();
-    fill_columns(dP, load_columns<Br>(dO.of_rows()));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(S, dP);
     wgmm_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
@@ -163,7 +163,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
-    exp2_columns(P, c, load_columns<Br>(Q.of_rows()));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;

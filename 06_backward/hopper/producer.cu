@@ -147,7 +147,7 @@ __device__ __forceinline__ void accumulate(
 
     Q.wait();
     dO.wait();
-    fill_rows(dP, load_rows<16>(dO.of_rows() + S_row));
+    fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
     wgmma_fence(S, dP);
     wgmm_ABt(S, Q.tile(), of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate(
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
-    exp2_rows(P, c, load_rows<16>(Q.of_rows() + S_row));
+    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;

@@ -227,12 +227,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
-    fill_columns(dP, load_columns<Br>(dO.of_rows()));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
     auto& P = S;
-    exp2_columns(P, c, load_columns<Br>(Q.of_rows()));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;

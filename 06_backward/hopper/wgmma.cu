@@ -127,7 +127,7 @@ __device__ __forceinline__ void accumulate(
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
     const int S_row = of_S.row() + warp_row;
 
-    fill_rows(dP, load_rows<16>(delta_tile + S_row));
+    fill_rows(dP, make_rows<16>([&](int i) -> float { return delta_tile[S_row + i]; }));
     wgmma_fence(S, dP);
     wgmm_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
@@ -135,7 +135,7 @@ __device__ __forceinline__ void accumulate(
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
-    exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
+    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return LSE_tile[S_row + i]; }));
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;

@@ -24,10 +24,10 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Columns whose values stand one after the other in shared memory.
-template <int N>
-__device__ __forceinline__ Columns<N> load_columns(Smem<float> source) {
-  return make_columns<N>([&](int j) -> float { return source[j]; });
+/// Columns of the floats that a stage has for its rows, of_rows() of StagesWithRows.
+template <int N, class Stages>
+__device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
+  return make_columns<N>([&](int j) -> float { return stages.of_rows()[j]; });
 }
 
 /// Every element becomes its column's value.
