@@ -42,16 +42,16 @@
 
 namespace ladder::MACHINE {
 
-/// Shared memory that `count` elements of T take, alignment to the next taker included.
-template <class T>
-constexpr int64_t shared_bytes(int64_t count) {
-  return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
-}
-
 /// Calls f<T>() with the problem's I/O type.
 template <class F>
 void with_type(const Problem& p, F f) {
   p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+}
+
+/// Shared memory that `count` elements of T take, alignment to the next taker included.
+template <class T>
+constexpr int64_t shared_bytes(int64_t count) {
+  return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 
 /// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
@@ -61,7 +61,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
   // Compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
-  with_type(p, [&]<class T>() {
+  const auto with_head_dim = [&]<class T>() {
     switch (padded_head_dim(p.d)) {
       case 32:
         return f.template operator()<T, 32>();
@@ -72,7 +72,9 @@ void with_type_and_head_dim(const Problem& p, F f) {
       default:
         return f.template operator()<T, 256>();
     }
-  });
+  };
+  p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
+                         : with_head_dim.template operator()<bf16>();
 #endif
 }
 
