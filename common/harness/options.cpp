@@ -178,6 +178,8 @@ const OptionSpec kOptions[] = {
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
      to_sim<&SimOptions::schedule>, About::sim},
+    {"sms", "COUNT", "SMs that a step plans for, and --verbose reckons with (default 132)",
+     to_sim<&SimOptions::multiprocessors>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default: 200)",
      to_run<&RunOptions::time_ms>},
