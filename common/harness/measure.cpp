@@ -40,8 +40,17 @@ int print_budget(const Report& r) {
   }
   const int64_t once = kIoBytes * p.B * p.d * 2 * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk) *
                        (r.backward() ? 2 : 1);
-  say(fmt::format("FLOPs a byte: {:.3g} of what is asked for, {:.3g} of inputs and outputs once",
-                  r.flops() / static_cast<double>(asked), r.flops() / static_cast<double>(once)));
+  std::string served =
+      fmt::format("FLOPs a byte: {:.3g} of what is asked for, {:.3g} of inputs and outputs once",
+                  r.flops() / static_cast<double>(asked), r.flops() / static_cast<double>(once));
+  int64_t executed = 0, operands = 0;  // on the sim; operands: bytes of shared memory
+  for (const auto& kernel : r.kernels)
+    if (const auto& counts = kernel.counts)
+      executed += counts->matmul_flops, operands += counts->sram_operands;
+  if (operands)
+    served += fmt::format(", {:.3g} of operands in shared memory",
+                          static_cast<double>(executed) / static_cast<double>(operands));
+  say(served);
   return static_cast<int>(at_once);
 }
 
