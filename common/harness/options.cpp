@@ -192,7 +192,8 @@ const OptionSpec kOptions[] = {
      to_sim<&SimOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
      to_output<&OutputOptions::json>},
-    {"verbose", nullptr, "say more: counts in the table, choices on stderr",
+    {"verbose", nullptr,
+     "say more: a block's budget and all counts in the table, choices on stderr",
      to_run<&RunOptions::verbose>},
     {"help", nullptr, "print this and exit"},
 };
