@@ -12,8 +12,8 @@ import tempfile
 from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.exercises.kinds import (Change, Experiment, Judged, Mistake, Numbers, Program,
-                                    wrong_in, wrong_outputs)
+from ladder.exercises.kinds import (Change, Climb, Experiment, Judged, Mistake, Numbers, Program,
+                                    judged, wrong_in, wrong_outputs)
 
 # ---- which keys a query sees: the programs' reference knows the causal mask alone ----
 
@@ -51,11 +51,10 @@ class Mask(Change):
     sees: Sees
 
     def check(self, program: Program) -> Judged:
-        for shape, predicted in zip(SHAPES, self.predicted):
-            wrong = self.wrong(program, predicted, *shape)
-            if wrong:
-                return False, f"Not yet: {shape[0]} queries, {shape[1]} keys, causal: {wrong}."
-        return True, "Right: each query has the keys it should see, and no other tile is read."
+        return judged([(f"{shape[0]} queries, {shape[1]} keys, causal",
+                        self.wrong(program, predicted, *shape))
+                       for shape, predicted in zip(SHAPES, self.predicted)],
+                      "Right: each query has the keys it should see, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
         """None, or in a line what is wrong. The softmax over the keys seen is written out."""
@@ -185,4 +184,8 @@ EXERCISES = [
                 "from three keys on `o` fails, and `lse` never does",
                 [("return column_at(i);", "return i;")])]),
     Numbers("vanishing", {"below the maximum": 6.93, "O": 0.517}, 0.005),
+]
+
+CLIMBS = [
+    Climb("skip", 60, ["K", "V", "K sectors", "V sectors"]),
 ]
