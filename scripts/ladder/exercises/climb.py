@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import queue
 import re
@@ -27,10 +28,11 @@ from ladder.exercises.lessons import of_rungs
 GUARD = os.path.join(ROOT, "scripts/ladder/exercises/guard.h")
 SECONDS = 10  # of a core, for a share of the cases; the slowest step's take a third
 # What is compared: whole tiles, ragged and grouped, causal. A climb may add to each.
-SHAPES = {"whole tiles": "--seqlen 256",
-          "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40",
+SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
+          "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
           "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
-RESULTS, SCHEDULES, FORMULA = "results", "schedules", "formula"
+TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
+RESULTS, SCHEDULES, FORMULA = BY_CASES = "results", "schedules", "formula"
 # Of all else less is better, or as good.
 EXACT = ("products", "blocks", "atomics")
 MORE = ("flops_under_copies", "exps_under_products", "exps_between_turns", "stores_under_products")
@@ -136,10 +138,8 @@ class Copy:
     """A reader's copy, built as the real step of its rung."""
 
     def __init__(self, build: str, task: Task, path: str) -> None:
-        self.path, self.task, self.folder = path, task, f"{path}.made"
-        os.makedirs(self.folder, exist_ok=True)
-        made = os.path.join(self.folder, f"{task.real.step}.cu")
-        write_whole(made, f'#line 1 "{path}"\n{registered(read(path), task.real)}')
+        self.path, self.task = path, task
+        made, self.folder = placed(task, path)
         rung = task.real.rung
         both = compiled(build, f"{rung}_test", task.real.path, made, self.folder,
                         "-Wno-error", "-Werror=frame-larger-than=60000", "-include", GUARD)
@@ -170,7 +170,7 @@ class Copy:
 
     def wrong(self, status: int, said: str, fault: str = "") -> str:
         """What ended a run, or a case, and the line of the copy where it did; "" for nothing."""
-        died = ENDS.get(-status, f"it ended by signal {-status}") if status < 0 else fault
+        died = fault or status and ENDS.get(-status, f"it ended with status {status}") or ""
         program = self.suite if f"{self.suite}(" in said else self.program
         calls = re.findall(rf"^{re.escape(program)}\(\w*(?:\+(0x\w+))?\) ?\[(0x\w+)\]$",
                            said.rpartition("[where]\n")[2], re.MULTILINE)
@@ -194,7 +194,8 @@ class Copy:
                 "a query that sees no key has an output" if error[3] else
                 "another schedule gives other bits"))
             cases.append(Case(name.removeprefix(f"{self.task.real.step}_"),
-                              self.wrong(0 if end else status or 1, text, what),
+                              self.wrong(0, text, what) if end else self.wrong(status, text) or
+                              "it ends the program",
                               not re.search(r"^ +formula$", text, re.MULTILINE)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
         left = int(ran[1]) - len(cases) if ran else 1
@@ -223,6 +224,15 @@ def cores_of_mine() -> list[int]:
     """Of as many processes as there are to be at once."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else \
         list(range(os.cpu_count() or 1))
+
+
+def placed(task: Task, path: str) -> tuple[str, str]:
+    """The copy as it is compiled, and the folder for what is made of it."""
+    folder = f"{path}.made"
+    made = os.path.join(folder, f"{task.real.step}.cu")
+    os.makedirs(folder, exist_ok=True)
+    write_whole(made, f'#line 1 "{path}"\n{registered(read(path), task.real)}')
+    return made, folder
 
 
 def registered(text: str, real: Source) -> str:
@@ -255,7 +265,7 @@ def counts_of(record: Record) -> dict[str, int]:
 
 
 def times_read(record: Record, array: str) -> str:
-    """", read 4 times (N/64)" where an array is read whole, and so often."""
+    """", read 4 times (N/64)" where an array is read whole, and so often, by whole tiles."""
     all_of = [kernel["arrays"][array] for kernel in record["kernels"] if array in kernel["arrays"]]
     size = max((one["distinct_read"] for one in all_of), default=0)
     times, rest = divmod(sum(one["read"] for one in all_of), size or 1)
@@ -272,11 +282,11 @@ def compared(task: Task, got: Record, wanted: Record, shape: str) -> Iterator[Ch
               for array in kernel["arrays"]}
     for name in dict.fromkeys([*sorted(arrays), *(f"{array} sectors" for array in sorted(arrays)),
                                "workspace_bytes", *task.climb.fails]):
-        if name in (RESULTS, SCHEDULES, FORMULA):
+        if name in BY_CASES:
             continue
         a, b = ours.get(name, 0), real.get(name, 0)
         held = a == b if name in EXACT else a >= b if name in MORE else a <= b
-        said = [f"{count:,}{times_read(record, name)}"
+        said = [f"{count:,}{times_read(record, name) * (shape == 'whole tiles')}"
                 for count, record in ((a, got), (b, wanted))]
         yield Check(name, held, 1 if held else min(a, b) / max(a, b),
                     f"{name}{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({shape})")
@@ -294,6 +304,7 @@ def shown(checks: Iterable[Check]) -> list[str]:
                     if any(f"({shape})" in line for line in lines)]
 
 
+@functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record | None:
     """The last record of a step of the ladder's own; None where it does not run so."""
     program = os.path.join(build, "bin", step.rung)
@@ -323,8 +334,22 @@ def targets(task: Task, build: str) -> str:
 
 
 def times(task: Task, build: str, path: str) -> str:
-    """On a GPU: the step before, the copy and the real step."""
-    return ""
+    """On a GPU: the step before, the copy and the real step, a line each."""
+    lines = []
+    for whose, step in ((task.old.name, task.old), ("yours", None), (task.real.name, task.real)):
+        program = os.path.join(build, "bin", (step or task.real).rung)
+        if not step:
+            made, folder = placed(task, path)
+            program = linked(build, task.real.rung, *compiled(
+                build, task.real.rung, task.real.path, made, folder, gpu=True), folder)
+        status, out, err = run_quietly(
+            ["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program, "--device", "gpu", "--json",
+             "--step", (step or task.real).step, *TIMED.split(), *task.climb.on.split()], whose)
+        if status not in (GOOD, WRONG_RESULT):
+            raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
+        ran = json_lines(out, whose)[-1]
+        lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")
+    return "\n".join([f"A run of {f'{TIMED} {task.climb.on}'.strip()}:", *lines])
 
 
 def check(task: Task, build: str, path: str) -> Judged:
@@ -370,8 +395,8 @@ def judged_by(task: Task, checks: list[Check], cases: list[Case]) -> Judged:
     share = sum(own) / len(own) * sum(others) / len(others)
     good = all(one.held for one in checks)
     held = [one for one in checks if one.held]
-    lines = [f"✓ {one.text}" for one in held if one.name in (RESULTS, SCHEDULES, FORMULA)]
-    as_wanted = [one.name for one in held if one.name not in (RESULTS, SCHEDULES, FORMULA)]
+    lines = [f"✓ {one.text}" for one in held if one.name in BY_CASES]
+    as_wanted = [one.name for one in held if one.name not in BY_CASES]
     lines += [f"✓ as few as wanted: {', '.join(as_wanted)}"] if as_wanted else []
     lines += [("" if line.startswith(" ") else "✗ ") + line for line in shown(checks)]
     wrong = [case for case in cases if case.said]
