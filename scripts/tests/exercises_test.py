@@ -58,7 +58,7 @@ class Answers(unittest.TestCase):
             right = list(getattr(exercise.check, "answers", {}).values())
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
-                    self.assertEqual(exercise.check.check(right), (True, "Right."))
+                    self.assertEqual(exercise.check.check(right)[:2], (True, "Right."))
                     # It stands in the lesson, whose numbers lessons_test compares with the
                     # programs'; 0 is said in words.
                     if right[i]:
@@ -67,9 +67,11 @@ class Answers(unittest.TestCase):
                     near = max(2 * exercise.check.tolerance, 1e-6)
                     for off, size in ((1 + near, "large"), (1 - near, "small")):
                         wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
-                        good, why = exercise.check.check(wrong)
+                        good, why, cases, share, _ = exercise.check.check(wrong)
                         self.assertFalse(good)
                         self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
+                        self.assertEqual([right for _, right, _ in cases].index(False), i)
+                        self.assertEqual(share, 1 - 1 / len(right))
 
 
 class Code(unittest.TestCase):
@@ -98,7 +100,7 @@ class Code(unittest.TestCase):
         for (name, number), program in self.solved.items():
             with self.subTest(name, number=number):
                 check = IN_CODE[name].check
-                good, why = check.check(program)
+                good, why, *_ = check.check(program)
                 self.assertTrue(good, why)
                 if isinstance(check, Experiment):
                     self.assertEqual(why, f"Seen: {check.mistakes[number].seen}.")
@@ -106,7 +108,7 @@ class Code(unittest.TestCase):
     def test_the_rung_as_it_is_is_not(self):
         for name, exercise in IN_CODE.items():
             with self.subTest(name):
-                good, why = exercise.check.check(self.unchanged[exercise.file])
+                good, why, *_ = exercise.check.check(self.unchanged[exercise.file])
                 self.assertFalse(good)
                 self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* predicted are ",
                                        RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}

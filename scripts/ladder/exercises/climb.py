@@ -26,7 +26,7 @@ from ladder.exercises.kinds import Climb, Judged, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
 GUARD = os.path.join(ROOT, "scripts/ladder/exercises/guard.h")
-SECONDS = 10  # of a core, for a share of the cases; the slowest step's take a third
+SECONDS = 5  # of a core, for a share of the cases; the slowest step's take a third
 # What is compared: whole tiles, ragged and grouped, causal. A climb may add to each.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
           "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
@@ -121,11 +121,13 @@ def read_tasks() -> dict[str, Task]:
 
 # ---- a copy, built and run ----
 
-ENDS: dict[int, str] = {signal.SIGXCPU: f"it had not ended after {SECONDS} seconds of a core",
-        signal.SIGTERM: f"it had not ended after {4 * SECONDS} seconds",
-        signal.SIGSEGV: "it touches memory that is not its own, or its stack is full",
-        signal.SIGXFSZ: "it prints more than 30 MB",
-        signal.SIGABRT: "it aborts", signal.SIGKILL: "it was killed"}
+ENDS: dict[int, str] = {
+    signal.SIGXCPU: "it had not ended after {} seconds of a core",
+    signal.SIGTERM: "it had not ended after {} seconds of a core, or many of waiting",
+    signal.SIGSEGV: "it touches memory that is not its own, or its stack is full",
+    signal.SIGXFSZ: "it prints more than 30 MB", signal.SIGABRT: "it aborts",
+    signal.SIGKILL: "it was killed"}
+NOT_RUN = "it did not run any more"
 
 
 class Case(NamedTuple):
@@ -145,6 +147,7 @@ class Copy:
                         "-Wno-error", "-Werror=frame-larger-than=60000", "-include", GUARD)
         self.suite, self.program = (linked(build, name, *both, self.folder)
                                     for name in (f"{rung}_test", rung))
+        self.ended = False  # by a limit of time
         self.cores: queue.SimpleQueue[int] = queue.SimpleQueue()
         for core in cores_of_mine():
             self.cores.put(core)
@@ -153,24 +156,29 @@ class Copy:
         """Status, negative for a signal, and what was printed: on a core that no other of these
         has, and within the bounds that guard.h sets."""
         core = self.cores.get()
+        if self.ended:  # as it would again, after as long
+            self.cores.put(core)
+            return GOOD, NOT_RUN
         path = os.path.join(self.folder, f"said.{core}")
         with open(path, "wb") as out, subprocess.Popen(
                 [program, *options], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 cwd=self.folder, env={**os.environ, "LADDER_CORE": str(core),
                                       "LADDER_SECONDS": str(SECONDS), **environment}) as process:
-            for seconds, end in ((4 * SECONDS, process.terminate), (2, process.kill)):
+            for seconds, end in ((6 * SECONDS, process.terminate), (2, process.kill)):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(seconds)
                     break
                 end()
             process.wait()
         said = read(path)
+        self.ended |= -process.returncode in (signal.SIGXCPU, signal.SIGTERM, signal.SIGKILL)
         self.cores.put(core)
         return process.returncode, said
 
     def wrong(self, status: int, said: str, fault: str = "") -> str:
         """What ended a run, or a case, and the line of the copy where it did; "" for nothing."""
-        died = fault or status and ENDS.get(-status, f"it ended with status {status}") or ""
+        died = fault or status and ENDS.get(
+            -status, f"it ended with status {status}").format(SECONDS) or ""
         program = self.suite if f"{self.suite}(" in said else self.program
         calls = re.findall(rf"^{re.escape(program)}\(\w*(?:\+(0x\w+))?\) ?\[(0x\w+)\]$",
                            said.rpartition("[where]\n")[2], re.MULTILINE)
@@ -178,7 +186,7 @@ class Copy:
             return died
         lines = run_quietly(["addr2line", "-i", "-e", program, *(near or at for near, at in calls)],
                             "addr2line")[1]
-        at = re.search(rf"^{re.escape(self.path)}:(\d+)", lines, re.MULTILINE)
+        at = re.search(rf"(?:^|/){re.escape(os.path.relpath(self.path))}:(\d+)", lines, re.MULTILINE)
         return f"{died} ({os.path.basename(self.path)}:{at[1]})" if at else died
 
     def suite_cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
@@ -199,7 +207,7 @@ class Copy:
                               not re.search(r"^ +formula$", text, re.MULTILINE)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
         left = int(ran[1]) - len(cases) if ran else 1
-        return cases + [Case("another", "it did not run any more")] * left
+        return cases + [Case("another", NOT_RUN)] * left
 
     def record(self, options: str) -> tuple[Record | None, str]:
         """That of a run of the copy's program with such options, and what is wrong with it."""
@@ -208,7 +216,8 @@ class Copy:
         records = json_lines("\n".join(re.findall("^{.*}$", said, re.MULTILINE)), self.program)
         if status not in (GOOD, WRONG_RESULT) or not records:
             last = re.findall(r"^\w+: (.*)", said, re.MULTILINE)
-            return None, self.wrong(status, said, last[-1] if last else f"status {status}")
+            return None, NOT_RUN if said == NOT_RUN else self.wrong(
+                status, said, last[-1] if last else f"status {status}")
         wrong = [] if "so this failure is expected" in said else [
             f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
             for name, error in wrong_outputs(Run(status, records, said)).items()]
@@ -231,7 +240,7 @@ def placed(task: Task, path: str) -> tuple[str, str]:
     folder = f"{path}.made"
     made = os.path.join(folder, f"{task.real.step}.cu")
     os.makedirs(folder, exist_ok=True)
-    write_whole(made, f'#line 1 "{path}"\n{registered(read(path), task.real)}')
+    write_whole(made, f'#line 1 "{os.path.relpath(path)}"\n{registered(read(path), task.real)}')
     return made, folder
 
 
@@ -357,8 +366,9 @@ def check(task: Task, build: str, path: str) -> Judged:
     copy, real = Copy(build, task, path), task.real
     longer = [f"Sim.*/{other.step}_*" for other in read_sources()
               if other.rung == real.rung and other.step.startswith(f"{real.step}_")]
-    shares = len(cores_of_mine())
-    with concurrent.futures.ThreadPoolExecutor(shares) as pool:
+    cores = len(cores_of_mine())
+    shares = max(4, cores)
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
         suite = [pool.submit(copy.suite_cases, f"Sim.*/{real.step}_*-{':'.join(longer)}", share,
                              shares) for share in range(shares)]
         bits = pool.submit(copy.suite_cases, f"Schedules.*/{real.step}")
