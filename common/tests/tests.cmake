@@ -4,9 +4,9 @@
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
 
-# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `climb`, `scripts`, or
-# its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which is written at
-# the end, is the regular expression of ctest that runs its tests.
+# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `climb`,
+# `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which
+# is written at the end, is the regular expression of ctest that runs its tests.
 foreach(part sim tile harness mistakes climb scripts)
   add_custom_target(tests_${part})
 endforeach()

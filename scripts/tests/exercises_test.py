@@ -2,6 +2,7 @@
 to a copy and built, is right, and the rung as it is, is not."""
 
 import concurrent.futures
+import json
 import os
 import re
 import sys
@@ -178,6 +179,37 @@ class Command(Scratch):
         self.assertEqual(
             self.exercise("01/barriers", "--solution").count("\n-    __syncthreads();"), 2)
 
+    def test_json_has_points_and_cases(self):
+        said = {words: json.loads(self.exercise(*words.split(), "--json", status=status))
+                for words, status in (("01/bytes 498,000 1", 1), ("02/bound --check", 0))}
+        self.assertLessEqual(
+            {"right": False, "points": 1, "of": 2, "minutes": 10}.items(),
+            said["01/bytes 498,000 1"].items())
+        self.assertEqual([(case["name"], case["right"]) for case in
+                          said["01/bytes 498,000 1"]["cases"]],
+                         [("bytes of `tile`", True), ("bytes of `mma`", False)])
+        self.assertEqual([said["02/bound --check"][key] for key in ("right", "points", "of")],
+                         [None, None, 1])
+
+    def test_a_step_from_the_step_before(self):
+        path = self.at("05/mma/mma.cu")
+        said = self.exercise("05/attention")  # as scripts/diff takes a name
+        self.assertIn("larger tiles", said)
+        self.assertRegex(said, r"(?m)^  K bytes: [\d,]+, read 4 times \(N/64\); wanted [\d,]+, read 2 "
+                               r"times \(N/128\) \(whole tiles\)$")
+        self.assertEqual(read(path), read(ROOT, "05_flash_v2/skip.cu"))
+        self.exercise("05/mma", "--blanks")
+        self.assertNotIn("  mma_ABt(S, tile_Q, warp_row, tile_K);\n", read(path))
+        self.assertIn("// yours: ", read(path))
+        write(path, text=read(path) + "// mine\n")
+        self.assertIn("has changes of yours", self.exercise("05/mma", "--blanks", status=2))
+        self.exercise("05/mma", "--restart")
+        hints = [self.exercise("05/mma", "--hint") for _ in range(3)]
+        self.assertRegex(hints[0], r"The idea is in 05_flash_v2/README.md:\d+\.")
+        self.assertRegex(hints[1], "Of 05_flash_v2/skip.cu, .*changed: .*attention, plan")
+        self.assertIn("\n@@ ", hints[2])
+        self.assertIn("\n+constexpr TileSize kTiles", self.exercise("05/mma", "--solution"))
+
     def test_bad_usage(self):
         for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
                            ("01/bytes 5", "asks for 2 numbers"),
@@ -187,6 +219,12 @@ class Command(Scratch):
                            ("00/last_key --check", "there is no copy yet"),
                            ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
+                           ("05/fp8", "05/fp8 is a step for reading: scripts/diff 05/sm90 05/fp8"),
+                           ("05/tile", "there is no 05/tile. Or an exercise: "),
+                           ("05/skip --check", "there is no copy yet"),
+                           ("05/skip --gpu", "there is no copy yet"),
+                           ("00/bytes --blanks", "--blanks is for steps, such as 05/skip"),
+                           ("00/bytes --json", "--json is for --check, or for numbers"),
                            ("00/bytes 5 --hint", "give numbers, or one of")):
             with self.subTest(words):
                 self.assertIn(why, self.exercise(*words.split(), status=2))

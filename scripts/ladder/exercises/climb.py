@@ -74,7 +74,8 @@ class Task:
     def hints(self) -> list[str]:
         """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
         old, new = ({name: text for text in DEFINITION.findall(source.text)
-                     for name in names_of(text)} for source in (self.old, self.real))
+                     if "const Register" not in text for name in names_of(text)}
+                    for source in (self.old, self.real))
         changes = [f"{how} {', '.join(names)}" for how, names in (
             ("new:", [name for name in new if name not in old]),
             ("changed:", [name for name in new if name in old and new[name] != old[name]]),
@@ -184,8 +185,10 @@ class Copy:
                            said.rpartition("[where]\n")[2], re.MULTILINE)
         if not died or f"({os.path.basename(self.path)}:" in died or not calls:
             return died
-        lines = run_quietly(["addr2line", "-i", "-e", program, *(near or at for near, at in calls)],
-                            "addr2line")[1]
+        lines = ""
+        with contextlib.suppress(FileNotFoundError):  # where there is no such tool
+            lines = run_quietly(["addr2line", "-i", "-e", program,
+                                 *(near or at for near, at in calls)], "addr2line")[1]
         at = re.search(rf"(?:^|/){re.escape(os.path.relpath(self.path))}:(\d+)", lines, re.MULTILINE)
         return f"{died} ({os.path.basename(self.path)}:{at[1]})" if at else died
 

@@ -101,7 +101,7 @@ class Words:
     name: str
 
     asks, file, solutions = "an answer in words", "", ()
-    minutes, points = 5, None  # a person's to give
+    minutes, points = 5, 1
 
 
 @dataclasses.dataclass(frozen=True)
