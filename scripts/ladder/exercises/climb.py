@@ -43,6 +43,7 @@ class Check(NamedTuple):
     held: bool
     share: float  # how near it is
     text: str
+    counts: str = ""  # what it is, and is to be
 
 
 def before(sources: list[Source], step: Source) -> Source:
@@ -301,7 +302,8 @@ def compared(task: Task, got: Record, wanted: Record, shape: str) -> Iterator[Ch
         said = [f"{count:,}{times_read(record, name) * (shape == 'whole tiles')}"
                 for count, record in ((a, got), (b, wanted))]
         yield Check(name, held, 1 if held else min(a, b) / max(a, b),
-                    f"{name}{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({shape})")
+                    f"{name}{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({shape})",
+                    f"{a:,} → {b:,}")
 
 
 def shown(checks: Iterable[Check]) -> list[str]:
@@ -327,22 +329,29 @@ def counted_by(build: str, step: Source, options: str) -> Record | None:
     return json_lines(out, step.name)[-1] if status == GOOD else None
 
 
-def lacking(task: Task, build: str) -> dict[str, Check]:
-    """Of the counts what the step before lacks most, by name."""
-    found: dict[str, Check] = {}
+def lacking(task: Task, build: str) -> dict[str, list[Check]]:
+    """The counts that the step before does not hold: name → a check for each of SHAPES."""
+    found: dict[str, list[Check]] = {}
     for shape, options in SHAPES.items():
         old, real = (counted_by(build, step, f"{options} {task.climb.on}")
                      for step in (task.old, task.real))
         for one in compared(task, old, real, shape) if old and real else ():
-            if not one.held and (one.name not in found or one.share < found[one.name].share):
-                found[one.name] = one
-    return found
+            found.setdefault(one.name, []).append(one)
+    return {name: each for name, each in found.items() if not all(one.held for one in each)}
 
 
 def targets(task: Task, build: str) -> str:
-    """What the step before lacks, by the real one's own counts."""
-    return "\n".join(["As it is, of what is compared it lacks:",
-                      *(f"  {line}" for line in shown(lacking(task, build).values()))])
+    """A table of what the step before counts and the real one."""
+    if RESULTS in task.climb.fails:
+        return "Its results are wrong, as in the case " + "; ".join(task.climb.cases)
+    rows = [["It counts → is to count", *SHAPES]]
+    rows += [[each[0].text.partition(":")[0], *(one.counts for one in each)]
+             for name, each in lacking(task, build).items()
+             if not name.endswith(" sectors") or name.partition(" ")[0] not in task.climb.fails]
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    return "\n".join([*("   ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip()
+                        for row in rows), *(f"({shape}: {options} {task.climb.on}".rstrip() + ")"
+                                            for shape, options in SHAPES.items())])
 
 
 def times(task: Task, build: str, path: str) -> str:
