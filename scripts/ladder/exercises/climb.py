@@ -142,7 +142,7 @@ class Copy:
     """A reader's copy, built as the real step of its rung."""
 
     def __init__(self, build: str, task: Task, path: str) -> None:
-        self.path, self.task = path, task
+        self.build, self.path, self.task = build, path, task
         made, self.folder = placed(task, path)
         rung = task.real.rung
         both = compiled(build, f"{rung}_test", task.real.path, made, self.folder,
@@ -373,9 +373,9 @@ def times(task: Task, build: str, path: str) -> str:
     return "\n".join([f"A run of {f'{TIMED} {task.climb.on}'.strip()}:", *lines])
 
 
-def check(task: Task, build: str, path: str) -> Judged:
+def check(copy: Copy) -> Judged:
     """Checks a reader's copy: everything that holds first, then what is nearest to it."""
-    copy, real = Copy(build, task, path), task.real
+    task, real = copy.task, copy.task.real
     longer = [f"Sim.*/{other.step}_*" for other in read_sources()
               if other.rung == real.rung and other.step.startswith(f"{real.step}_")]
     cores = len(cores_of_mine())
@@ -387,7 +387,7 @@ def check(task: Task, build: str, path: str) -> Judged:
         options = {shape: f"{words} {task.climb.on}" for shape, words in SHAPES.items()}
         runs = {shape: pool.submit(copy.record, f"{words} --check full") for shape, words in
                 [*options.items(), *((words, words) for words in task.climb.cases)]}
-        wanted = {shape: pool.submit(counted_by, build, real, words)
+        wanted = {shape: pool.submit(counted_by, copy.build, real, words)
                   for shape, words in options.items()}
     ran = [case for share in suite for case in share.result()]
     cases = ran + [Case(shape, run.result()[1]) for shape, run in runs.items()]
