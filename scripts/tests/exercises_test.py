@@ -218,7 +218,7 @@ class Command(Scratch):
                            ("00/last_key --check", "there is no copy yet"),
                            ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
-                           ("05/fp8", "05/fp8 is a step for reading: scripts/diff 05/sm90 05/fp8"),
+                           ("05/fp8", "05/fp8 is a step for reading: 05_flash_v2/hopper/fp8.cu"),
                            ("05/tile", "there is no 05/tile. Or an exercise: "),
                            ("05/skip --check", "there is no copy yet"),
                            ("05/skip --gpu", "there is no copy yet"),
