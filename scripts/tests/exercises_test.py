@@ -192,17 +192,19 @@ class Command(Scratch):
                          [None, None, 1])
 
     def test_a_step_from_the_step_before(self):
-        path = self.at("05/mma/mma.cu")
+        path = self.at("05/mma/05_flash_v2/attention.cu")
         said = self.exercise("05/attention")  # as scripts/diff takes a name
         self.assertIn("larger tiles", said)
         self.assertRegex(said, r"\nK bytes +131,072 → 65,536 +96,000 → 48,000 +240,640 → 175,104\n")
         self.assertEqual(read(path), read(ROOT, "05_flash_v2/skip.cu"))
-        self.exercise("05/mma", "--blanks")
-        self.assertNotIn("  mma_ABt(S, tile_Q, warp_row, tile_K);\n", read(path))
-        self.assertIn("// yours: ", read(path))
-        write(path, text=read(path) + "// mine\n")
-        self.assertIn("has changes of yours", self.exercise("05/mma", "--blanks", status=2))
-        self.exercise("05/mma", "--restart")
+        self.assertIn("no blanks", self.exercise("05/mma", "--blanks", status=2))
+        path = self.at("05/skip/05_flash_v2/skip.cu")
+        self.exercise("05/skip", "--blanks")
+        blanks = read(path)
+        self.assertIn("// yours; new lines here: 10\n", blanks)
+        self.assertIn("rows += p.keys(", blanks)  # of traffic()
+        write(path, text=f"{blanks}// mine\n")
+        self.assertIn("has changes of yours", self.exercise("05/skip", "--blanks", status=2))
         hints = [self.exercise("05/mma", "--hint") for _ in range(3)]
         self.assertRegex(hints[0], r"The idea is in 05_flash_v2/README.md:\d+\.")
         self.assertRegex(hints[1], "Of 05_flash_v2/skip.cu, .*changed: .*attention, plan")

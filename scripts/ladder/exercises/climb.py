@@ -12,7 +12,7 @@ import re
 from typing import Iterable, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
-from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.diffs import compare, hunks
 from ladder.base.files import ROOT, read
 from ladder.base.programs import json_lines, run_quietly
@@ -47,26 +47,28 @@ class Task:
 
     def __init__(self, climb: Climb, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
-        self.climb, self.real = climb, real
+        self.check, self.real, self.file = climb, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
                         if after else f"{int(real.rung[:2]) - 1:02}")
         self.matcher = compare(self.old, real)
+        self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
+        self.lesson, self.answer = self.old.path, f"--- {self.old.path}\n+++ {real.path}"
+        # Of the head comment what has changed since the step before.
+        head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
+        self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
         # Name → text.
         self.was, self.now = ({name: text for text in DEFINITION.findall(source.text)
                                if "const Register" not in text for name in names_of(text)}
                               for source in (self.old, real))
 
-    def title(self) -> str:
-        return re.findall(r'\.summary = "(.*)"', self.real.text)[0]
+    def start(self) -> str:
+        return self.old.text
 
-    def idea(self) -> str:
-        """Of the head comment what has changed since the step before."""
-        head = self.real.text.partition("\n\n#include")[0].partition("// Since ")[2]
-        return "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
+    def diffs(self) -> list[str]:
+        return ["\n".join([*hunk, ""])
+                for hunk in hunks(self.old, self.real, self.matcher, context=3)]
 
-    def hunks(self) -> list[str]:
-        return ["\n".join(["", *hunk]) for hunk in hunks(self.old, self.real, self.matcher, 3)]
-
+    @property
     def hints(self) -> list[str]:
         """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
         was, now = self.was, self.now
@@ -80,15 +82,18 @@ class Task:
                 for number, line in enumerate(read(f"{ROOT}/{folder}/{page}").splitlines(), 1)
                 if mark in line]
         return [f"The idea is in {told[0]}.", f"Of {self.old.path}, {'; '.join(changes)}.",
-                *self.hunks()]
+                *(f"\n{hunk}" for hunk in self.diffs())]
 
     def blanks(self) -> str:
         """The real step's file with what is new in its kernels as in the step before."""
+        if not self.check.blanks:
+            raise Stop("there are no blanks: what is new cannot be taken out line by line",
+                       BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__global__", r"\nPlan \w+\("))
         lines = [line for tag, i1, i2, j1, j2 in self.matcher.get_opcodes()
                  for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
-                              else [f"// yours: {j2 - j1} lines are new here",
+                              else [f"// yours; new lines here: {j2 - j1}",
                                     *self.old.lines[i1:i2]])]
         # What the old lines use and is no more.
         gone = "".join(text for name, text in self.was.items()
@@ -186,7 +191,7 @@ def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, 
         arrays = sorted({array for record in both for kernel in record["kernels"]
                          for array in kernel["arrays"]})
         for name in dict.fromkeys([*arrays, *(f"{array} sectors" for array in arrays),
-                                   "workspace_bytes", *task.climb.fails]):
+                                   "workspace_bytes", *task.check.fails]):
             a, b = (counts_of(record).get(name, 0) for record in both)
             held = a == b if name in EXACT else a >= b if name in MORE else a <= b
             said = [f"{count:,}{times_read(record, name) * (shape == 'whole tiles')}"
@@ -218,12 +223,12 @@ def lacking(task: Task, build: str) -> dict[str, list[Check]]:
 
 def targets(task: Task, build: str) -> str:
     """A table of what the step before counts and the real one."""
-    if RESULTS in task.climb.fails:
-        return "Its results are wrong, as with " + "; ".join(task.climb.cases)
+    if RESULTS in task.check.fails:
+        return "Its results are wrong, as with " + "; ".join(task.check.cases)
     rows = [["It counts → is to count", *SHAPES]]
     rows += [[each[0].text.partition(":")[0], *(one.counts for one in each)]
              for name, each in lacking(task, build).items()
-             if not name.endswith(" sectors") or name.partition(" ")[0] not in task.climb.fails]
+             if not name.endswith(" sectors") or name.partition(" ")[0] not in task.check.fails]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     return "\n".join(["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
                      + [f"({shape}: {options})" for shape, options in SHAPES.items()])
@@ -259,7 +264,7 @@ def check(copy: Copy) -> Judged:
                  for share in range(shares)]
         bits = pool.submit(copy.cases, f"Schedules.*/{real.step}")
         runs = {name: pool.submit(copy.run, f"{options} --check full") for name, options in
-                [*SHAPES.items(), *((case, case) for case in task.climb.cases)]}
+                [*SHAPES.items(), *((case, case) for case in task.check.cases)]}
         wanted = {shape: pool.submit(counted_by, copy.build, real, options)
                   for shape, options in SHAPES.items()}
     ran = [case for share in suite for case in share.result()]
@@ -275,7 +280,7 @@ def check(copy: Copy) -> Judged:
                    "its traffic() says what is counted in {} of {}"))]
     checks += [min(each, key=lambda one: one.share) for each in counted.values()]
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
-               for name in task.climb.fails if name not in {one.name for one in checks}]
+               for name in task.check.fails if name not in {one.name for one in checks}]
     return judged_by(task, checks, cases + [case for case in bits.result() if case.said])
 
 
@@ -289,9 +294,9 @@ def said_of(run: Run) -> str:
 
 def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Judged:
     """The step before has no points, by what it lacks; what it had is to stay."""
-    own = [one.held for one in checks if one.name in task.climb.fails]
+    own = [one.held for one in checks if one.name in task.check.fails]
     others = [one.share if one.name == RESULTS else one.held for one in checks
-              if one.name not in task.climb.fails]
+              if one.name not in task.check.fails]
     share = sum(own) / len(own) * sum(others) / len(others)
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
     few = [one.name for one in checks if one.held and one.name not in BY_CASES]
