@@ -72,7 +72,7 @@ class Task:
     def hints(self) -> list[str]:
         """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
         was, now = self.was, self.now
-        changes = [f"{how} {', '.join(names)}" for how, names in (
+        changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
             ("changed:", {name for name in now.keys() & was if now[name] != was[name]})) if names]
         folder, file = os.path.split(self.real.path)

@@ -71,10 +71,10 @@ COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
 
 SECONDS = 5  # of a core, for a run; those of the slowest step take a third
 ENDS: dict[int, str] = {
-    signal.SIGXCPU: "it had not ended after {} seconds of a core",
-    signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
-    signal.SIGSEGV: "it touches memory that is not its own, or its stack is full",
-    signal.SIGXFSZ: "it prints more than 100 MB", signal.SIGABRT: "it aborts"}
+    -signal.SIGXCPU: "it had not ended after {} seconds of a core",
+    -signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
+    -signal.SIGSEGV: "it touches memory that is not its own, or its stack is full",
+    -signal.SIGXFSZ: "it prints more than 100 MB", -signal.SIGABRT: "it aborts"}
 NOT_RUN = "it did not run any more"
 GUARD = os.path.join(ROOT, "scripts/ladder/exercises/guard.h")
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -95,12 +95,12 @@ class Run(NamedTuple):
 
 class Program:
     """A rung's program that runs the step of one file of the repository. With a `copy`, whose text
-    may be another than the file's, it is built with that in the file's place, and what it does is
-    bounded; raises Stop with the compiler's first error."""
+    may be given, it is built with that in the file's place; raises Stop with the compiler's first
+    error. What it does is bounded."""
 
     def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
-        self.build, self.file, self.copy = build, file, copy
-        self.rung, self.step, self.folder = file.split(os.sep)[0], Source(file).step, f"{copy}.made"
+        self.build, self.copy, self.folder = build, copy, f"{copy}.made"
+        self.rung, self.step = file.split(os.sep)[0], Source(file).step
         self.path = os.path.join(build, "bin", self.rung)
         self.stopped = False  # by a limit of time
         if not os.path.exists(self.path):
@@ -114,8 +114,8 @@ class Program:
             self.path = linked(build, self.rung, *self.objects, self.folder)
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
-        """Status, negative for a signal, and what was printed, in bounds and on a core: faults are
-        then handled on the stack that guard.h has for the first thread."""
+        """Status, negative for a signal, and what was printed. On one core: then all is done by
+        the first thread, which has a stack for handlers from guard.h."""
         core = CORES.get()
         try:
             if self.stopped:  # as it would be again, after as long
@@ -131,7 +131,7 @@ class Program:
                 except subprocess.TimeoutExpired:
                     status = -signal.SIGKILL
                 out.seek(0)
-                self.stopped |= -status in (signal.SIGXCPU, signal.SIGKILL)
+                self.stopped |= status in (-signal.SIGXCPU, -signal.SIGKILL)
                 return status, out.read().decode(errors="replace")
         finally:
             if ALL_CORES:
@@ -140,28 +140,28 @@ class Program:
 
     def ending(self, status: int, said: str, fault: str = "") -> str:
         """What ended a run, and the line of the copy where it did; "" for nothing."""
-        died = fault or status and ENDS.get(
-            -status, f"it ended with status {status}").format(SECONDS) or ""
-        name = os.path.basename(self.copy)
-        at = re.findall(r"^(/.*)\(\w*(?:\+(0x\w+))?\) ?\[(0x\w+)\]$",
-                        said.rpartition("[where]\n")[2], re.MULTILINE)
-        if not died or f"({name}:" in died or not at:
-            return died
-        lines = run_quietly(["sh", "-c", 'addr2line "$@"', "sh", "-i", "-e", at[0][0], *(
-            near or far for program, near, far in at if program == at[0][0])], "addr2line")[1]
-        line = re.search(rf"(?:^|/){re.escape(os.path.relpath(self.copy))}:(\d+)", lines, re.M)
-        return f"{died} ({name}:{line[1]})" if line else died
+        died = fault or ENDS.get(status, f"it ended with status {status}" * bool(status))
+        name, *calls = os.path.basename(self.copy), *re.findall(
+            r"^(/.*)\(\w*(?:\+(0x\w+))?\) ?\[(0x\w+)\]$", said.rpartition("[where]\n")[2], re.M)
+        if died and calls and f"({name}:" not in died:
+            lines = run_quietly(["sh", "-c", 'addr2line "$@"', "sh", "-i", "-e", calls[0][0],
+                                 *(near or far for program, near, far in calls
+                                   if program == calls[0][0])], "addr2line")[1]
+            for line in re.findall(rf"(?:^|/){re.escape(os.path.relpath(self.copy))}:(\d+)", lines,
+                                   re.M)[:1]:
+                died += f" ({name}:{line})"
+        return died.replace("{}", str(SECONDS))
 
     def run(self, options: str, *more: str) -> Run:
         """With such options, in which spaces part words, and `more`, words in which they do not."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
-        records = json_lines("\n".join(re.findall("^{.*}$", said, re.MULTILINE)), self.path)
-        err = "\n".join(re.findall(r"^\w+: .*", said, re.MULTILINE))
-        done = status in (GOOD, WRONG_RESULT) and records
-        if not done and said != NOT_RUN:
-            err = self.ending(status, said, err.split("\n")[-1])
-        return Run(status, records if done else [], NOT_RUN if said == NOT_RUN else err)
+        records = json_lines("\n".join(re.findall("^{.*}$", said, re.M)), self.path)
+        err = "\n".join(re.findall(r"^\w+: .*", said, re.M))
+        if status in (GOOD, WRONG_RESULT) and records:
+            return Run(status, records, err)
+        return Run(status, [], NOT_RUN if said == NOT_RUN else
+                   self.ending(status, said, err.split("\n")[-1]))
 
 
 @dataclasses.dataclass(frozen=True)
