@@ -18,8 +18,7 @@ from ladder.base.files import ROOT, read
 from ladder.base.programs import json_lines, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
-from ladder.exercises.kinds import (ALL_CORES, NOT_RUN, Climb, Judged, Program, Run,
-                                    wrong_outputs)
+from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
 # What is compared: whole tiles, ragged and grouped, causal.
@@ -258,8 +257,8 @@ def check(copy: Copy) -> Judged:
     task, real = copy.task, copy.task.real
     longer = ":".join(f"Sim.*/{other.step}_*" for other in read_sources()
                       if other.rung == real.rung and other.step.startswith(f"{real.step}_"))
-    shares = max(4, len(ALL_CORES))
-    with concurrent.futures.ThreadPoolExecutor(len(ALL_CORES) or 2) as pool:
+    shares = max(4, os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         suite = [pool.submit(copy.cases, f"Sim.*/{real.step}_*-{longer}", share, shares)
                  for share in range(shares)]
         bits = pool.submit(copy.cases, f"Schedules.*/{real.step}")

@@ -44,7 +44,8 @@ const bool guarded = [] {
 extern "C" void guarded_throw(void* thrown, void* type, void* destroy) asm("__cxa_throw");
 void guarded_throw(void* thrown, void* type, void* destroy) {
   say_where(-1);
-  reinterpret_cast<decltype(&guarded_throw)>(dlsym(RTLD_NEXT, "__cxa_throw"))(thrown, type, destroy);
+  const auto own = reinterpret_cast<decltype(&guarded_throw)>(dlsym(RTLD_NEXT, "__cxa_throw"));
+  own(thrown, type, destroy);
   std::abort();
 }
 #endif

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -77,10 +76,6 @@ ENDS: dict[int, str] = {
     -signal.SIGXFSZ: "it prints more than 100 MB", -signal.SIGABRT: "it aborts"}
 NOT_RUN = "it did not run any more"
 GUARD = os.path.join(ROOT, "scripts/ladder/exercises/guard.h")
-ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-CORES: queue.SimpleQueue[int] = queue.SimpleQueue()  # those that run no program of a reader's
-for one in ALL_CORES or range(os.cpu_count() or 1):
-    CORES.put(one)
 
 
 class Run(NamedTuple):
@@ -116,27 +111,19 @@ class Program:
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
         """Status, negative for a signal, and what was printed. On one core: then all is done by
         the first thread, which has a stack for handlers from guard.h."""
-        core = CORES.get()
-        try:
-            if self.stopped:  # as it would be again, after as long
-                return GOOD, NOT_RUN
-            if ALL_CORES:  # of this thread, and what it starts
-                os.sched_setaffinity(0, {core})
-            with tempfile.TemporaryFile() as out:
-                try:
-                    status = subprocess.run(
-                        limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,
-                        stderr=out, env={**os.environ, **environment}, check=False,
-                        timeout=6 * SECONDS).returncode
-                except subprocess.TimeoutExpired:
-                    status = -signal.SIGKILL
-                out.seek(0)
-                self.stopped |= status in (-signal.SIGXCPU, -signal.SIGKILL)
-                return status, out.read().decode(errors="replace")
-        finally:
-            if ALL_CORES:
-                os.sched_setaffinity(0, ALL_CORES)
-            CORES.put(core)
+        if self.stopped:  # as it would be again, after as long
+            return GOOD, NOT_RUN
+        with tempfile.TemporaryFile() as out:
+            try:
+                status = subprocess.run(
+                    limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,
+                    stderr=out, env={**os.environ, "LADDER_CORES": "1", **environment},
+                    check=False, timeout=6 * SECONDS).returncode
+            except subprocess.TimeoutExpired:
+                status = -signal.SIGKILL
+            out.seek(0)
+            self.stopped |= status in (-signal.SIGXCPU, -signal.SIGKILL)
+            return status, out.read().decode(errors="replace")
 
     def ending(self, status: int, said: str, fault: str = "") -> str:
         """What ended a run, and the line of the copy where it did; "" for nothing."""
