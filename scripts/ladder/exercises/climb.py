@@ -15,7 +15,7 @@ from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.diffs import compare, hunks
 from ladder.base.files import ROOT, read
-from ladder.base.programs import json_lines, run_quietly
+from ladder.base.programs import json_lines, ready, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
 from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
@@ -142,9 +142,13 @@ class Copy(Program):
     """A reader's copy, built as the real step."""
 
     def __init__(self, build: str, task: Task, path: str) -> None:
-        self.task = task
-        super().__init__(build, task.real.path, path, task.registered(read(path)))
-        self.suite = linked(build, f"{self.rung}_test", *self.objects, self.folder)
+        self.task, rung = task, task.real.rung
+        if not os.path.exists(f"{build}/CMakeFiles/suite.dir/common/tests/suite/suite_test.cpp.o"):
+            preset = "default" if os.path.basename(build) == "build" else os.path.basename(build)
+            if not ready("scripts/exercise", "build", preset, "suite", rung):
+                raise Stop("the suite of tests could not be built", NO_DEVICE)
+        super().__init__(build, task.file, path, task.registered(read(path)))
+        self.suite = linked(build, f"{rung}_test", *self.objects, self.folder)
 
     def cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
         """Those of the suite's tests that are a share's, those that did not run any more too."""
@@ -152,10 +156,10 @@ class Copy(Program):
                                     GTEST_TOTAL_SHARDS=str(shares), GTEST_SHARD_INDEX=str(share))
         found = []
         for name, text, end in CASE.findall(said):
-            wrong = next((what for what in WRONG.findall(text) if end), [""])
+            wrong = "".join(next(iter(WRONG.findall(text)), ())) if end else \
+                "it ends the program" * (status >= 0)
             found.append(Case(name.removeprefix(f"{self.step}_"),
-                              self.ending(0 if end else status, text, "".join(wrong)) if end or status else
-                              "it ends the program",
+                              self.ending(0 if end else status, text, wrong),
                               not re.search(r"^ +formula$", text, re.MULTILINE)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
         return found + [Case("another", NOT_RUN)] * (int(ran[1]) - len(found) if ran else 1)

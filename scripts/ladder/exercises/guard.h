@@ -1,5 +1,6 @@
-// Compiled into a file that scripts/exercise checks, before it: where the file stops by an exception,
-// a crash or a limit, the calls under way go to stderr as addresses, which kinds.py makes a line of.
+// Compiled into a file that scripts/exercise checks, before it: where the file stops by an
+// exception, a crash or a limit, the calls under way go to stderr as addresses, which kinds.py
+// makes a line of.
 #if defined(__linux__) && __has_include(<execinfo.h>)
 #include <dlfcn.h>
 #include <execinfo.h>
