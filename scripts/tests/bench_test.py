@@ -193,10 +193,14 @@ class Bench(Fake):
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--peers", "fa3"), "there are math"), (("--time", "nan"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
-                (("--bin", self.at("path")), "path has no rung"),
-                (("--sim",), f"was measured on {NAME}, and this is the sim")):
+                (("--bin", self.at("path")), "path has no rung")):
             self.assertIn(why, self.bench(*words, status=2))
-        self.assertEqual(self.read("out.jsonl"), whole)
+        for there, now, words in (("gpu", "sim", ["--sim"]), ("sim", NAME, []), ("gpu", "A", [])):
+            self.write("out.jsonl", whole.replace('"gpu"', f'"{there}"'))
+            self.write("gpu", f"{now}, 570.1\n")
+            self.assertIn(f"was measured on {'the sim' if there == 'sim' else NAME}, and this is "
+                          f"{'the sim' if words else now}", self.bench(*words, status=2))
+            self.assertEqual(self.read("out.jsonl"), whole.replace('"gpu"', f'"{there}"'))
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
         self.write("gpu", "")
