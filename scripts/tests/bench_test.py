@@ -195,12 +195,14 @@ class Bench(Fake):
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--bin", self.at("path")), "path has no rung")):
             self.assertIn(why, self.bench(*words, status=2))
-        for there, now, words in (("gpu", "sim", ["--sim"]), ("sim", NAME, []), ("gpu", "A", [])):
-            self.write("out.jsonl", whole.replace('"gpu"', f'"{there}"'))
-            self.write("gpu", f"{now}, 570.1\n")
-            self.assertIn(f"was measured on {'the sim' if there == 'sim' else NAME}, and this is "
-                          f"{'the sim' if words else now}", self.bench(*words, status=2))
-            self.assertEqual(self.read("out.jsonl"), whole.replace('"gpu"', f'"{there}"'))
+        on_sim = whole.replace('"gpu"', '"sim"')
+        for text, was, now, words in ((whole, NAME, "the sim", ["--sim"]), (whole, NAME, "A", []),
+                                      (on_sim, "the sim", "A", [])):
+            self.write("out.jsonl", text)
+            self.write("gpu", "A, 570.1\n")
+            self.assertIn(f"was measured on {was}, and this is {now}",
+                          self.bench(*words, status=2))
+            self.assertEqual(self.read("out.jsonl"), text)
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
         self.write("gpu", "")
