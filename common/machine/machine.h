@@ -73,8 +73,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
         return f.template operator()<T, 256>();
     }
   };
-  p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
-                         : with_head_dim.template operator()<bf16>();
+  with_io_type(p.dtype, with_head_dim);
 #endif
 }
 

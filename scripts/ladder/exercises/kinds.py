@@ -16,7 +16,26 @@ from ladder.base.programs import json_lines, run_quietly
 from ladder.base.records import Record, requested, uneven_counts
 from ladder.base.sources import Source
 
-Judged = Tuple[bool, str]  # whether an answer is right, and in a line why
+class Judged(NamedTuple):
+    """Whether an answer is right, and in a line why; of each case whether it is, and what was said;
+    and of what a climb compares with the real step whether it holds."""
+
+    right: bool
+    why: str
+    cases: Sequence[Tuple[str, bool, str]] = ()
+    share: float = 0  # of the points, where it is not right
+    checks: Sequence[Tuple[str, bool, str]] = ()
+
+
+def judged(cases: Sequence[Tuple[str, str | None]], right: str, shared: bool = False) -> Judged:
+    """By what is wrong with each case, None for nothing; the first is named. `shared`: each has
+    its share of the points."""
+    wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
+    return Judged(not wrong, wrong[0] if wrong else right,
+                  [(case, not said, said or "") for case, said in cases],
+                  shared * (1 - len(wrong) / len(cases)))
+
+
 # A solution: texts of the file, each of which stands there once, and what takes their place.
 Edits = Sequence[Tuple[str, str]]
 
@@ -82,6 +101,7 @@ class Words:
     name: str
 
     asks, file, solutions = "an answer in words", "", ()
+    minutes, points = 5, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +110,11 @@ class Numbers:
     answers: dict[str, float]  # what is asked for → the number
     tolerance: float = 0  # relative
 
-    file, solutions = "", ()
+    file, solutions, minutes = "", (), 10
+
+    @property
+    def points(self) -> int:
+        return len(self.answers)
 
     @property
     def asks(self) -> str:
@@ -98,11 +122,11 @@ class Numbers:
 
     def check(self, given: Sequence[float]) -> Judged:
         """Compares numbers in the order of `answers`; the first that is wrong is named."""
-        for (what, right), value in zip(self.answers.items(), given):
-            if not math.isclose(value, right, rel_tol=self.tolerance, abs_tol=1e-9):
-                size = "small" if value < right else "large"
-                return False, f"Not yet: {what}: {value:,.10g} is too {size}."
-        return True, "Right."
+        return judged([(what, None if math.isclose(value, right, rel_tol=self.tolerance,
+                                                   abs_tol=1e-9) else
+                        f"{value:,.10g} is too {'small' if value < right else 'large'}")
+                       for (what, right), value in zip(self.answers.items(), given)],
+                      "Right.", shared=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,18 +139,17 @@ class Change:
     predicted: Sequence[int]  # bytes that are requested in all for each of COUNTED
     solution: Edits
 
-    asks = "code"
+    asks, minutes, points = "code", 45, 6
 
     @property
     def solutions(self) -> list[Edits]:
         return [self.solution]
 
     def check(self, program: Program) -> Judged:
-        for case, predicted in [*((case, None) for case in CASES), *zip(COUNTED, self.predicted)]:
-            wrong = wrong_in(program.run(f"{case} --check full"), predicted)
-            if wrong:
-                return False, f"Not yet: {case}: {wrong}."
-        return True, "Right: all cases pass, and request what was predicted."
+        return judged([(case, wrong_in(program.run(f"{case} --check full"), predicted))
+                       for case, predicted in [*((case, None) for case in CASES),
+                                               *zip(COUNTED, self.predicted)]],
+                      "Right: all cases pass, and request what was predicted.")
 
 
 class Mistake(NamedTuple):
@@ -151,7 +174,7 @@ class Experiment:
     file: str
     mistakes: List[Mistake]
 
-    asks = "a mistake, in code"
+    asks, minutes, points = "a mistake, in code", 20, 3
 
     @property
     def solutions(self) -> list[Edits]:
@@ -160,8 +183,26 @@ class Experiment:
     def check(self, program: Program) -> Judged:
         for mistake in self.mistakes:
             if mistake.is_seen(program):
-                return True, f"Seen: {mistake.seen}."
-        return False, "Not yet: nothing is to be seen of the mistake."
+                return Judged(True, f"Seen: {mistake.seen}.", [("the mistake", True, "")])
+        nothing = "nothing is to be seen of the mistake"
+        return Judged(False, f"Not yet: {nothing}.", [("the mistake", False, nothing)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Climb:
+    """The step of that name as an exercise. `fails`: which checks the step before fails, of those
+    that all have, the bytes and sectors of each array and workspace_bytes, and of other counts of
+    a record, which are compared for this step alone; a test holds it. `on`: options for each of
+    SHAPES; `cases`: shapes besides, whose results have to be right."""
+
+    name: str
+    minutes: int
+    fails: Sequence[str]
+    on: str = ""
+    cases: Sequence[str] = ()
+    blanks: bool = False  # whether what is new in kernels can be taken out, and the rest compiles
+
+    asks, points = "the next step, in code", 10
 
 
 Check = Union[Words, Numbers, Change, Experiment]

@@ -60,8 +60,7 @@ def read_exercises() -> dict[str, Exercise]:
     by_name([*((f"{source.rung[:2]}/{source.step}", source.path, None)
                for source in read_sources() if source.step), *tasks])
     checks = by_name((f"{rung[:2]}/{check.name}", f"{rung}/exercises.py", (rung, check))
-                     for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
-                     for check in importlib.import_module(f"{rung}.exercises").EXERCISES)
+                     for rung, check in of_rungs("EXERCISES"))
     alone = {name for name, *_ in tasks} ^ set(checks)
     if alone:
         has = "check" if min(alone) in checks else "task"
@@ -70,6 +69,12 @@ def read_exercises() -> dict[str, Exercise]:
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, lesson, (title, task, hints, answer) in tasks}
+
+
+def of_rungs(what: str) -> list[tuple[str, Any]]:
+    """(rung, each that a list in its exercises.py has)."""
+    return [(rung, one) for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
+            for one in getattr(importlib.import_module(f"{rung}.exercises"), what, ())]
 
 
 def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:

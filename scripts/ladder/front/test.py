@@ -16,7 +16,7 @@ from ladder.base.sources import Source, find, read_sources
 
 COMMAND = "scripts/test"
 PRESETS = ("default", "debug", "asan", "sim", "clang", "arm64")
-PARTS = ("sim", "mistakes", "tile", "harness", "scripts")  # besides rungs and steps
+PARTS = ("sim", "mistakes", "climb", "tile", "harness", "scripts")  # besides rungs and steps
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
@@ -55,6 +55,8 @@ def run(words: list[str]) -> int:
                  *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test"))):
         return WRONG_RESULT
 
+    if "climb" in named:
+        os.environ["LADDER_CLIMB"] = "all"
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     tests = [f"^{rung}\\." for part, rung in rung_of.items() if part not in steps]
     # CMake has written which tests a part has, as a regular expression.
