@@ -4,10 +4,10 @@
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
 
-# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `scripts`, or
-# its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which is written at
-# the end, is the regular expression of ctest that runs its tests.
-foreach(part sim tile harness mistakes scripts)
+# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `climb`,
+# `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which
+# is written at the end, is the regular expression of ctest that runs its tests.
+foreach(part sim tile harness mistakes climb scripts)
   add_custom_target(tests_${part})
 endforeach()
 
@@ -81,7 +81,9 @@ add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM test_headers)
 ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
-set_tests_properties(mistakes PROPERTIES COST 100 PROCESSORS 2)
+ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})
@@ -106,9 +108,10 @@ include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 set_property(GLOBAL PROPERTY tests_scripts ${script_tests})
 
 add_dependencies(tests_harness 06_backward)
+add_dependencies(tests_climb suite programs)
 add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test 06_backward_test)
 add_dependencies(tests_scripts programs)
-foreach(part sim tile harness mistakes scripts)
+foreach(part sim tile harness mistakes climb scripts)
   get_property(names GLOBAL PROPERTY tests_${part})
   list(JOIN names "|" regex)
   file(WRITE ${CMAKE_BINARY_DIR}/tests_${part}.txt "^(${regex})$\n")
