@@ -118,8 +118,13 @@ class Tables(Changed):
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
-            record["kernels"][0]["arrays"]["Q"]["read"] *= 2
-        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 4096 at N = 2,048 r \|")
+            counts = record["kernels"][0]["arrays"]["Q"]
+            counts["read"] += counts["read"] // 512
+        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 2052 at N = 2,048 r \|")
+
+    def test_all_days_of_a_profile_are_said(self):
+        self.data["profile.jsonl"][0]["date"] = "2026-01-01"
+        self.assertRegex(self.table("profile"), r", 2026-01-01, [\d-]{10}")
 
     def test_verdicts_that_the_committed_table_has_not(self):
         def check(claim, verdict):
@@ -204,7 +209,7 @@ class Command(Scratch):
         self.write("bad.jsonl", '{"machine": 1}')
         for words, why in ((("bad.jsonl", "--check"), "was not written by scripts/figures measure"),
                            (("sim.jsonl", "--check"), "sim.jsonl holds no GPU's measurements"),
-                           (("--only", "x"), "there are speedup")):
+                           (("--only", "error,x"), "x: there are speedup")):
             self.assertIn(why, self.plot(*words, status=2).stderr)
 
 
