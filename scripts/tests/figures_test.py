@@ -89,6 +89,12 @@ class Figures(Changed):
         self.assertEqual(data["speedup"]["panels"][2]["bars"][0]["label"], "06 deterministic")
         self.assertNotIn("tflops_bwd", data)
 
+    def test_what_is_not_finite_has_no_error(self):
+        for r in self.records(rung="05_flash_v2", step="mma", input="outliers"):
+            r["errors"]["o"]["nonfinite"] = 1
+        rows = self.figures()["error"]["panels"][1]["rows"]
+        self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 mma"])
+
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
             self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
