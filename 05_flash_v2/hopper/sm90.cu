@@ -28,7 +28,7 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of Q, of K and of V
+constexpr int kStages = 2;          // of K, of V, and where there is room of Q
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
@@ -38,12 +38,16 @@ constexpr float kSlack = 8;
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},
-                               {128, 128, 128}, {128, 128, 80}, {256, 128, 32}};
+constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},  {96, 192, 96},
+                               {128, 128, 128}, {128, 128, 80}, {192, 128, 96}, {256, 128, 64}};
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and at 256, with a
 /// larger O, there are not enough of them.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
+}
+/// Wider heads leave room for one.
+constexpr int stages_of_Q(int Dh) {
+  return Dh > 128 ? 1 : 2;
 }
 /// Threads of a block: those of the producer's warpgroup, and of the consumers.
 constexpr int threads(int Br) {
@@ -59,11 +63,12 @@ constexpr int consumer_registers(int Br) {
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
-         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  const int of_Q = stages_of_Q(Dh);
+  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(kStages * Bc * columns) +
+         shared_bytes<Work>(of_Q * consumers) + 2 * shared_bytes<Mbarrier>(of_Q * consumers) +
+         4 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
@@ -189,11 +194,11 @@ __global__ void __launch_bounds__(threads(Br), 1)
               Hbm<float> LSE, Hbm<int> next, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kConsumers = Br / kWarpgroupRows;
+  constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStagesQ, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  const auto smem_work = smem.take<Work>("work", kStagesQ * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
@@ -239,11 +244,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
     wgmma_commit();
   };
 
-  // Frees the stage of Q of the tile before, once its O has left.
+  // Frees the stage of Q of the tile before, or the only one, once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
-    Q.set_other_free();
+    if constexpr (kStagesQ == 1)
+      Q.set_free();
+    else
+      Q.set_other_free();
   };
   // Lets tiles of keys pass that only other consumers' rows see.
   const auto skip = [&](int kv_tiles) {
@@ -282,7 +290,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
-    free_last_stage();
+    if (kStagesQ > 1) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       K.wait();
@@ -306,6 +314,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     V.release();
     skip(kv_tiles - own_kv_tiles);
     store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    if (kStagesQ == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
@@ -348,7 +357,7 @@ TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
+  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .stages = kStages};
   choose_tile(plan, kTiles, request.any() ? fastest(p, Dh, device) : request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
@@ -358,7 +367,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+  with_tile<kTiles, kHopperHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const auto map = [&](const char* name, int rows, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
     };
