@@ -63,16 +63,12 @@ void with_type_and_head_dim(const Problem& p, F f) {
 #else
   const auto with_size = [&]<int Dh>() {
     if (padded_head_dim<sizes>(p.d) != Dh) return;
-    p.dtype == DType::fp16 ? f.template operator()<fp16, Dh>() : f.template operator()<bf16, Dh>();
+    with_io_type(p.dtype, [&]<class T>() { f.template operator()<T, Dh>(); });
   };
-<<<<<<< HEAD
   [&]<size_t... i>(std::index_sequence<i...>) {
     (with_size.template operator()<sizes[i]>(), ...);
   }
   (std::make_index_sequence<std::size(sizes)>());
-=======
-  with_io_type(p.dtype, with_head_dim);
->>>>>>> main
 #endif
 }
 
