@@ -54,7 +54,7 @@ constexpr Case kCases[] = {
     {"blind_rows", 2, 2, 2, 64, 40, 64, true, fp},
     {"long_ragged", 2, 1, 1, 270, 258, 64, false, fp},
     {"long_grouped_causal", 2, 2, 1, 384, 384, 48, true, bf},
-    {"long_grouped_wide", 1, 2, 1, 258, 266, 216, false, fp, Input::outliers},
+    {"long_grouped_wide", 1, 2, 1, 258, 266, 160, false, fp, Input::outliers},
     {"whole", 1, 2, 2, 64, 64, 80, false, fp},
     {"ragged_grouped_causal", 2, 2, 1, 33, 33, 128, true, fp, Input::outliers},
     {"long_wide_causal", 1, 1, 1, 270, 270, 256, true, fp, Input::outliers},

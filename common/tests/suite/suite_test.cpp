@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   const Step& step = GetParam();
-  for (const int d : {32, 64, 128, 256}) {
+  for (const int d : kHopperHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
       SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
