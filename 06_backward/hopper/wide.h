@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(kWarpgroup)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device) {
-  const int Dh = padded_head_dim(p.d);
+  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumers), .stages = kStages};
   choose_tile(plan, kTiles, {}, device.sram_bytes, Dh == 192 ? smem_bytes<192> : smem_bytes<256>);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, Br) * Br;
@@ -402,7 +402,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;
   const int tiles = static_cast<int>(ceil_div(p.N_kv, Bc));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
-  with_type_and_head_dim(p, [&]<class T, int Dh>() {
+  with_type_and_head_dim<kHopperHeadDims>(p, [&]<class T, int Dh>() {
     if constexpr (Dh > 128) {
       const auto map = [&](const char* name, int length, int heads) {
         return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
