@@ -352,7 +352,8 @@ const Setting kSettings[] = {
 
 /// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
 /// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
-/// each block and converted.
+/// each block and converted. Under the mask blocks come to different query heads of a group, and
+/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer.
 int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -368,8 +369,13 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
       all += q_tiles + 3 * parts;
       longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
     }
+    const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
+    const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
+    const bool drift = p.causal && parts < group;
+    const double slower =
+        drift && std::min(heads * parts, at_work) * group_megabytes > 100 ? 1.125 : 1;
     const double time =
-        time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
+        slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
         (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
     if (parts == 1 || time < 0.97 * least) best = parts, least = time;
   }

@@ -40,7 +40,7 @@ template <int Dh>
 int64_t smem_bytes(int, int) {
   return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(kStages * Br * Dh) +
          shared_bytes<fp16>(Bc * Br) + shared_bytes<float>(Bc * Br) +
-         2 * shared_bytes<float>(kStages * Br) + shared_bytes<int>(1) +
+         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Work>(1) +
          4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) 
 
 /// The producer, one thread: as in sm90.cu.
 template <class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<int> smem_index,
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Work> smem_work,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -106,7 +106,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
         Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
         if (row == first_row && head == w.head * group) {
           K.acquire();  // once the last dK and dV have left
-          smem_index[0] = index;
+          smem_work[0] = w;
           K.fill(map_K, 0, key, head_kv, batch);
           V.acquire();
           V.fill(map_V, 0, key, head_kv, batch);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   K.acquire();
-  smem_index[0] = index;
+  smem_work[0] = Work{.head = -1};  // the end
   K.signal_end();
 }
 
@@ -144,6 +144,19 @@ __device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
   for (int i = 0; i < sums.kProducts; ++i) wgmma_wait<groups>(sums.of[i], A);
 }
 
+/// Every element times the one in its place of those that write_fragments() has written.
+template <int N>
+__device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<float> by) {
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) {
+    float x[4];
+    read_4(x, by + 4 * (32 * j + lane_id()));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) acc.r[0][j][e] *= x[e];
+  }
+  count_flops(16 * N / 32);
+}
+
 /// What the consumers do for a tile of keys: its q_tiles tiles of Q, of each head from row
 /// first_row on. The first query that sees key i of the tile is first_seen + i.
 struct Loop {
@@ -155,7 +168,7 @@ template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
                                        Smem<float> P_of_warp, const Loop& loop, const Problem& p,
                                        Sums<Dh>& dV_sum) {
-  const int warp_row = uniform(warp_id() % 4) * 16;
+  const int warp_row = warp_id() % 4 * 16;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries
   const auto start_scores = [&] {    // Sᵀ = K·Qᵀ
@@ -177,10 +190,10 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
         i += warp_row;
         if (row + j < loop.first_seen + i || loop.key + i >= p.N_kv) x = 0;
       });
-    auto P_operand = as_operand<T>(P);
     if (q_tile > 0) named_barrier_sync(kP_free, kPair);
     write_fragments(P_of_warp, P);
     named_barrier_arrive(kP_full, kPair);
+    auto P_operand = as_operand<T>(P);
     dO.wait();
     start_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     if (q_tile + 1 < loop.q_tiles) {
@@ -201,9 +214,9 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
                                        Smem<float> P_of_warp,
-                                       const SwizzledTile<T, Bc, Br>& tile_dS, const Loop& loop,
+                                       const SwizzledTile<T, Bc, Br>& tile_dS, int q_tiles,
                                        Sums<Dh>& dK_sum) {
-  const int warp_row = uniform(warp_id() % 4) * 16;
+  const int warp_row = warp_id() % 4 * 16;
   Accumulator<16, Br> dP;      // transposed too
   const auto start_dP = [&] {  // dPᵀ = V·dOᵀ - D
     dO.wait();
@@ -214,16 +227,12 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   };
   start_dP();
   wgmma_wait<0>(dP);
-  for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
-    const bool last = q_tile + 1 == loop.q_tiles;
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    const bool last = q_tile + 1 == q_tiles;
     dO.release();
     named_barrier_sync(kP_full, kPair);
     auto& dS = dP;
-    {
-      Accumulator<16, Br> P;
-      read_fragments(P, P_of_warp);
-      mul(dS, P);
-    }
+    mul_fragments(dS, P_of_warp);
     if (!last) named_barrier_arrive(kP_free, kPair);
     auto dS_operand = as_operand<T>(dS);
     if (q_tile > 0) named_barrier_sync(kdS_free, kPair);
@@ -276,7 +285,7 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
 /// By a consumer: sums to a map, through a tile whose last reader is done, and then it is free.
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
-                                          int key, int head, int batch) {
+                                          const Work& w, const Problem& p) {
   const int warp = warp_id() % 4;
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i)
@@ -284,7 +293,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
   fence_proxy_async();                       // TMA reads what threads have written
   named_barrier_sync(kWritten, kWarpgroup);  // all rows are written
   if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map, ring.tile(), 0, key, head, batch);
+    tma_store(map, ring.tile(), 0, w.tile * Bc, w.head % p.Hk, w.head / p.Hk);
     tma_store_commit();
     tma_store_wait_read<0>();
     ring.set_free();
@@ -311,19 +320,22 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   const auto tile_P = smem.take<float>("P", Bc * Br);    // in register order
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 2 * 4);  // a release by each warp of two consumers
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 2 * 4);
-  const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
+  const auto smem_work = smem.take<Work>("work", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
   if (threadIdx.x == 0) fence_mbarrier_init();
   __syncthreads();  // nobody waits at a barrier before it is there
 
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
+  const auto current = [&]() -> Work {  // in registers of the warp, as in sm90.cu
+    const Work w = smem_work[0];
+    return {uniform(w.head), uniform(w.tile)};
+  };
   const auto each_tile = [&](auto work) {
     for (;; K.at.next(), V.at.next()) {
       K.wait();
-      const int index = uniform(smem_index[0]);
-      if (index >= tiles * p.B * p.Hk) break;
-      const Work w = work_of(index, tiles, p);
+      const Work w = current();
+      if (w.head < 0) break;
       const int key = w.tile * Bc, first_row = p.first_query(key) / Br * Br;
       work(w, Loop{first_row, p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br)), key,
                    p.causal ? key - p.N_kv + p.N : -Bc});
@@ -332,7 +344,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == 0)
-      produce(K, V, Q, dO, smem_index, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
+      produce(K, V, Q, dO, smem_work, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
               tiles, rows, p);
     return;
   }
@@ -347,23 +359,24 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   }
   setmaxnreg_inc<kSumsRegisters>();
   if (warpgroup_id() == 2) {
-    each_tile([&](const Work& w, const Loop& loop) {
+    each_tile([&](const Work&, const Loop& loop) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, loop, p, dV_sum);
+      const Work w = current();            // read anew: kept, it would take registers
       named_barrier_sync(kAll, kThreads);  // all warps are done with K and V
-      write_out<kdV_written, T>(V, dV_sum, map_dV, loop.key, w.head % p.Hk, w.head / p.Hk);
+      write_out<kdV_written, T>(V, dV_sum, map_dV, w, p);
     });
   } else {
-    each_tile([&](const Work& w, const Loop& loop) {
+    each_tile([&](const Work&, const Loop& loop) {
       V.wait();
       Sums<Dh> dK_sum;
-      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, loop, dK_sum);
+      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, loop.q_tiles, dK_sum);
+      const Work w = current();
       named_barrier_sync(kAll, kThreads);
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
-      write_out<kdK_written, T>(K, dK_sum, map_dK, loop.key, w.head % p.Hk, w.head / p.Hk);
+      write_out<kdK_written, T>(K, dK_sum, map_dK, w, p);
     });
   }
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
 /// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).

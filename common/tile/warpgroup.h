@@ -250,8 +250,8 @@ __device__ __forceinline__ void add_fragments(Hbm<float> target, const Accumulat
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) atomic_add_4(target + 4 * (32 * j + lane_id()), acc.r[0][j]);
 }
-template <int N, class Source>  // floats of HBM or of shared memory
-__device__ __forceinline__ void read_fragments(Accumulator<16, N>& acc, Source source) {
+template <int N>
+__device__ __forceinline__ void read_fragments(Accumulator<16, N>& acc, Hbm<const float> source) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) read_4(acc.r[0][j], source + 4 * (32 * j + lane_id()));
 }
