@@ -428,7 +428,9 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   const int Dh = padded_head_dim(p.d);
   if (Dh > 128) {
     Plan plan = wide::plan(p, device);
-    plan.settings = choose_settings(kSettings, request.settings);  // each tile has one block
+    plan.settings = choose_settings(kSettings, request.settings);
+    plan.note += std::string(plan.note.empty() ? "" : "; ") +
+                 "one block for each tile of keys, whatever `parts`, at a head size over 128";
     return plan;
   }
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
