@@ -32,7 +32,7 @@ constexpr int kStages = 2;                         // of copies of Q and of dO
 constexpr int kPiece = 64;                         // columns of dQ, one after the other
 /// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
 /// producer; together what four started with.
-constexpr int kSumsRegisters = 208, kOtherRegisters = 72, kProducerRegisters = 24;
+constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
 /// Named barriers: of all consumers, and what one tells the next.
 enum Named { kAll = 1, kP_full, kP_free, kdS_full, kdS_free, kdV_written, kdK_written };
 
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     return;
   }
   if (warpgroup_id() == 1) {
-    setmaxnreg_dec<kOtherRegisters>();
+    setmaxnreg_dec<kdQRegisters>();
     each_tile([&](const Work& w, const Loop& loop) {
       add_dQ(K.tile(), tile_dS,
              dQ_sum + (int64_t{w.head} * (p.H / p.Hk) * rows + loop.first_row) * Dh, loop, p);
@@ -357,8 +357,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     });
     return;
   }
-  setmaxnreg_inc<kSumsRegisters>();
   if (warpgroup_id() == 2) {
+    setmaxnreg_inc<kdVRegisters>();
     each_tile([&](const Work&, const Loop& loop) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, loop, p, dV_sum);
@@ -367,6 +367,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
       write_out<kdV_written, T>(V, dV_sum, map_dV, w, p);
     });
   } else {
+    setmaxnreg_inc<kdKRegisters>();
     each_tile([&](const Work&, const Loop& loop) {
       V.wait();
       Sums<Dh> dK_sum;
