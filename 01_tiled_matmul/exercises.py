@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program
+from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Program
 
 
 def reads_what_nobody_wrote(program: Program) -> bool:
@@ -33,4 +33,16 @@ EXERCISES = [
     Numbers("heads", {"from which d on": 206,
                       "bytes requested of P at d = 256, one head": 262_144}, 0.01),
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
+]
+
+# Which checks the step before fails.
+CLIMBS = [
+    Climb("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
+          blanks=True),
+    Climb("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
+    Climb("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
+    Climb("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
+                       "S sectors", "V sectors"]),
+    Climb("swizzle", 45, ["bank_conflicts"], blanks=True),
+    Climb("pipeline", 90, ["flops_under_copies"]),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Program, Words
+from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Program, Words
 
 
 def every_row_is_zero(program: Program) -> bool:
@@ -46,4 +46,10 @@ EXERCISES = [
   return {
 """),
         ('{"S", 3 * S, 0}', '{"S", 2 * seen + S, 0}')]),
+]
+
+# Which checks the step before fails.
+CLIMBS = [
+    Climb("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
+          blanks=True),
 ]

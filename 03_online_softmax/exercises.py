@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers
+from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers
 
 EXERCISES = [
     Numbers("recurrence", {"the last m": 5, "the last l": 2.057}, 0.001),
@@ -34,4 +34,12 @@ EXERCISES = [
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;
 """)]),
+]
+
+# Which checks the step before fails.
+CLIMBS = [
+    Climb("softmax", 45, ["S", "S sectors"], blanks=True),
+    Climb("two_pass", 90, ["P", "Q", "S", "P sectors", "Q sectors", "S sectors",
+                            "workspace_bytes"]),
+    Climb("one_pass", 45, ["K", "K sectors"], blanks=True),
 ]

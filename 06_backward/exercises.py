@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Words
+from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Words
 
 EXERCISES = [
     Numbers("bytes", {"bytes of the backward pass": 353_280}),
@@ -33,4 +33,11 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
         ('{"dS", {{"P", 2 * S, 0}, {"dP", 2 * S, S}}}',
          '{"dS", {{"P", S, 0}, {"dP", S, S}, {"O", q, 0}, {"dO", q, 0}}}')]),
     Numbers("shared_memory", {"bytes of an iteration": 229_376}),
+]
+
+# Which checks the step before fails.
+CLIMBS = [
+    Climb("transposed", 90, ["sram_write_bytes"], blanks=True),
+    Climb("bulk_add", 120, ["dQ_sum sectors", "atomics"]),
+    Climb("ahead", 60, ["stores_under_products"], blanks=True),
 ]

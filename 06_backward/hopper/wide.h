@@ -53,9 +53,9 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// As in sm90.cu, but with a warp for each row.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                        Hbm<int> next, int rows, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           Hbm<int> next, int rows, Problem p) {
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / 32;
   const int column = lane_id() * 8;
   const int64_t head = at / rows;
@@ -134,7 +134,7 @@ __device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i) wgmma_fence(sums.of[i], A);
 #pragma unroll
-  for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, 1, i * sums.kColumns);
+  for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, i * sums.kColumns);
   wgmma_commit();
 }
 /// Waits until at most `groups` groups, and not that of the sums, are under way.
@@ -175,7 +175,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     S = {};
     Q.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, 0, Q.tile(), 0);
+    wgmm_ABt(S, tile_K, Q.tile());
     wgmma_commit();
   };
   start_scores();
@@ -183,7 +183,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   int row = loop.first_row;
   for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
     auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
     if (row < loop.first_seen + Bc - 1 || loop.key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
@@ -220,9 +220,9 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   Accumulator<16, Br> dP;      // transposed too
   const auto start_dP = [&] {  // dPᵀ = V·dOᵀ - D
     dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, 0, dO.tile());
+    wgmma_ABt(dP, tile_V, dO.tile());
     wgmma_commit();
   };
   start_dP();
@@ -266,7 +266,7 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
     for (int piece = 0; piece < Dh / kPiece; ++piece) {
       Accumulator<16, kPiece> dQ;
       wgmma_fence(dQ);
-      wgmma_AtB(dQ, tile_dS, 0, tile_K, 0, piece * kPiece);  // dQ = dS·K
+      wgmm_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
       wgmma_commit();
       wgmma_wait<0>(dQ);
       if (piece + 1 == Dh / kPiece && q_tile + 1 < loop.q_tiles)
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   const auto smem_work = smem.take<Work>("work", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
   const auto current = [&]() -> Work {  // in registers of the warp, as in sm90.cu
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
 /// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kWarpgroup)
-    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+    postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kPieces = Dh / kPiece;
   const int piece = static_cast<int>(blockIdx.x) % kPieces, column = piece * kPiece;
   const int64_t at = int64_t{blockIdx.x} / kPieces * Br;  // its tile's first row of all
@@ -392,7 +392,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   read_fragments(sum, dQ_sum + (at * Dh + place_in_dQ(piece, warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, Br, kPiece> tile{smem.take<T>("dQ", Br * kPiece)};
+  using Tile = SwizzledTile<T, Br, kPiece>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
@@ -421,7 +422,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
       const auto map = [&](const char* name, int length, int heads) {
         return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
       };
-      launch("prepare", prepare<T, Dh>, dim3(ceil_div(rows_of_all * 32, kElementwise)),
+      launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(rows_of_all * 32, kElementwise)),
              dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
              hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, next, rows, p);
       launch("key_gradients", key_gradients<T, Dh>,
@@ -430,8 +431,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
              map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk), map("dO", p.N, p.H),
              map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum, next,
              tiles, rows, p);
-      launch("convert", convert<T, Dh>, dim3(rows_of_all / Br * (Dh / kPiece)), dim3(kWarpgroup),
-             shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+      launch("postprocess", postprocess<T, Dh>, dim3(rows_of_all / Br * (Dh / kPiece)),
+             dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), rows, p);
     }
   });
 }

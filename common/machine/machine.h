@@ -13,7 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type_and_head_dim   calls a template with the problem's type and padded head size
+//   with_type           calls a template with the problem's type (on the sim one that is either of
+//                       the two, IoFloat), and with_type_and_head_dim with its padded head size too
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
@@ -41,6 +42,12 @@
 
 namespace ladder::MACHINE {
 
+/// Calls f<T>() with the problem's I/O type.
+template <class F>
+void with_type(const Problem& p, F f) {
+  p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+}
+
 /// Shared memory that `count` elements of T take, alignment to the next taker included.
 template <class T>
 constexpr int64_t shared_bytes(int64_t count) {
@@ -56,7 +63,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
 #else
   const auto with_size = [&]<int Dh>() {
     if (padded_head_dim<sizes>(p.d) != Dh) return;
-    p.dtype == DType::fp16 ? f.template operator()<fp16, Dh>() : f.template operator()<bf16, Dh>();
+    with_io_type(p.dtype, [&]<class T>() { f.template operator()<T, Dh>(); });
   };
   [&]<size_t... i>(std::index_sequence<i...>) {
     (with_size.template operator()<sizes[i]>(), ...);

@@ -4,16 +4,22 @@
 set(tests ${CMAKE_SOURCE_DIR}/common/tests)
 set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
 
-# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `scripts`, or
-# its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which is written at
-# the end, is the regular expression of ctest that runs its tests.
-foreach(part sim tile harness mistakes scripts)
+# Every test says to which part of scripts/test it belongs: a folder here, `mistakes`, `climb`,
+# `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs; tests_PART.txt, which
+# is written at the end, is the regular expression of ctest that runs its tests.
+foreach(part sim tile harness mistakes climb scripts)
   add_custom_target(tests_${part})
 endforeach()
+
+# As `headers` are, with GoogleTest's.
+add_library(test_headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
+target_link_libraries(test_headers PRIVATE ladder_flags GTest::gtest)
+target_precompile_headers(test_headers PRIVATE <machine/machine.h> <fmt/format.h> <gtest/gtest.h>)
 
 # A GoogleTest program of a part.
 function(ladder_program part name)
   add_executable(${name} ${ARGN})
+  target_precompile_headers(${name} REUSE_FROM test_headers)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   if(TARGET tests_${part})
@@ -42,9 +48,6 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
   ladder_cases(${part} ${program} ${program} * LABELS asan)
 endforeach()
-foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
-  target_precompile_headers(${name} REUSE_FROM headers)
-endforeach()
 
 if(LADDER_GPU AND NOT compiles_only)
   ladder_program(sim gpu_test ${tests}/gpu/gpu_test.cu)
@@ -60,7 +63,9 @@ function(ladder_kernel_test name)
   if(compiles_only)
     set(LADDER_GPU OFF)
   endif()
+  set(precompiled test_headers)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
+  target_link_libraries(${name}_kernels_sim PRIVATE GTest::gtest)
   ladder_program(tile ${name} ${${name}_kernels_objects})
   ladder_cases(tile ${name}.Sim ${name} Sim* LABELS asan)
   if(LADDER_GPU)
@@ -74,8 +79,11 @@ endforeach()
 # The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
+target_precompile_headers(suite REUSE_FROM test_headers)
 ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
-set_tests_properties(mistakes PROPERTIES COST 100 PROCESSORS 2)
+ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})
@@ -100,9 +108,10 @@ include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
 set_property(GLOBAL PROPERTY tests_scripts ${script_tests})
 
 add_dependencies(tests_harness 06_backward)
+add_dependencies(tests_climb suite programs)
 add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test 06_backward_test)
 add_dependencies(tests_scripts programs)
-foreach(part sim tile harness mistakes scripts)
+foreach(part sim tile harness mistakes climb scripts)
   get_property(names GLOBAL PROPERTY tests_${part})
   list(JOIN names "|" regex)
   file(WRITE ${CMAKE_BINARY_DIR}/tests_${part}.txt "^(${regex})$\n")

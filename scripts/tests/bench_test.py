@@ -19,13 +19,13 @@ from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
 from ladder.measure import machine, peers, profile, results, run as measure
 from ladder.show.measured import Files
-from ladder.show.tables import models_table, profile_table
+from ladder.show.tables import models_table, profile_table, schedule_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
 #!/bin/sh
 case "$*" in
-*-lms*) echo 1755; echo 1200; exec sleep 60;;
+*-lms*) echo 1755; echo 1200; echo 1700; exec sleep 60;;
 *) cat gpu;;
 esac
 '''
@@ -68,7 +68,7 @@ class Fake(fake_ladder.FakeLadder):
         super().setUp()
         self.ladder(self.STEPS, gpu=True)
         self.write("path/nvidia-smi", NVIDIA_SMI.replace("gpu", self.at("gpu")), 0o755)
-        self.write("gpu", f"{NAME}, 570.1\n")
+        self.write("gpu", f"{NAME}, 570.1\nNVIDIA T4, 560.2\n")
         self.environment["PATH"] = f"{self.root}/path:{os.environ['PATH']}"
 
     def call(self, part, *options, status=0):
@@ -119,7 +119,7 @@ class Bench(Fake):
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
         self.assertTrue(like(runs[-1], rung="06_backward", step="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
-                             commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
+                             commit="abc", sm_mhz=1700, unknown=[1, {"a": None}]), runs[-1])
 
     def test_what_is_there_is_kept(self):
         self.bench()
@@ -193,10 +193,16 @@ class Bench(Fake):
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--peers", "fa3"), "there are math"), (("--time", "nan"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
-                (("--bin", self.at("path")), "path has no rung"),
-                (("--sim",), f"was measured on {NAME}, and this is the sim")):
+                (("--bin", self.at("path")), "path has no rung")):
             self.assertIn(why, self.bench(*words, status=2))
-        self.assertEqual(self.read("out.jsonl"), whole)
+        on_sim = whole.replace('"gpu"', '"sim"')
+        for text, was, now, words in ((whole, NAME, "the sim", ["--sim"]), (whole, NAME, "A", []),
+                                      (on_sim, "the sim", "A", [])):
+            self.write("out.jsonl", text)
+            self.write("gpu", "A, 570.1\n")
+            self.assertIn(f"was measured on {was}, and this is {now}",
+                          self.bench(*words, status=2))
+            self.assertEqual(self.read("out.jsonl"), text)
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
         self.write("gpu", "")
@@ -357,9 +363,15 @@ cp {self.at("csv")} "$2"
                           ("06_backward", "bwd", "attention", 128)])
         self.assertTrue(like(found[0], cycles=20, cycles_of_all=2640, time_ms=0.1, commit="abc"))
         # A tile: 132 SMs of 20 cycles; 4·32 heads of 64·32 tiles.
-        row = profile_table(unittest.mock.Mock(profile=[
-            {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}]))[2]
-        self.assertEqual(row, "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
+        files = unittest.mock.Mock(order=[("05_flash_v2", "mma")], profile=[
+            {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}])
+        self.assertEqual(profile_table(files)[2],
+                         "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
+        # 128 × 128 of S: two such tiles. 4·4096²·64·128 FLOPs in 10 ns.
+        turns, under, row = schedule_table(files, "05_flash_v2", "mma", "mma")[2:5]
+        self.assertIn(" | 2,048 | 50% | – | – | 3,072 | 67% | – | – |", turns)
+        self.assertIn(" | 1,024 | 100% | – | – | 2,048 | 100% | – | – |", under)
+        self.assertEqual(row, "| `mma` | 330 | 20% | 2.00 | 54975581 | – | – | – | – |")
 
     def test_what_cannot_be_counted_is_named(self):
         with unittest.mock.patch.dict(self.environment, PATH=self.at("nothing")):

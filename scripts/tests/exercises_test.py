@@ -2,6 +2,7 @@
 to a copy and built, is right, and the rung as it is, is not."""
 
 import concurrent.futures
+import json
 import os
 import re
 import sys
@@ -58,7 +59,7 @@ class Answers(unittest.TestCase):
             right = list(getattr(exercise.check, "answers", {}).values())
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
-                    self.assertEqual(exercise.check.check(right), (True, "Right."))
+                    self.assertEqual(exercise.check.check(right)[:2], (True, "Right."))
                     # It stands in the lesson, whose numbers lessons_test compares with the
                     # programs'; 0 is said in words.
                     if right[i]:
@@ -67,9 +68,11 @@ class Answers(unittest.TestCase):
                     near = max(2 * exercise.check.tolerance, 1e-6)
                     for off, size in ((1 + near, "large"), (1 - near, "small")):
                         wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
-                        good, why = exercise.check.check(wrong)
+                        good, why, cases, share, _ = exercise.check.check(wrong)
                         self.assertFalse(good)
                         self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
+                        self.assertEqual([right for _, right, _ in cases].index(False), i)
+                        self.assertEqual(share, 1 - 1 / len(right))
 
 
 class Code(unittest.TestCase):
@@ -98,7 +101,7 @@ class Code(unittest.TestCase):
         for (name, number), program in self.solved.items():
             with self.subTest(name, number=number):
                 check = IN_CODE[name].check
-                good, why = check.check(program)
+                good, why, *_ = check.check(program)
                 self.assertTrue(good, why)
                 if isinstance(check, Experiment):
                     self.assertEqual(why, f"Seen: {check.mistakes[number].seen}.")
@@ -106,7 +109,7 @@ class Code(unittest.TestCase):
     def test_the_rung_as_it_is_is_not(self):
         for name, exercise in IN_CODE.items():
             with self.subTest(name):
-                good, why = exercise.check.check(self.unchanged[exercise.file])
+                good, why, *_ = exercise.check.check(self.unchanged[exercise.file])
                 self.assertFalse(good)
                 self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* predicted are ",
                                        RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}
@@ -176,6 +179,31 @@ class Command(Scratch):
         self.assertEqual(
             self.exercise("01/barriers", "--solution").count("\n-    __syncthreads();"), 2)
 
+    def test_json_has_points_and_cases(self):
+        said = json.loads(self.exercise("01/bytes", "498,000", "1", "--json", status=1))
+        self.assertLessEqual({"right": False, "points": 1, "of": 2, "minutes": 10}.items(),
+                             said.items())
+        self.assertEqual([case["right"] for case in said["cases"]], [True, False])
+        said = json.loads(self.exercise("02/bound", "--check", "--json"))
+        self.assertEqual([said[key] for key in ("right", "points", "of")], [None, None, 1])
+
+    def test_a_step_from_the_step_before(self):
+        path = self.at("05/skip/05_flash_v2/skip.cu")
+        self.assertRegex(self.exercise("05/skip"), r"\nK bytes .* 384,000 → 240,640\n")
+        self.assertEqual(read(path), read(ROOT, "05_flash_v2/rows.cu"))
+        self.exercise("05/skip", "--blanks")
+        blanks = read(path)
+        self.assertIn("// yours; new lines here: 10\n", blanks)
+        self.assertIn("rows += p.keys(", blanks)  # of traffic()
+        write(path, text=f"{blanks}// mine\n")
+        self.assertIn("has changes of yours", self.exercise("05/skip", "--blanks", status=2))
+        self.assertIn("no blanks", self.exercise("05/mma", "--blanks", status=2))
+        hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
+        for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", "rows.cu, changed: attention, "
+                                      "forward, traffic", r"\n@@ ")):
+            self.assertRegex(hint, said)
+        self.assertIn("\n+  const int tiles = ", self.exercise("05/skip", "--solution"))
+
     def test_bad_usage(self):
         for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
                            ("01/bytes 5", "asks for 2 numbers"),
@@ -185,6 +213,12 @@ class Command(Scratch):
                            ("00/last_key --check", "there is no copy yet"),
                            ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
+                           ("05/fp8", "no exercise 05/fp8, but 05_flash_v2/hopper/fp8.cu is for reading: "),
+                           ("05/tile", "there is no exercise 05/tile: scripts/exercise lists them"),
+                           ("05/skip --check", "there is no copy yet"),
+                           ("05/skip --gpu", "there is no copy yet"),
+                           ("00/bytes --blanks", "--blanks is for steps, such as 05/skip"),
+                           ("00/bytes --json", "--json is for --check, or for numbers"),
                            ("00/bytes 5 --hint", "give numbers, or one of")):
             with self.subTest(words):
                 self.assertIn(why, self.exercise(*words.split(), status=2))

@@ -24,6 +24,26 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
+/// fp16 or bf16, whichever is the I/O type of the run under way: so that a kernel is compiled once
+/// for both, which is half of what compiling takes.
+struct IoFloat {
+  static inline bool is_bf16 = false;
+  uint16_t bits = 0;
+
+  IoFloat() = default;
+  explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
+  operator float() const { return is_bf16 ? bf16::from_bits(bits) : float(fp16::from_bits(bits)); }
+};
+template <class T>
+bool is_bf16() {
+  return std::is_same_v<T, IoFloat> ? IoFloat::is_bf16 : std::is_same_v<T, bf16>;
+}
+template <class F>
+void with_io_type(DType dtype, const F& f) {
+  IoFloat::is_bf16 = dtype == DType::bf16;
+  f.template operator()<IoFloat>();
+}
+
 // --------------------------------------------------------------------------- barriers, collectives
 
 inline void __syncthreads(std::source_location where = std::source_location::current()) {
@@ -142,11 +162,6 @@ unsigned pack(Float... x) {
   (add(static_cast<float>(x)), ...);
   return out;
 }
-/// One half of such a register as a float.
-template <class T>
-float unpack(unsigned pair, int half) {
-  return T::from_bits(static_cast<uint16_t>(pair >> 16 * half));
-}
 
 /// A collective of all 32 lanes (CUDA: .sync.aligned).
 template <class Lane, class Compute>
@@ -208,8 +223,7 @@ struct MmaLane {
   unsigned b[2];
   float* c;
 };
-template <class T>
-void multiply(MmaLane* const* lanes);
+void multiply(MmaLane* const* lanes, bool is_bf16);
 
 /// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
 template <class T>
@@ -218,7 +232,7 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
   MmaLane mine{a, {b0, b1}, c};
   this_block->count_product(kFlops / 32);
   whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, int) {
-    multiply<T>(lanes);
+    multiply(lanes, is_bf16<T>());
     ++this_block->counts.products;
     this_block->counts.matmul_flops += kFlops;
   });

@@ -20,10 +20,9 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-constexpr Schedule kSchedules[] = {{Schedule::Order::forward, 0},
-                                   {Schedule::Order::reverse, 0},
-                                   {Schedule::Order::random, 1},
-                                   {Schedule::Order::random, 2}};
+// Beside forward, in which all cases run.
+constexpr Schedule kSchedules[] = {
+    {Schedule::Order::reverse, 0}, {Schedule::Order::random, 1}, {Schedule::Order::random, 2}};
 
 /// The steps of a device, without those linked only as the forward pass of another rung's.
 std::vector<Step> steps_on(DeviceKind device) {
@@ -243,7 +242,10 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
         plans = plan_run(step, spec_of(c).problem, {}, device->info());
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
-        break;  // no tile is small enough
+        for (DeviceInfo less = device->info(); less.sram_bytes > 0;
+             less.sram_bytes = less.sram_bytes * 3 / 4)
+          EXPECT_THROW(plan_run(step, spec_of(c).problem, {}, less), Error) << less.sram_bytes;
+        break;  // no tile is small enough, here or in less
       }
       for (const Report& r : run_case(*device, step, c)) {
         EXPECT_TRUE(r.pass());
@@ -276,18 +278,42 @@ TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
   for (const int64_t sram : {101376, 65536})
     if (!step.needs.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), step);
 }
+// A tile that a step takes for some shapes alone is right for any.
+void check_tiles(Device& device, const Step& step) {
+  for (const TileSize& tile : step.tiles)
+    for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
+                          Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}}) {
+      SCOPED_TRACE(testing::Message() << step.name << ", " << c.name << ", tile " << tile.block_q
+                                      << " " << tile.block_kv);
+      const TileRequest request{tile.block_q, tile.block_kv};
+      if (refuses(device, step, c, request)) continue;
+      for (const Report& r : run_case(device, step, c, request)) {
+        expect_pass(*r.errors);
+        if (step.device == DeviceKind::sim) expect_formula_is_count(r);
+      }
+    }
+}
+TEST_P(SmallerSharedMemory, OrABlockOfAnotherSizeHasATileThatIsRight) {
+  check_tiles(*open_sim({}), GetParam());
+}
+TEST_F(GpuTest, IsRightWithEachTile) {
+  for (const Step& step : steps_)
+    if (step.needs.exact_architecture) check_tiles(*device_, step);
+}
 TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {101376, 65536})
     for (const Step& step : steps_)
-      if (!step.needs.exact_architecture) check_smaller_memory(*open_gpu(sram), step);
+      if (!step.needs.exact_architecture && sram <= device_->info().sram_bytes)
+        check_smaller_memory(*open_gpu(sram), step);
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
-// Every value of every setting that a step has, and all of them other than by default.
+// Every value of every setting that a step has, and all of them other than by default; what holds
+// by default the other tests run.
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
-      {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
+      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
@@ -295,10 +321,11 @@ void check_settings(Device& device, const Step& step) {
   std::vector<Settings> each;
   Settings other;
   for (const Setting& setting : step.settings) {
-    for (const char* value : setting.values) each.push_back({{setting.name, value}});
+    for (const char* value : setting.values)
+      if (value != setting.values.front()) each.push_back({{setting.name, value}});
     other[setting.name] = setting.values.back();
   }
-  each.push_back(other);
+  if (other.size() > 1) each.push_back(other);
   const auto check = [&](const Case& c, const TileRequest& request) {
     std::string text;
     for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
@@ -330,12 +357,13 @@ void check_settings(Device& device, const Step& step) {
   if (step.device == DeviceKind::sim && step.shown.decoding)
     check({"rounds_that_rise", 1, 1, 1, 1, 4224, 48, false, bf, Input::normal, 1, rounds_that_rise},
           {.settings = {{"splits", "64"}}});
-  // And its larger tiles, which no shortage of shared memory brings up.
-  for (const TileSize& tile : step.tiles)
+  // And its larger tiles, which no shortage of shared memory brings up: one and some of Q, and more
+  // of K and V than there are stages.
+  for (const auto& [d, Br, Bc] : step.tiles)
     for (const Settings& settings : {Settings{}, other})
-      for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
-                            Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}})
-        check(c, {tile.block_q, tile.block_kv, settings});
+      for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
+                            Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
+        check(c, {Br, Bc, settings});
 }
 class EachSetting : public ::testing::TestWithParam<Step> {};
 TEST_P(EachSetting, IsRightWithEachValue) {

@@ -10,6 +10,13 @@ from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT, read
 from ladder.base.programs import Step, rungs
 
+# A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
+# a head whose last line ends the definition or opens a brace, closed by a line that begins with }.
+DEFINITION = re.compile(
+    r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
+    r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
+    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
+
 
 class Source:
     """One .cu file of a rung; `step` is the name of its step, as its registration says, "" of a
@@ -59,3 +66,14 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
     raise Stop("\n".join([f"there is no {name}. {what}The rungs and their steps:",
                           *(f"  {rung:<20}{', '.join(names)}" for rung, names in known.items())]),
                BAD_USAGE)
+
+
+def names_of(definition: str) -> set[str]:
+    """The names that it defines: one, none for an operator, several for an #if … #endif."""
+    inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
+    if inner != definition:
+        return set().union(*map(names_of, DEFINITION.findall(inner)))
+    code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\)\s+(?=\w)",
+                  "", definition)
+    name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
+    return {name[1] or name[2]} if name else set()

@@ -32,13 +32,16 @@ class Exercise(NamedTuple):
         """That it asks to change, "" for none."""
         return self.check.file and os.path.join(self.rung, self.check.file)
 
+    def start(self) -> str:
+        """The text of the file."""
+        return read(os.path.join(ROOT, self.file)) if self.file else ""
+
     def solutions(self) -> list[str]:
         """The text of the file, changed in each way that is right."""
-        return [edited(read(os.path.join(ROOT, self.file)), edits)
-                for edits in self.check.solutions]
+        return [edited(self.start(), edits) for edits in self.check.solutions]
 
     def diffs(self) -> list[str]:
-        old = read(os.path.join(ROOT, self.file)).splitlines(True) if self.file else []
+        old = self.start().splitlines(True)
         return ["".join(difflib.unified_diff(old, new.splitlines(True), self.file, self.file))
                 for new in self.solutions()]
 
@@ -60,8 +63,7 @@ def read_exercises() -> dict[str, Exercise]:
     by_name([*((f"{source.rung[:2]}/{source.step}", source.path, None)
                for source in read_sources() if source.step), *tasks])
     checks = by_name((f"{rung[:2]}/{check.name}", f"{rung}/exercises.py", (rung, check))
-                     for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
-                     for check in importlib.import_module(f"{rung}.exercises").EXERCISES)
+                     for rung, check in of_rungs("EXERCISES"))
     alone = {name for name, *_ in tasks} ^ set(checks)
     if alone:
         has = "check" if min(alone) in checks else "task"
@@ -70,6 +72,12 @@ def read_exercises() -> dict[str, Exercise]:
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, lesson, (title, task, hints, answer) in tasks}
+
+
+def of_rungs(what: str) -> list[tuple[str, Any]]:
+    """(rung, each that a list in its exercises.py has)."""
+    return [(rung, one) for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
+            for one in getattr(importlib.import_module(f"{rung}.exercises"), what, ())]
 
 
 def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:

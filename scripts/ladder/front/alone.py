@@ -10,31 +10,14 @@ from typing import Container
 
 from ladder.base.console import BAD_USAGE, GOOD, Stop, run_command
 from ladder.base.files import ROOT, read, write_whole
-from ladder.base.sources import Source, find, read_sources
+from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
 
 NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
-# A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
-# a head whose last line ends the definition or opens a brace, closed by a line that begins with }.
-DEFINITION = re.compile(
-    r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
-    r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
-    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
 
 
 def words(code: str) -> set[str]:
     return set(re.findall(r"\w+", re.sub(r"//.*", "", code)))
-
-
-def names_of(definition: str) -> set[str]:
-    """The names that it defines: one, none for an operator, several for an #if … #endif."""
-    inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
-    if inner != definition:
-        return set().union(*map(names_of, DEFINITION.findall(inner)))
-    code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\) (?=\w)", "",
-                  definition)
-    name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
-    return {name[1] or name[2]} if name else set()
 
 
 def definitions(path: str, seen: set[str]) -> list[str]:

@@ -1,0 +1,319 @@
+"""The next step as the exercise. A reader's copy of the step before is compiled in the real step's
+place, under its name, and runs the suite's cases on the sim; what it counts is compared with what
+the real one counts. Which steps are offered, and what the step before lacks, the rungs'
+exercises.py say."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import re
+from typing import Iterable, NamedTuple, Sequence
+
+from ladder.base.changed import compiled, linked
+from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.diffs import compare, hunks
+from ladder.base.files import ROOT, read
+from ladder.base.programs import json_lines, ready, run_quietly
+from ladder.base.records import Record
+from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
+from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
+from ladder.exercises.lessons import of_rungs
+
+# What is compared: whole tiles, ragged and grouped, causal.
+SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
+          "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
+          "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
+TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
+RESULTS, SCHEDULES, FORMULA = BY_CASES = "results", "schedules", "formula"
+# Of all else less is better, or as good.
+EXACT = ("products", "blocks", "atomics")
+MORE = ("flops_under_copies", "exps_under_products", "exps_between_turns", "stores_under_products")
+
+
+class Check(NamedTuple):
+    name: str
+    held: bool
+    share: float  # how near it is
+    text: str
+    counts: str = ""  # what it is, and is to be
+
+
+class Task:
+    """A climb with the files that it is about: of the real step and of the step before, for a
+    rung's first the last of the rung before that every GPU runs."""
+
+    def __init__(self, climb: Climb, real: Source, sources: list[Source]) -> None:
+        after = re.search(r'\.after = "(\w+)"', real.text)
+        self.check, self.real, self.file = climb, real, real.path
+        self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
+                        if after else f"{int(real.rung[:2]) - 1:02}")
+        self.matcher = compare(self.old, real)
+        self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
+        self.lesson, self.answer = self.old.path, f"--- {self.old.path}\n+++ {real.path}"
+        # Of the head comment what has changed since the step before.
+        head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
+        self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
+        # Name → text.
+        self.was, self.now = ({name: text for text in DEFINITION.findall(source.text)
+                               if "const Register" not in text for name in names_of(text)}
+                              for source in (self.old, real))
+
+    def start(self) -> str:
+        return self.old.text
+
+    def diffs(self) -> list[str]:
+        return ["\n".join([*hunk, ""])
+                for hunk in hunks(self.old, self.real, self.matcher, context=3)]
+
+    @property
+    def hints(self) -> list[str]:
+        """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
+        was, now = self.was, self.now
+        changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
+            ("new:", now.keys() - was), ("gone:", was.keys() - now),
+            ("changed:", {name for name in now.keys() & was if now[name] != was[name]})) if names]
+        folder, file = os.path.split(self.real.path)
+        told = [f"{folder}/{page}:{number}"
+                for mark in (f"### Step `{self.real.step}`", f"({file})")
+                for page in sorted(os.listdir(os.path.join(ROOT, folder))) if page.endswith(".md")
+                for number, line in enumerate(read(f"{ROOT}/{folder}/{page}").splitlines(), 1)
+                if mark in line]
+        return [f"The idea is in {told[0]}.", f"Of {self.old.path}, {'; '.join(changes)}.",
+                *(f"\n{hunk}" for hunk in self.diffs())]
+
+    def blanks(self) -> str:
+        """The real step's file with what is new in its kernels as in the step before."""
+        if not self.check.blanks:
+            raise Stop("there are no blanks: what is new cannot be taken out line by line",
+                       BAD_USAGE)
+        first, last = (re.split(at, self.real.text)[0].count("\n")
+                       for at in ("__global__", r"\nPlan \w+\("))
+        lines = [line for tag, i1, i2, j1, j2 in self.matcher.get_opcodes()
+                 for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
+                              else [f"// yours; new lines here: {j2 - j1}",
+                                    *self.old.lines[i1:i2]])]
+        # What the old lines use and is no more.
+        gone = "".join(text for name, text in self.was.items()
+                       if name not in self.now and "(" not in text)
+        return "\n".join([*lines, ""]).replace("namespace {\n\n", f"namespace {{\n\n{gone}", 1)
+
+    def registered(self, text: str) -> str:
+        """A copy's text whose step is called, and comes, as the real one. Lines stay lines."""
+        after = re.findall(r' \.after = "\w+",', self.real.text)
+        text = re.sub(r' \.after = "\w+",', "", text)
+        text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', text)
+        if ".max_subtracted_by" not in self.real.text:
+            text = re.sub(r'\.max_subtracted_by = "\w+",?', "", text)
+        text, found = re.subn(r'^( +\.name = )"\w+",', rf'\1"{self.real.step}",{"".join(after)}',
+                              text, count=1, flags=re.MULTILINE)
+        if not found:
+            raise Stop("Not yet: the end of the file, which registers the step, is gone: "
+                       "`const Register step{{ … }};`", WRONG_RESULT)
+        return text
+
+
+def read_tasks() -> dict[str, Task]:
+    """By a step's name as scripts/exercise takes it: "05/skip"."""
+    sources = read_sources()
+    steps = {(source.rung, source.step): source for source in sources}
+    return {f"{rung[:2]}/{climb.name}": Task(climb, steps[rung, climb.name], sources)
+            for rung, climb in of_rungs("CLIMBS")}
+
+
+# ---- a copy, built and run ----
+
+
+class Case(NamedTuple):
+    name: str
+    said: str  # what is wrong with its results, "" for nothing
+    formula: bool = True  # whether its formula is what was counted
+
+
+# What the suite prints of a case: its name, what it says, and "" where it did not end.
+CASE = re.compile(r"^\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:^\[ +(OK|FAILED) +\]|\Z)",
+                  re.MULTILINE | re.DOTALL)
+WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown|^(\w+: max error .*)|'
+                   r"^(rows whose sum .*)|(element \d+)|(a\.O\.bits)", re.MULTILINE)
+
+
+class Copy(Program):
+    """A reader's copy, built as the real step."""
+
+    def __init__(self, build: str, task: Task, path: str) -> None:
+        self.task, rung = task, task.real.rung
+        if not os.path.exists(f"{build}/CMakeFiles/suite.dir/common/tests/suite/suite_test.cpp.o"):
+            preset = "default" if os.path.basename(build) == "build" else os.path.basename(build)
+            if not ready("scripts/exercise", "build", preset, "suite", rung):
+                raise Stop("the suite of tests could not be built", NO_DEVICE)
+        super().__init__(build, task.file, path, task.registered(read(path)))
+        self.suite = self.linked(f"{rung}_test")
+
+    def cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
+        """Those of the suite's tests that are a share's, those that did not run any more too."""
+        status, said = self.printed(self.suite, f"--gtest_filter={tests}",
+                                    GTEST_TOTAL_SHARDS=str(shares), GTEST_SHARD_INDEX=str(share))
+        found = []
+        for name, text, end in CASE.findall(said):
+            wrong = "".join(next(iter(WRONG.findall(text)), ())) if end else \
+                "it ends the program" * (status >= 0)
+            found.append(Case(name.removeprefix(f"{self.step}_"),
+                              self.ending(0 if end else status, text, wrong),
+                              not re.search(r"^ +formula$", text, re.MULTILINE)))
+        ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
+        return found + [Case("another", NOT_RUN)] * (int(ran[1]) - len(found) if ran else 1)
+
+
+# ---- what is compared ----
+
+
+def counts_of(record: Record) -> dict[str, int]:
+    """A count's name → the count: a record's own, and of each array bytes, and sectors."""
+    counts = {key: value for key, value in record.items() if isinstance(value, int)}
+    for kernel in record["kernels"]:
+        for array, count in kernel["arrays"].items():
+            for name, way in ((array, ""), (f"{array} sectors", "_sectors")):
+                counts[name] = counts.get(name, 0) + count[f"read{way}"] + count[f"write{way}"]
+    return counts
+
+
+def times_read(record: Record, array: str) -> str:
+    """", read 4 times (N/64)" where an array is read whole, and so often."""
+    of_it = [kernel["arrays"][array] for kernel in record["kernels"] if array in kernel["arrays"]]
+    size = max((one["distinct_read"] for one in of_it), default=0)
+    times = sum(one["read"] for one in of_it) / size if size else 0
+    whole = times > 1 and record["seqlen"] % times == 0
+    return f", read {times:.0f} times (N/{record['seqlen'] / times:.0f})" if whole else ""
+
+
+def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, list[Check]]:
+    """Name → a check for each shape, of which there are what was counted and what is wanted."""
+    found: dict[str, list[Check]] = {}
+    for shape, both in shapes.items():
+        arrays = sorted({array for record in both for kernel in record["kernels"]
+                         for array in kernel["arrays"]})
+        for name in dict.fromkeys([*arrays, *(f"{array} sectors" for array in arrays),
+                                   "workspace_bytes", *task.check.fails]):
+            a, b = (counts_of(record).get(name, 0) for record in both)
+            held = a == b if name in EXACT else a >= b if name in MORE else a <= b
+            said = [f"{count:,}{times_read(record, name) * (shape == 'whole tiles')}"
+                    for count, record in zip((a, b), both)]
+            if name not in BY_CASES:
+                found.setdefault(name, []).append(Check(
+                    name, held, 1 if held else min(a, b) / max(a, b), f"{name}"
+                    f"{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({shape})",
+                    f"{a:,} → {b:,}"))
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def counted_by(build: str, step: Source, options: str) -> Record:
+    """The last record of a step of the ladder's own."""
+    run = Program(build, step.path).run(f"{options} --check off")
+    if not run.records:
+        raise Stop(f"{step.name}: {run.last_words()}", NO_DEVICE)
+    return run.records[-1]
+
+
+def lacking(task: Task, build: str) -> dict[str, list[Check]]:
+    """The counts that the step before does not hold."""
+    found = compared(task, {shape: (counted_by(build, task.old, options),
+                                    counted_by(build, task.real, options))
+                            for shape, options in SHAPES.items()})
+    return {name: each for name, each in found.items() if not all(one.held for one in each)}
+
+
+def targets(task: Task, build: str) -> str:
+    """A table of what the step before counts and the real one."""
+    if RESULTS in task.check.fails:
+        return "Its results are wrong, as with " + "; ".join(task.check.cases)
+    rows = [["It counts → is to count", *SHAPES]]
+    rows += [[each[0].text.partition(":")[0], *(one.counts for one in each)]
+             for name, each in lacking(task, build).items()
+             if not name.endswith(" sectors") or name.partition(" ")[0] not in task.check.fails]
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    return "\n".join(["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+                     + [f"({shape}: {options})" for shape, options in SHAPES.items()])
+
+
+def times(task: Task, build: str, path: str) -> str:
+    """On a GPU: the step before, the copy and the real step, a line each."""
+    real, lines = task.real, [f"A run of {TIMED}:"]
+    mine = Program(build, real.path, path, task.registered(read(path)))
+    made = linked(build, real.rung, *compiled(build, real.rung, real.path, mine.made, mine.folder,
+                                              gpu=True), mine.folder)
+    for whose, program, step in ((task.old.name, f"{build}/bin/{task.old.rung}", task.old.step),
+                                 ("yours", made, real.step),
+                                 (real.name, f"{build}/bin/{real.rung}", real.step)):
+        status, out, err = run_quietly(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
+                                        "--device", "gpu", "--json", "--step", step,
+                                        *TIMED.split()], whose)
+        if not out.strip():
+            raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
+        ran = json_lines(out, whose)[-1]
+        lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")
+    return "\n".join(lines)
+
+
+def check(copy: Copy) -> Judged:
+    """Checks a reader's copy: everything that holds first, then what is nearest to it."""
+    task, real = copy.task, copy.task.real
+    longer = ":".join(f"Sim.*/{other.step}_*" for other in read_sources()
+                      if other.rung == real.rung and other.step.startswith(f"{real.step}_"))
+    shares = max(4, os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        suite = [pool.submit(copy.cases, f"Sim.*/{real.step}_*-{longer}", share, shares)
+                 for share in range(shares)]
+        bits = pool.submit(copy.cases, f"Schedules.*/{real.step}")
+        runs = {name: pool.submit(copy.run, f"{options} --check full") for name, options in
+                [*SHAPES.items(), *((case, case) for case in task.check.cases)]}
+        wanted = {shape: pool.submit(counted_by, copy.build, real, options)
+                  for shape, options in SHAPES.items()}
+    ran = [case for share in suite for case in share.result()]
+    cases = ran + [Case(name, said_of(run.result())) for name, run in runs.items()]
+    counted = compared(task, {shape: (runs[shape].result().records[-1], record.result())
+                              for shape, record in wanted.items() if runs[shape].result().records})
+    checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
+              for name, good, text in (
+                  (RESULTS, [not case.said for case in cases], "results right in {} of {}"),
+                  (SCHEDULES, [not case.said for case in bits.result()],
+                   "the same bits in each order of threads: {} of {}"),
+                  (FORMULA, [case.formula for case in ran],
+                   "its traffic() says what is counted in {} of {}"))]
+    checks += [min(each, key=lambda one: one.share) for each in counted.values()]
+    checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
+               for name in task.check.fails if name not in {one.name for one in checks}]
+    return judged_by(task, checks, cases + [case for case in bits.result() if case.said])
+
+
+def said_of(run: Run) -> str:
+    """What is wrong with a run, "" for nothing."""
+    if not run.records:
+        return run.last_words()
+    return "" if "so this failure is expected" in run.err else ", ".join(
+        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items())
+
+
+def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Judged:
+    """The step before has no points, by what it lacks; what it had is to stay."""
+    own = [one.held for one in checks if one.name in task.check.fails]
+    others = [one.share if one.name == RESULTS else one.held for one in checks
+              if one.name not in task.check.fails]
+    share = sum(own) / len(own) * sum(others) / len(others)
+    lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
+    few = [one.name for one in checks if one.held and one.name not in BY_CASES]
+    lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
+    lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
+    # Sectors are left out where they are as far off as the bytes.
+    lines += [f"✗ {one.text}" for name, one in lacks.items() if not name.endswith(" sectors") or
+              abs(lacks.get(name.partition(" ")[0], Check("", False, 9, "")).share - one.share) > .01]
+    lines += [f"  {shape}: {options}" for shape, options in SHAPES.items()
+              if any(f"({shape})" in line for line in lines)]
+    wrong = [f"  {case.name}: {case.said}" for case in cases if case.said]
+    lines += wrong[:3] + [f"  and {len(wrong) - 3} cases more"] * (len(wrong) > 3)
+    lines.append("Right: this is the step." if not lacks else
+                 f"Not yet: {int(Climb.points * share)} of {Climb.points} points.")
+    return Judged(not lacks, "\n".join(lines), [(case.name, not case.said, case.said)
+                                                for case in cases], share,
+                  [(one.name, one.held, one.text) for one in checks])
