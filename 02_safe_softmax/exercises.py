@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Program, Words
-
-
+from ladder.exercises.kinds import (Break, Change, Climb, Experiment, Mistake, Numbers, Program,
+                                    Words)
 def every_row_is_zero(program: Program) -> bool:
     run = program.run("")
     error = run.records[0]["errors"]["o"] if run.records else {}
@@ -51,4 +50,16 @@ EXERCISES = [
 # Which checks the step before fails.
 CLIMBS = [
     Climb("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",)),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("undefined", "attention.cu", "",
+          "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that "
+          "makes it 0 is missing.",
+          [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
+    Break("short", "attention.cu", "",
+          "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
+          [("const int slices = ceil_div(p.N_kv, kInner);",
+            "const int slices = p.N_kv / kInner;")]),
 ]
