@@ -69,22 +69,20 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
           .workspace = {{"S", elements * kIoBytes}, {"P", elements * kIoBytes}}};
 }
 
-template <class T>
-void launch_forward(const Problem& p, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
-  const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kBlock);
-  const dim3 block(kBlock, kBlock);
-
-  launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kBlock)), block, 0, Q, K, S, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowThreads)),
-         dim3(kRowThreads), 0, S, P, p);
-  launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kBlock)), block, 0, P, V, O, p);
-}
-
 void forward(const Problem& p, const Plan&, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_forward<fp16>(p, a) : launch_forward<bf16>(p, a);
+  with_type(p, [&]<class T>() {
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+    const unsigned heads = p.B * p.H;
+    const unsigned rows = grid_blocks(p.N, kBlock);
+    const dim3 block(kBlock, kBlock);
+
+    launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kBlock)), block, 0, Q, K, S,
+           p);
+    launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowThreads)),
+           dim3(kRowThreads), 0, S, P, p);
+    launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kBlock)), block, 0, P, V, O, p);
+  });
 }
 
 /// Requested bytes: every thread reads all of its operands from HBM.

@@ -122,23 +122,20 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
           .workspace = {{"S", bytes}, {"P", bytes}}};
 }
 
-template <class T>
-void launch_forward(const Problem& p, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
-  const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kRows);
-
-  launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kColumns)), dim3(32), 0, Q, K,
-         S, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
-         dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kColumns)), dim3(32), 0, P, V, O,
-         p);
-}
-
 void forward(const Problem& p, const Plan&, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_forward<fp16>(p, a) : launch_forward<bf16>(p, a);
+  with_type(p, [&]<class T>() {
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+    const unsigned heads = p.B * p.H;
+    const unsigned rows = grid_blocks(p.N, kRows);
+
+    launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kColumns)), dim3(32), 0, Q, K,
+           S, p);
+    launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+           dim3(32 * kRowWarps), 0, S, P, p);
+    launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kColumns)), dim3(32), 0, P, V, O,
+           p);
+  });
 }
 
 /// Requested bytes: an operand is read once for each tile of the other operand's rows or columns.

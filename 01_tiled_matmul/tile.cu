@@ -90,24 +90,21 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
           .workspace = {{"S", elements * kIoBytes}, {"P", elements * kIoBytes}}};
 }
 
-template <class T>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
-  const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kTile);
-  const dim3 block(kTile, kTile);
-
-  launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kTile)), block, plan.smem_bytes,
-         Q, K, S, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowThreads)),
-         dim3(kRowThreads), 0, S, P, p);
-  launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kTile)), block, plan.smem_bytes, P,
-         V, O, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  p.dtype == DType::fp16 ? launch_forward<fp16>(p, plan, a) : launch_forward<bf16>(p, plan, a);
+  with_type(p, [&]<class T>() {
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+    const unsigned heads = p.B * p.H;
+    const unsigned rows = grid_blocks(p.N, kTile);
+    const dim3 block(kTile, kTile);
+
+    launch("scores", scores<T>, dim3(heads, rows, grid_blocks(p.N_kv, kTile)), block,
+           plan.smem_bytes, Q, K, S, p);
+    launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowThreads)),
+           dim3(kRowThreads), 0, S, P, p);
+    launch("output", output<T>, dim3(heads, rows, grid_blocks(p.d, kTile)), block, plan.smem_bytes,
+           P, V, O, p);
+  });
 }
 
 /// Requested bytes: an operand is read once for each tile of the other operand's rows or columns.

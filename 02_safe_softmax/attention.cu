@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     mma_ABt(S_sum, tile_Q(slice), warp_row, tile_K(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // nobody reads the last slices any more
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     mma_AB(O_sum, tile_P(slice), warp_row, tile_V(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // nobody reads the last slices any more
 
   const Tile<T, kBlockRows, kColumns> tile_O{stages};
   write(tile_O, O_sum, warp_row, warp_column);
@@ -182,29 +182,25 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
           .workspace = {{"S", bytes}, {"P", bytes}}};
 }
 
-template <class T, int kStages>
-void launch_forward(const Problem& p, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
-  const unsigned heads = p.B * p.H;
-  const unsigned rows = grid_blocks(p.N, kBlockRows);
-  const int columns = output_columns(p);
-
-  launch("scores", scores<T, kStages>, dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)),
-         dim3(kThreads), smem_bytes(kScoreColumns, kStages), Q, K, S, p);
-  launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
-         dim3(32 * kRowWarps), 0, S, P, p);
-  launch("output", columns == 64 ? output<T, 64, kStages> : output<T, 128, kStages>,
-         dim3(heads, rows, grid_blocks(p.d, columns)), dim3(kThreads), smem_bytes(columns, kStages),
-         P, V, O, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto with_type = [&]<class T>() {
-    plan.stages == 3 ? launch_forward<T, 3>(p, a) : launch_forward<T, 2>(p, a);
-  };
-  p.dtype == DType::fp16 ? with_type.template operator()<fp16>()
-                         : with_type.template operator()<bf16>();
+  with_type(p, [&]<class T>() {
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto S = hbm<T>(a["S"]), P = hbm<T>(a["P"]), O = hbm<T>(a["O"]);
+    const unsigned heads = p.B * p.H;
+    const unsigned rows = grid_blocks(p.N, kBlockRows);
+    const int columns = output_columns(p);
+
+    const bool three = plan.stages == 3;
+    const auto narrow = three ? output<T, 64, 3> : output<T, 64, 2>;
+    const auto wide = three ? output<T, 128, 3> : output<T, 128, 2>;
+    launch("scores", three ? scores<T, 3> : scores<T, 2>,
+           dim3(heads, rows, grid_blocks(p.N_kv, kScoreColumns)), dim3(kThreads), plan.smem_bytes,
+           Q, K, S, p);
+    launch("softmax", softmax<T>, dim3(ceil_div(int64_t{heads} * p.N, kRowWarps)),
+           dim3(32 * kRowWarps), 0, S, P, p);
+    launch("output", columns == 64 ? narrow : wide, dim3(heads, rows, grid_blocks(p.d, columns)),
+           dim3(kThreads), smem_bytes(columns, plan.stages), P, V, O, p);
+  });
 }
 
 /// Requested bytes: an operand is read once for each block of the other operand's rows or columns.

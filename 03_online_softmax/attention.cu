@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     cp_async_commit();
 
     Accumulator<kWarpRows, kWarpKeys> S;
-    mma_ABt(S, tile_Q, 0, tile_K);
+    mma_ABt(S, tile_Q, tile_K);
     if (key + kWarpKeys > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + j >= p.keys(row + i)) s = -INFINITY;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     l = alpha * l + row_sum(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+    mma_AB(O_sum, as_operand<T>(S), tile_V);
   }
   mul_rows(O_sum, inverse_or_zero(l));
 
@@ -109,20 +109,15 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
           .smem_bytes = smem_bytes(warps)};
 }
 
-template <class T, int Dh, int kWarps>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  launch("attention", attention<T, Dh, kWarps>,
-         dim3(p.B * p.H, grid_blocks(p.N, kWarps * plan.block_q)), dim3(32 * kWarps),
-         plan.smem_bytes, Q, K, V, O, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim(p, [&]<class T, int Dh>() {
-    if (plan.warps == 4) return launch_forward<T, Dh, 4>(p, plan, a);
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<T>(a["O"]);
+    auto kernel = attention<T, Dh, 4>;
     if constexpr (Dh >= 128)
-      plan.warps == 2 ? launch_forward<T, Dh, 2>(p, plan, a) : launch_forward<T, Dh, 1>(p, plan, a);
+      if (plan.warps < 4) kernel = plan.warps == 2 ? attention<T, Dh, 2> : attention<T, Dh, 1>;
+    launch("attention", kernel, dim3(p.B * p.H, grid_blocks(p.N, plan.warps * plan.block_q)),
+           dim3(32 * plan.warps), plan.smem_bytes, Q, K, V, O, p);
   });
 }
 

@@ -75,16 +75,13 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 
-template <class T, int Dh>
-void launch_forward(const Problem& p, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  launch("attention", attention<T, Dh>, dim3(p.B * p.H, grid_blocks(p.N, kRowThreads)),
-         dim3(kRowThreads), 0, Q, K, V, O, p);
-}
-
 void forward(const Problem& p, const Plan&, const Arrays& a) {
-  with_type_and_head_dim(p, [&]<class T, int Dh>() { launch_forward<T, Dh>(p, a); });
+  with_type_and_head_dim(p, [&]<class T, int Dh>() {
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<T>(a["O"]);
+    launch("attention", attention<T, Dh>, dim3(p.B * p.H, grid_blocks(p.N, kRowThreads)),
+           dim3(kRowThreads), 0, Q, K, V, O, p);
+  });
 }
 
 /// Requested bytes: every thread reads K twice and V once as far as its query sees.

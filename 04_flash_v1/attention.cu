@@ -27,7 +27,7 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int kGroup = 16;         // rows of O that are combined at once
+constexpr int kCombineRows = 16;   // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
@@ -42,7 +42,7 @@ constexpr int warps_of(int Bc) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = warps_of(Bc);
   return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(warp_sums_floats(kGroup, Dh, warps)) +
+         shared_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
          2 * shared_bytes<float>(warps * Br) + 2 * shared_bytes<float>(Br);
 }
 
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
   const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
-  const WarpSums<kGroup, Dh, kWarps> warp_PV{
-      smem.take<float>("partial O", warp_sums_floats(kGroup, Dh, kWarps))};
+  const PartialSums<kCombineRows, Dh, kWarps> warp_PV{
+      smem.take<float>("partial O", partial_sums_floats(kCombineRows, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
 
       Accumulator<Br, kWarpKeys> S;  // this warp's columns
-      mma_ABt(S, tile_Q, 0, tile_K, warp_key);
+      mma_ABt(S, tile_Q, tile_K, warp_key);
       if (key + Bc > p.keys(row))
         for_each(S, [&](int i, int j, float& s) {
           if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       cp_async_commit();
       exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
       write(warp_l, row_sum(S));
-      __syncthreads();
+      __syncthreads();  // all warps' maxima and sums are there
 
       // One thread per row: l and m from HBM and back, and what O and P·V weigh in the new O.
       if (has_row) {
@@ -131,20 +131,20 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       // O, 16 rows at a time, the old ones on their way while the product is computed.
       const auto P = as_operand<T>(S);
 #pragma unroll
-      for (int g = 0; g < Br / kGroup; ++g) {
-        const int first = row + kGroup * g, rows = p.N - first;
+      for (int g = 0; g < Br / kCombineRows; ++g) {
+        const int first = row + kCombineRows * g, rows = p.N - first;
         const auto O_rows = O_head + int64_t{first} * p.d;
-        Spread<kGroup, Dh, kThreads> O;
+        BlockFragment<kCombineRows, Dh, kThreads> O;
         load(O, O_rows, p.d, rows, p.d);
-        Accumulator<kGroup, Dh> PV;  // over this warp's keys
+        Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
-        __syncthreads();
-        Spread<kGroup, Dh, kThreads> PV_sum;
+        __syncthreads();  // all warps' sums are there
+        BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
         sum_over_warps(PV_sum, warp_PV, rows, p.d);
         __syncthreads();  // the warps' sums may be overwritten
-        mul_rows(O, old_weight + kGroup * g, rows, p.d);
-        mul_rows(PV_sum, new_weight + kGroup * g, rows, p.d);
+        mul_rows(O, old_weight + kCombineRows * g, rows, p.d);
+        mul_rows(PV_sum, new_weight + kCombineRows * g, rows, p.d);
         add(O, PV_sum, rows, p.d);
         store(O_rows, p.d, O, rows, p.d);
       }
@@ -181,23 +181,18 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto O_fp32 = hbm<float>(a["O_fp32"]), l = hbm<float>(a["l"]), m = hbm<float>(a["m"]);
-  const auto LSE = hbm<float>(a["LSE"]);
-  const dim3 elements(ceil_div(int64_t{p.B} * p.H * p.N * p.d, kElementwise));
-
-  launch("initialise", initialise, elements, dim3(kElementwise), 0, O_fp32, l, m, p);
-  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H), dim3(32 * plan.warps),
-         plan.smem_bytes, Q, K, V, O_fp32, l, m, p);
-  launch("finish", finish<T>, elements, dim3(kElementwise), 0, O_fp32, l, m, O, LSE, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<T>(a["O"]);
+    const auto O_fp32 = hbm<float>(a["O_fp32"]), l = hbm<float>(a["l"]), m = hbm<float>(a["m"]);
+    const auto LSE = hbm<float>(a["LSE"]);
+    const dim3 elements(ceil_div(int64_t{p.B} * p.H * p.N * p.d, kElementwise));
+
+    launch("initialise", initialise, elements, dim3(kElementwise), 0, O_fp32, l, m, p);
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H), dim3(32 * plan.warps),
+           plan.smem_bytes, Q, K, V, O_fp32, l, m, p);
+    launch("finish", finish<T>, elements, dim3(kElementwise), 0, O_fp32, l, m, O, LSE, p);
   });
 }
 

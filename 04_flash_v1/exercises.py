@@ -16,7 +16,7 @@ EXERCISES = [
         ("initialise(Hbm<float> O_fp32, Hbm<float> l,", "initialise(Hbm<float> l,"),
         ("  if (i < rows * p.d) O_fp32[i] = 0;\n", ""),
         ("        load(O, O_rows, p.d, rows, p.d);",
-         "        if (key > 0) load(O, O_rows, p.d, rows, p.d);  // a Spread begins as zeros"),
+         "        if (key > 0) load(O, O_rows, p.d, rows, p.d);  // a fragment begins as zeros"),
         ("dim3(kElementwise), 0, O_fp32, l, m, p);", "dim3(kElementwise), 0, l, m, p);"),
         ('{"initialise", {{"O_fp32", 0, O_fp32}, {"l",', '{"initialise", {{"l",'),
         ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),

@@ -25,7 +25,7 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int kGroup = 16;  // rows of O that are combined at once
+constexpr int kCombineRows = 16;  // rows of O that are combined at once
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {
@@ -39,7 +39,7 @@ constexpr int warps_of(int Bc) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = warps_of(Bc);
   return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(warp_sums_floats(kGroup, Dh, warps)) +
+         shared_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
          2 * shared_bytes<float>(warps * Br) + shared_bytes<float>(Br);
 }
 
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
   const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
-  const WarpSums<kGroup, Dh, kWarps> warp_PV{
-      smem.take<float>("partial O", warp_sums_floats(kGroup, Dh, kWarps))};
+  const PartialSums<kCombineRows, Dh, kWarps> warp_PV{
+      smem.take<float>("partial O", partial_sums_floats(kCombineRows, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), then 1 / l
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   cp_async_commit();
 
   auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's
-  Spread<kGroup, Dh, kThreads> O_sum[Br / kGroup];          // this thread's elements of O
+  BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     __syncthreads();  // K has arrived
 
     Accumulator<Br, kWarpKeys> S;  // this warp's columns
-    mma_ABt(S, tile_Q, 0, tile_K, warp_key);
+    mma_ABt(S, tile_Q, tile_K, warp_key);
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -107,24 +107,23 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     // O, 16 rows at a time.
     const auto P = as_operand<T>(S);
 #pragma unroll
-    for (int g = 0; g < Br / kGroup; ++g) {
-      Accumulator<kGroup, Dh> PV;  // over this warp's keys
+    for (int g = 0; g < Br / kCombineRows; ++g) {
+      Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
-      __syncthreads();
-      Spread<kGroup, Dh, kThreads> PV_sum;
+      __syncthreads();  // all warps' sums are there
+      BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
       sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
-      mul_rows(O_sum[g], weight + kGroup * g);
+      mul_rows(O_sum[g], weight + kCombineRows * g);
       add(O_sum[g], PV_sum);
     }
   }
-  cp_async_wait<0>();
 
   // l of all keys: every warp writes its own, one thread per row adds them.
   write(warp_l, sum_over_lanes(l));
   write(warp_m, m);
-  __syncthreads();
+  __syncthreads();  // all warps' sums are there
   if (thread < Br) {
     const auto l_row = sum_over_warps(warp_l, thread);
     const float m_row = warp_m.data[thread];
@@ -132,11 +131,12 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     if (row + thread < p.N)
       LSE[bh * p.N + row + thread] = l_row > 0 ? m_row * kLn2 + logf(l_row) : -INFINITY;
   }
-  __syncthreads();
+  __syncthreads();  // all rows' weights are there
 #pragma unroll
-  for (int g = 0; g < Br / kGroup; ++g) {
-    mul_rows(O_sum[g], weight + kGroup * g);
-    store(O_head + int64_t{row + kGroup * g} * p.d, p.d, O_sum[g], p.N - row - kGroup * g, p.d);
+  for (int g = 0; g < Br / kCombineRows; ++g) {
+    mul_rows(O_sum[g], weight + kCombineRows * g);
+    store(O_head + int64_t{row + kCombineRows * g} * p.d, p.d, O_sum[g],
+          p.N - row - kCombineRows * g, p.d);
   }
 }
 

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+    mma_AB(O_sum, as_operand<T>(S), tile_V);
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key

@@ -25,7 +25,7 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int kGroup = 16;         // rows of O that are combined at once
+constexpr int kCombineRows = 16;   // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
@@ -40,7 +40,7 @@ constexpr int warps_of(int Bc) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = warps_of(Bc);
   return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(warp_sums_floats(kGroup, Dh, warps)) +
+         shared_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
          2 * shared_bytes<float>(warps * Br) + 2 * shared_bytes<float>(Br);
 }
 
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
   const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
-  const WarpSums<kGroup, Dh, kWarps> warp_PV{
-      smem.take<float>("partial O", warp_sums_floats(kGroup, Dh, kWarps))};
+  const PartialSums<kCombineRows, Dh, kWarps> warp_PV{
+      smem.take<float>("partial O", partial_sums_floats(kCombineRows, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
   const auto old_weight = smem.take<float>("weight of O", Br);   // l·e^(m − m_new) / l_new
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  Row m{-INFINITY}, l{0};                           // of row `thread`, where that is < Br
-  Spread<kGroup, Dh, kThreads> O_sum[Br / kGroup];  // this thread's elements of O
+  Row m{-INFINITY}, l{0};  // of row `thread`, where that is < Br
+  BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
     cp_async_commit();
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     __syncthreads();  // K has arrived
 
     Accumulator<Br, kWarpKeys> S;  // this warp's columns
-    mma_ABt(S, tile_Q, 0, tile_K, warp_key);
+    mma_ABt(S, tile_Q, tile_K, warp_key);
     if (key + Bc > p.keys(row))
       for_each(S, [&](int i, int j, float& s) {
         if (key + warp_key + j >= p.keys(row + i)) s = -INFINITY;
@@ -120,24 +120,24 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     // O, 16 rows at a time.
     const auto P = as_operand<T>(S);
 #pragma unroll
-    for (int g = 0; g < Br / kGroup; ++g) {
-      Accumulator<kGroup, Dh> PV;  // over this warp's keys
+    for (int g = 0; g < Br / kCombineRows; ++g) {
+      Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
-      __syncthreads();
-      Spread<kGroup, Dh, kThreads> PV_sum;
+      __syncthreads();  // all warps' sums are there
+      BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
       sum_over_warps(PV_sum, warp_PV);
       __syncthreads();  // the warps' sums may be overwritten
-      mul_rows(O_sum[g], old_weight + kGroup * g);
-      mul_rows(PV_sum, new_weight + kGroup * g);
+      mul_rows(O_sum[g], old_weight + kCombineRows * g);
+      mul_rows(PV_sum, new_weight + kCombineRows * g);
       add(O_sum[g], PV_sum);
     }
   }
-  cp_async_wait<0>();
 
 #pragma unroll
-  for (int g = 0; g < Br / kGroup; ++g)
-    store(O_head + int64_t{row + kGroup * g} * p.d, p.d, O_sum[g], p.N - row - kGroup * g, p.d);
+  for (int g = 0; g < Br / kCombineRows; ++g)
+    store(O_head + int64_t{row + kCombineRows * g} * p.d, p.d, O_sum[g],
+          p.N - row - kCombineRows * g, p.d);
   if (thread < Br && row + thread < p.N) {
     m_head[row + thread] = m;
     l_head[row + thread] = l;
@@ -170,21 +170,16 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<T>(a["O"]);
-  const auto l = hbm<float>(a["l"]), m = hbm<float>(a["m"]), LSE = hbm<float>(a["LSE"]);
-  const dim3 rows(ceil_div(int64_t{p.B} * p.H * p.N, kElementwise));
-
-  launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
-         dim3(32 * plan.warps), plan.smem_bytes, Q, K, V, O, l, m, p);
-  launch("finish", finish, rows, dim3(kElementwise), 0, l, m, LSE, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<T>(a["O"]);
+    const auto l = hbm<float>(a["l"]), m = hbm<float>(a["m"]), LSE = hbm<float>(a["LSE"]);
+    const dim3 rows(ceil_div(int64_t{p.B} * p.H * p.N, kElementwise));
+
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(p.B * p.H, grid_blocks(p.N, Br)),
+           dim3(32 * plan.warps), plan.smem_bytes, Q, K, V, O, l, m, p);
+    launch("finish", finish, rows, dim3(kElementwise), 0, l, m, LSE, p);
   });
 }
 

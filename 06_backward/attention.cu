@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     l = alpha * l + row_sum_in_lane(S);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V, 0, 0);
+    mma_AB(O_sum, as_operand<T>(S), tile_V);
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
@@ -150,8 +150,8 @@ constexpr int64_t sum_rows(const Problem& p) {
 /// with. A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
 /// more; without it exp would first give ∞. Dh/8 lanes per row.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
-                        Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
+                           Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -181,12 +181,12 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
-  const Piece<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  const Piece<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const WarpTile<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
   // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
-  const Piece<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
+  const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -297,8 +297,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  cp_async_wait<0>();  // redundant: every tile of keys meets one of Q, which waited for all
-  __syncthreads();     // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
@@ -310,7 +309,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
 /// dQ in the I/O type. Dh/8 lanes per row. grid: (B·H, rows).
 template <class T, int Dh>
-__global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
+__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int head = blockIdx.x, row = (blockIdx.y * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -352,28 +351,25 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-  const auto LSE = hbm<const float>(a["LSE"]);
-  const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-  const int heads = p.B * p.H;
-
-  launch("prepare", prepare<T, Dh>, dim3(ceil_div(heads * sum_rows(p) * (Dh / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, dQ_sum, p);
-  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum, dK,
-         dV, p);
-  launch("convert", convert<T, Dh>, dim3(heads, grid_blocks(p.N, kElementwise / (Dh / 8))),
-         dim3(kElementwise), 0, dQ_sum, dQ, p);
-}
-
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_backward<T, Dh, Br, Bc>(p, plan, a);
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
+    const auto LSE = hbm<const float>(a["LSE"]);
+    const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+    const auto dQ_sum = hbm<float>(a["dQ_sum"]);
+    const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
+    const int heads = p.B * p.H;
+
+    launch("preprocess", preprocess<T, Dh>,
+           dim3(ceil_div(heads * sum_rows(p) * (Dh / 8), kElementwise)), dim3(kElementwise), 0, O,
+           dO, LSE, delta, LSE_log2e, dQ_sum, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+           dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum,
+           dK, dV, p);
+    launch("postprocess", postprocess<T, Dh>,
+           dim3(heads, grid_blocks(p.N, kElementwise / (Dh / 8))), dim3(kElementwise), 0, dQ_sum,
+           dQ, p);
   });
 }
 
@@ -403,7 +399,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   queries *= heads;
   const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
-  return {{"prepare",
+  return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},
             {"LSE", rows, 0},
@@ -420,7 +416,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", 2 * tiles, 2 * tiles},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
 const Register step{{

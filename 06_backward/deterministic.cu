@@ -72,8 +72,8 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
 /// more; without it exp would first give ∞. Dh/8 lanes per row.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
-                        Hbm<float> LSE_log2e, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
+                           Hbm<float> LSE_log2e, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -101,11 +101,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
-  const Piece<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
   // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
-  const Piece<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
+  const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
   const auto [bh, tile] =
       longest_first(blockIdx.x, {.heads = p.B * p.Hk,
@@ -206,8 +206,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  cp_async_wait<0>();  // redundant: every tile of keys meets one of Q, which waited for all
-  __syncthreads();     // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kThreads)
       });
     auto dS = dP;
     mul(dS, P);
-    mma_AB(dQ_sum, as_operand<T>(dS), tile_K, 0, 0);
+    mma_AB(dQ_sum, as_operand<T>(dS), tile_K);
     __syncthreads();  // all warps are done with K and V
   }
   cp_async_wait<0>();
@@ -299,28 +298,24 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-  const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-  const auto LSE = hbm<const float>(a["LSE"]);
-  const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-  const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
-
-  launch("prepare", prepare<T, Dh>, dim3(ceil_div(rows * (Dh / 8), kElementwise)),
-         dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, p);
-  launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-         dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV, p);
-  constexpr TileSize tile = query_tile(Dh, Bc);
-  launch("query_gradients", query_gradients<T, Dh, tile.block_q, tile.block_kv>,
-         dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh, Bc), Q,
-         K, V, dO, delta, LSE_log2e, dQ, p);
-}
-
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_backward<T, Dh, Br, Bc>(p, plan, a);
+    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
+    const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
+    const auto LSE = hbm<const float>(a["LSE"]);
+    const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+    const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
+    const int64_t rows = int64_t{p.B} * p.H * p.N;
+
+    launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(rows * (Dh / 8), kElementwise)),
+           dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
+           dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV,
+           p);
+    constexpr TileSize tile = query_tile(Dh, Bc);
+    launch("query_gradients", query_gradients<T, Dh, tile.block_q, tile.block_kv>,
+           dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh, Bc),
+           Q, K, V, dO, delta, LSE_log2e, dQ, p);
   });
 }
 
@@ -343,7 +338,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   for (int64_t row = 0; row < p.N; row += block_q)
     keys += p.keys(static_cast<int>(std::min<int64_t>(row + block_q, p.N) - 1));
   const int64_t k = heads * keys * p.d * kIoBytes;  // bytes of K, and of V, that they read
-  return {{"prepare",
+  return {{"preprocess",
            {{"O", q, 0}, {"dO", q, 0}, {"LSE", rows, 0}, {"D", 0, rows}, {"LSE_log2e", 0, rows}}},
           {"key_gradients",
            {{"Q", tiles, 0},

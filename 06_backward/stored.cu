@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   cp_async_wait<0>();
-  __syncthreads();
+  __syncthreads();  // nobody reads the last slices any more
 
   for_each(acc, [&](int, int, float& c) { c *= g.factor; });
   // Through shared memory, so that C is written in rows of whole 16-byte pieces.

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Accumulator<16, Dh> O_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
     wgmma_fence(S);
-    wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+    wgmm_ABt(S, Q.tile(), K.tile());
     wgmma_commit();
   };
   const auto start_output = [&] {  // O += P·V

@@ -272,17 +272,17 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
       wgmma_fence(S, Q_rows);
-      wgmma_ABt(S, Q_rows, K.tile(), 0);
+      wgmm_ABt(S, Q_rows, K.tile());
     } else {
       wgmma_fence(S);
-      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+      wgmm_ABt(S, Q.tile(), K.tile());
     }
     wgmma_commit();
   };
   // O += P·V; of two levels P·V alone, of kPart columns.
   const auto start_part = [&](int column) {
     wgmma_fence(tile_sum, P);
-    wgmma_ABt(tile_sum, P, V.tile(), 0, column);
+    wgmm_ABt(tile_sum, P, V.tile(), column);
     wgmma_commit();
   };
   const auto start_output = [&] {
@@ -403,39 +403,34 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   return plan;
 }
 
-template <class T, int Dh, int Br, int Bc>
-void launch_forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const Quantisation& how = *plan.quantisation;
-  const bool shared = how.scope != Quantisation::Scope::tile;
-  const auto quantise_by = [&](const char* name, auto kernel) {
-    launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(quantisers(Dh, Bc)),
-           kQuantiseBytes<Dh, Bc>, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
-           hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
-           hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
-  };
-  if (shared) quantise_by("maxima", quantise<T, Dh, Bc, true, KeyOrder>);
-  quantise_by("quantise", quantise<T, Dh, Bc, false, KeyOrder>);
-
-  const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
-    return tensor_map<e4m3>(a[name], Dh, rows, heads, p.B, box_rows,
-                            SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes);
-  };
-  const auto next = hbm<int>(a["next"]);
-  launch("clear", clear, dim3(1), dim3(1), 0, next);
-  const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-  launch("attention",
-         how.two_level ? attention<T, Dh, Br, Bc, true> : attention<T, Dh, Br, Bc, false>,
-         dim3(std::min<int64_t>(works, multiprocessors())), dim3(threads(Br)), plan.smem_bytes,
-         map_of_rows("Q8", p.N, p.H, kWarpgroupRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
-         tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, Dh,
-                          SwizzledTile<e4m3, Dh, Bc>::kPanelBytes),
-         tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kWarpgroupRows), hbm<const float>(a["scales"]),
-         hbm<float>(a["LSE"]), next, how.p_exponent, p);
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch_forward<T, Dh, Br, Bc>(p, plan, a);
+    const Quantisation& how = *plan.quantisation;
+    const bool shared = how.scope != Quantisation::Scope::tile;
+    const auto quantise_by = [&](const char* name, auto kernel) {
+      launch(name, kernel, dim3(scaled_tiles(p, Bc).all), dim3(quantisers(Dh, Bc)),
+             kQuantiseBytes<Dh, Bc>, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+             hbm<const T>(a["V"]), hbm<e4m3>(a["Q8"]), hbm<e4m3>(a["K8"]), hbm<e4m3>(a["V8"]),
+             hbm<float>(a[shared ? "maxima" : "scales"]), hbm<float>(a["scales"]), how, p);
+    };
+    if (shared) quantise_by("maxima", quantise<T, Dh, Bc, true, KeyOrder>);
+    quantise_by("quantise", quantise<T, Dh, Bc, false, KeyOrder>);
+
+    const auto map_of_rows = [&](const char* name, int rows, int heads, int box_rows) {
+      return tensor_map<e4m3>(a[name], Dh, rows, heads, p.B, box_rows,
+                              SwizzledTile<e4m3, kWarpgroupRows, Dh>::kPanelBytes);
+    };
+    const auto next = hbm<int>(a["next"]);
+    launch("clear", clear, dim3(1), dim3(1), 0, next);
+    const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
+    launch("attention",
+           how.two_level ? attention<T, Dh, Br, Bc, true> : attention<T, Dh, Br, Bc, false>,
+           dim3(std::min<int64_t>(works, multiprocessors())), dim3(threads(Br)), plan.smem_bytes,
+           map_of_rows("Q8", p.N, p.H, kWarpgroupRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
+           tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, Dh,
+                            SwizzledTile<e4m3, Dh, Bc>::kPanelBytes),
+           tensor_map<T>(a["O"], p.d, p.N, p.H, p.B, kWarpgroupRows), hbm<const float>(a["scales"]),
+           hbm<float>(a["LSE"]), next, how.p_exponent, p);
   });
 }
 

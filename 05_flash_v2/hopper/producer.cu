@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     K.wait();
     Accumulator<16, Bc> S;
     wgmma_fence(S);
-    wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+    wgmm_ABt(S, Q.tile(), K.tile());
     wgmma_commit();
     wgmma_wait<0>(S);
     K.release();

@@ -225,10 +225,10 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh)) {
       wgmma_fence(S, Q_rows);
-      wgmma_ABt(S, Q_rows, K.tile(), 0);
+      wgmm_ABt(S, Q_rows, K.tile());
     } else {
       wgmma_fence(S);
-      wgmma_ABt(S, Q.tile(), 0, K.tile(), 0);
+      wgmm_ABt(S, Q.tile(), K.tile());
     }
     wgmma_commit();
   };

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     Accumulator<kWarpRows, Bc> S;
     wgmma_fence(S);
-    wgmma_ABt(S, tile_Q, warpgroup_row, tile_K, 0);
+    wgmm_ABt(S, tile_Q, warpgroup_row, tile_K);
     wgmma_commit();
     wgmma_wait<0>(S);
     if (key + Bc > p.keys(row))
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       });
 
     cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();  // V has arrived, and all warps are done with this K
+    fence_proxy_async();  // the product reads what came by cp.async
+    __syncthreads();      // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
                            thread);

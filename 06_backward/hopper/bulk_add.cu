@@ -6,7 +6,7 @@
 //
 // Since `transposed`: dQ is written to shared memory, from where TMA adds it to HBM, thousands of
 // floats with one instruction. It adds a row of floats to a row of floats, so they lie in HBM as
-// they lay in the registers, and `convert` puts them in order. dK and dV leave by TMA too.
+// they lay in the registers, and `postprocess` puts them in order. dK and dV leave by TMA too.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -58,9 +58,9 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
 /// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
-                        Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -155,15 +155,15 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     Q.wait();
     dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(S, dP);
-    wgmma_ABt(S, tile_K, consumer_key, Q.tile(), 0);  // Sᵀ = K·Qᵀ
+    wgmm_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -184,12 +184,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    wgmma_wait<1>(dV_sum, P_operand);
+    wgmma_wait<1>(dV_sum, P_operand);              // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmm_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dS_operand);
     Q.release();
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
   // from the first row that sees a key of this tile.
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 /// dQ in the I/O type. grid: (consumers' parts of tiles of dQ · B·H).
 template <class T, int Dh, int Br>
 __global__ void __launch_bounds__(kWarpgroup)
-    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+    postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   using Part = Part<Br, Dh>;
   const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
   const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // its tile's first row of all
@@ -278,7 +278,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, 64, Part::kColumns> tile{smem.take<T>("dQ", 64 * 64)};
+  using Tile = SwizzledTile<T, 64, Part::kColumns>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
@@ -306,7 +307,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto map = [&](const char* name, int length, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
-    launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
            p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
@@ -314,7 +315,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
            tiles, rows, p);
-    launch("convert", convert<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
+    launch("postprocess", postprocess<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
            dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
   });
 }
@@ -337,7 +338,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  return {{"prepare",
+  return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},
             {"LSE", heads * p.N * 4, 0},
@@ -354,7 +355,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
 }
 
 const Register step{{

@@ -29,12 +29,12 @@ constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;                                         // of copies of dO, and of dS
 /// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
-constexpr bool dK_is_late(int Br) {
+constexpr bool defers_dK(int Br) {
   return Br == 64;
 }
 /// Stages of copies of Q, one more where dK, its last use, ends in the next iteration.
 constexpr int stages_of_Q(int Br) {
-  return dK_is_late(Br) ? kStages + 1 : kStages;
+  return defers_dK(Br) ? kStages + 1 : kStages;
 }
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
@@ -70,10 +70,10 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// dV too, of kv_chunks times 8 elements each, where several blocks add to them. And no block has
 /// asked for a further tile of keys yet.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                        Hbm<float> dK_sum, Hbm<float> dV_sum, int64_t kv_chunks, Hbm<int> next,
-                        int rows, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           Hbm<float> dK_sum, Hbm<float> dV_sum, int64_t kv_chunks, Hbm<int> next,
+                           int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
   if (chunk < kv_chunks) {
@@ -207,7 +207,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  constexpr bool kLate = dK_is_late(Br);
+  constexpr bool kDeferDK = defers_dK(Br);
   Operand<T, 16, Br> dS_operand;
   auto Q_ahead = Q;                // where S is computed, a tile before the rest
   auto Q_last = Q;                 // where dK is, which may end in the next iteration
@@ -215,7 +215,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     S = {};                        // or the compiler would keep the last tile's
     Q_ahead.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, consumer_key, Q_ahead.tile(), 0);
+    wgmm_ABt(S, tile_K, consumer_key, Q_ahead.tile());
     wgmma_commit();
     Q_ahead.at.next();
   };
@@ -227,19 +227,19 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
     auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
         if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
-    if (kLate) {
+    if (kDeferDK) {
       wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
       if (q_tile > 0) Q_last.release();
     }
@@ -266,25 +266,25 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmma_AtB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmm_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      if (kLate) {  // worked out anew: kept, it would take registers that are scarce here
+      if (kDeferDK) {  // worked out anew: kept, it would take registers that are scarce here
         Q_ahead = Q;
         Q_ahead.at.next();
       }
       start_scores();  // of the next tile
       start_dK();
-      wgmma_wait<2>(dQ);
+      wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<kLate ? 1 : 0>(S);  // here, as S cannot be under way where branches meet (C7515)
+      wgmma_wait<kDeferDK ? 1 : 0>(S);  // S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
-      wgmma_wait<1>(dQ);
+      wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    if (!kLate) {
+    if (!kDeferDK) {
       wgmma_wait<0>(dK_sum, dS_operand);
       Q_last.release();
     }
@@ -297,7 +297,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     }
   }
   wgmma_wait<0>(dK_sum, dS_operand);
-  if (kLate) Q_last.release();
+  if (kDeferDK) Q_last.release();
 }
 
 /// dK and dV, and what each tile of keys adds to dQ. There are `tiles` of a head of K and V, and
@@ -326,8 +326,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 /// kRows. grid: (consumers' parts of tiles, of all heads).
 template <class T, int Dh, int kRows>
 __global__ void __launch_bounds__(kWarpgroup)
-    convert(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
+    postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
   using Part = Part<kRows, Dh>;
   const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
   const int64_t at =
@@ -477,7 +477,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto map = [&](const char* name, int length, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
-    launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum,
            dK_sum, dV_sum, kv_chunks, next, rows, p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>,
@@ -486,17 +486,17 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
            dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
-    launch("convert", convert<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
+    launch("postprocess", postprocess<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
            dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), p.N, rows, p.d,
            p.scale);
     if (plan.parts == 1) return;
-    const auto convert_keys = [&](const char* name, Hbm<float> sums, const char* out) {
-      launch(name, convert<T, Dh, Bc>, dim3(keys_of_all / Bc * kConsumersBackward),
+    const auto postprocess_keys = [&](const char* name, Hbm<float> sums, const char* out) {
+      launch(name, postprocess<T, Dh, Bc>, dim3(keys_of_all / Bc * kConsumersBackward),
              dim3(kWarpgroup), shared_bytes<T>(64 * std::max(Dh, 64)), sums, hbm<T>(a[out]), p.N_kv,
              tiles * Bc, p.d, 1.0f);
     };
-    convert_keys("convert_dK", dK_sum, "dK");
-    convert_keys("convert_dV", dV_sum, "dV");
+    postprocess_keys("postprocess_dK", dK_sum, "dK");
+    postprocess_keys("postprocess_dV", dV_sum, "dV");
   });
 }
 
@@ -529,7 +529,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
   // A block asks for another share after each that it has had, the last time in vain.
   const int64_t asked = 4 * kv_heads * ceil_div(p.N_kv, plan.block_kv) * plan.parts;
-  Traffic all{{"prepare",
+  Traffic all{{"preprocess",
                {{"O", q, 0},
                 {"dO", q, 0},
                 {"LSE", heads * p.N * 4, 0},
@@ -548,14 +548,14 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
                 {"dK", 0, plan.parts > 1 ? 0 : kv},
                 {"dV", 0, plan.parts > 1 ? 0 : kv},
                 {"next", asked, asked}}},
-              {"convert", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
+              {"postprocess", {{"dQ_sum", sums, 0}, {"dQ", 0, q}}}};
   if (plan.parts > 1) {
     for (const char* name : {"dK_sum", "dV_sum"}) {
       all[0].arrays.push_back({name, 0, kv_sums});
       all[1].arrays.push_back({name, added, added});
     }
-    all.push_back({"convert_dK", {{"dK_sum", kv_sums, 0}, {"dK", 0, kv}}});
-    all.push_back({"convert_dV", {{"dV_sum", kv_sums, 0}, {"dV", 0, kv}}});
+    all.push_back({"postprocess_dK", {{"dK_sum", kv_sums, 0}, {"dK", 0, kv}}});
+    all.push_back({"postprocess_dV", {{"dV_sum", kv_sums, 0}, {"dV", 0, kv}}});
   }
   return all;
 }

@@ -49,9 +49,9 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
 /// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
-                        Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -125,11 +125,11 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     dO.wait();
     fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
     wgmma_fence(S, dP);
-    wgmma_ABt(S, Q.tile(), of_S.row(), tile_K, 0, of_S.column());  // S = Q·Kᵀ
+    wgmm_ABt(S, Q.tile(), of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
-    wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, 1, of_S.column());  // dP = dO·Vᵀ - D
+    wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
-    wgmma_wait<1>(S);
+    wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
     if (key + Bc > p.keys(row))
@@ -149,12 +149,12 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    wgmma_wait<1>(dV_sum);
+    wgmma_wait<1>(dV_sum);  // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmma_AB(dQ, tile_dS, of_dQ.row(), tile_K, 0, of_dQ.column());  // dQ = dS·K
+    wgmm_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum);
     Q.release();
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
   // from the first row that sees a key of this tile.
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
 /// dQ in the I/O type. Dh/8 lanes per row.
 template <class T, int Dh>
-__global__ void convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -274,15 +274,15 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto map = [&](const char* name, int length, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
     };
-    launch("prepare", prepare<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
            p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
            dim3(kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            minus_delta, LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
-    launch("convert", convert<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), rows,
-           p);
+    launch("postprocess", postprocess<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum,
+           hbm<T>(a["dQ"]), rows, p);
   });
 }
 
@@ -304,7 +304,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   }
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  return {{"prepare",
+  return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},
             {"LSE", heads * p.N * 4, 0},
@@ -321,7 +321,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"convert", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
 }
 
 const Register step{{

@@ -43,9 +43,9 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// As in sm90.cu.
 template <class T>
-__global__ void prepare(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                        Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                        Hbm<int> next, int rows, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           Hbm<int> next, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
@@ -136,16 +136,16 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     S = {};
     Q.wait();
     wgmma_fence(S);
-    wgmma_ABt(S, tile_K, 0, Q.tile(), 0);  // Sᵀ = K·Qᵀ
+    wgmm_ABt(S, tile_K, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
     wgmma_wait<0>(S);
     dO.wait();
-    fill_columns(dP, make_columns<Br>([&](int j) -> float { return dO.of_rows()[j]; }));
+    fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, 0, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_ABt(dP, tile_V, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
     auto& P = S;
-    exp2_columns(P, c, make_columns<Br>([&](int j) -> float { return Q.of_rows()[j]; }));
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
@@ -159,7 +159,7 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
     if (consumer == 0) write_matrices(tile_dS, dS_operand, warp_row);
     wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile(), 1, column);  // dV += Pᵀ·dO
+    wgmma_AB(dV_sum, P_operand, dO.tile(), column);  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();                       // dQ reads what threads have written
     if (first_lane) tma_store_wait_read<0>();  // the last dQ has left its place
@@ -170,13 +170,13 @@ __device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile
     for (int piece = 0; piece < kPieces; ++piece) {
       Accumulator<16, 64> dQ;
       wgmma_fence(dQ);
-      wgmma_AtB(dQ, tile_dS, 0, tile_K, 0, column + piece * 64);  // dQ = dS·K
+      wgmm_AtB(dQ, tile_dS, 0, tile_K, column + piece * 64);  // dQ = dS·K
       wgmma_commit();
       if (piece + 1 == kPieces) {
         wgmma_fence(dK_sum, dS_operand);
-        wgmma_AB(dK_sum, dS_operand, Q.tile(), 1, column);  // dK += dSᵀ·Q
+        wgmma_AB(dK_sum, dS_operand, Q.tile(), column);  // dK += dSᵀ·Q
         wgmma_commit();
-        wgmma_wait<1>(dQ);
+        wgmma_wait<1>(dQ);  // dK may still run
       } else {
         wgmma_wait<0>(dQ);
       }
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();
-  __syncthreads();  // nobody waits at a barrier before it is there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
 /// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
 template <class T>
 __global__ void __launch_bounds__(kWarpgroup)
-    convert(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+    postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kOfTile = kConsumers * kPieces;
   const int number = static_cast<int>(blockIdx.x) % kOfTile, column = number * 64;
   const int64_t at = int64_t{blockIdx.x} / kOfTile * Br;  // its tile's first row of all
@@ -280,7 +280,8 @@ __global__ void __launch_bounds__(kWarpgroup)
                  dQ_sum + (at * Dh + place_in_dQ(number / kPieces, warp_id(), number % kPieces)));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  const SwizzledTile<T, 64, 64> tile{smem.take<T>("dQ", 64 * 64)};
+  using Tile = SwizzledTile<T, 64, 64>;
+  const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
   copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
@@ -308,7 +309,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
       const auto map = [&](const char* name, int length, int heads) {
         return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
       };
-      launch("prepare", prepare<T>, dim3(ceil_div(rows_of_all * (Dh / 8), kElementwise)),
+      launch("preprocess", preprocess<T>, dim3(ceil_div(rows_of_all * (Dh / 8), kElementwise)),
              dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
              hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, next, rows, p);
       launch("key_gradients", key_gradients<T>,
@@ -317,8 +318,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
              map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk), map("dO", p.N, p.H),
              map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum, next,
              tiles, rows, p);
-      launch("convert", convert<T>, dim3(rows_of_all / Br * kConsumers * kPieces), dim3(kWarpgroup),
-             shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+      launch("postprocess", postprocess<T>, dim3(rows_of_all / Br * kConsumers * kPieces),
+             dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
     }
   });
 }

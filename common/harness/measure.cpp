@@ -1,4 +1,4 @@
-// What a run takes: time, registers, and what DRAM served.
+// What a run takes: time, and what DRAM served.
 
 #include <fmt/format.h>
 
@@ -7,19 +7,6 @@
 
 namespace ladder {
 namespace {
-
-/// A line for each kernel whose occupancy is known.
-void print_occupancy(const Report& r) {
-  for (const auto& kernel : r.kernels) {
-    if (!kernel.occupancy) continue;
-    const Occupancy& o = *kernel.occupancy;
-    const int64_t resident = int64_t{o.blocks_per_sm} * r.device.multiprocessors;
-    say(fmt::format(
-        "{}: {} registers a thread; blocks: {}, {} at once on each of {} SMs: {:.2f} waves",
-        kernel.name, o.registers, o.blocks, o.blocks_per_sm, r.device.multiprocessors,
-        static_cast<double>(o.blocks) / static_cast<double>(resident)));
-  }
-}
 
 /// Adds what HBM served to the reports; a line on stderr where that cannot be counted.
 void count_dram(Device& device, std::vector<PassRun>& passes) {
@@ -42,7 +29,6 @@ void measure(Device& device, const RunOptions& options, std::vector<PassRun>& pa
   const bool timed = device.info().kind == DeviceKind::gpu;
   if (options.time_ms && !timed) say("--time: the sim is not timed, only counted");
   for (auto& [launch, r] : passes) {
-    if (options.verbose) print_occupancy(r);
     if (!timed) continue;
     const Progress progress(fmt::format("timing {}{}", r.step, r.backward() ? " backward" : ""));
     r.timing = device.time(launch, options.time_ms.value_or(kTimingMs));

@@ -178,6 +178,8 @@ const OptionSpec kOptions[] = {
     {"On the sim"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
      to_sim<&SimOptions::schedule>, About::sim},
+    {"sms", "COUNT", "SMs that a step plans for, and --verbose reckons with (default 132)",
+     to_sim<&SimOptions::multiprocessors>, About::sim},
     {"Timing on the gpu"},
     {"time", "MS", "GPU time to spend on a measurement (default: 200)",
      to_run<&RunOptions::time_ms>},
@@ -190,7 +192,8 @@ const OptionSpec kOptions[] = {
      to_sim<&SimOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
      to_output<&OutputOptions::json>},
-    {"verbose", nullptr, "say more: counts in the table, choices on stderr",
+    {"verbose", nullptr,
+     "say more: a block's budget and all counts in the table, choices on stderr",
      to_run<&RunOptions::verbose>},
     {"help", nullptr, "print this and exit"},
 };

@@ -147,6 +147,64 @@ std::string traffic_table(const Report& r) {
   return out;
 }
 
+/// What a block takes of an SM, for how many FLOPs a byte serves, and how blocks fill the device:
+/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, and of a library, how blocks fill it
+/// alone.
+std::string budget_text(const Report& r) {
+  constexpr int64_t kReserved = 1024;  // of an SM's shared memory for each block, beside its own
+  const Plan& plan = r.plan;
+  std::string out;
+  const auto line = [&]<class... Parts>(fmt::format_string<Parts...> text, Parts&&... parts) {
+    out += "budget: " + fmt::format(text, std::forward<Parts>(parts)...) + "\n";
+  };
+  int64_t at_once = 0;  // blocks on an SM, at most
+  if (plan.block_q && r.model) {
+    const int64_t room = (r.device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved);
+    at_once = std::min<int64_t>(room, 64 / plan.warps);
+    line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.sram_bytes,
+         room);
+    // A step that writes LSE keeps rows of Q in a block until all their keys have passed.
+    if (std::ranges::any_of(*r.model,
+                            [](const KernelTraffic& k) {
+                              return std::ranges::any_of(
+                                  k.arrays, [](auto& a) { return a.array == "LSE" && a.write; });
+                            }) &&
+        !r.backward()) {
+      const int threads =
+          32 * std::clamp(plan.block_q / 16, 1, plan.warps);  // a producer has no row
+      const int S = plan.block_q * plan.block_kv / threads;
+      const int O = plan.block_q * plan.head_dim / threads;
+      at_once = std::min<int64_t>(at_once, 65536 / (threads * (S + O)));
+      line("{} registers of a thread for S and {} for O, of 255", S, O);
+      line("{} B of K or V a copy, {} in flight at most",
+           plan.block_kv * plan.head_dim * (plan.quantisation ? 1 : kIoBytes),
+           plan.stages > 1 ? 2 * plan.stages : 1);
+    }
+    const Problem& p = r.workload.problem;
+    const HbmCounts asked = *model_of(r);
+    const int64_t once = 2 * kIoBytes * p.B * p.d * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk);
+    line("{:.3g} FLOPs a byte that is asked for, {:.3g} of inputs and outputs once",
+         r.flops() / static_cast<double>(asked.requested_read + asked.requested_write),
+         r.flops() / static_cast<double>(r.backward() ? 2 * once : once));
+    if (const auto sum = sum_of(r); sum && sum->sram_operands)
+      line("{:.3g} FLOPs a byte of operands in shared memory",
+           static_cast<double>(sum->matmul_flops) / static_cast<double>(sum->sram_operands));
+  }
+  for (const KernelReport& k : r.kernels) {
+    const bool multiplies = at_once && k.counts && k.counts->matmul_flops;
+    if (!k.occupancy && !multiplies) continue;
+    // By the driver's word, else by the lines above.
+    const Occupancy o = k.occupancy.value_or(
+        Occupancy{0, static_cast<int>(at_once), multiplies ? k.counts->blocks : 0});
+    line("{}: {} blocks, {} at once on each SM of {}: {:.2f} waves{}", k.name, o.blocks,
+         o.blocks_per_sm, r.device.multiprocessors,
+         static_cast<double>(o.blocks) / (o.blocks_per_sm * r.device.multiprocessors),
+         o.registers ? fmt::format("; {} registers a thread", o.registers)
+                     : " or more, as registers allow");
+  }
+  return out;
+}
+
 }  // namespace
 
 bool Report::pass() const {
@@ -264,6 +322,7 @@ std::string to_table(const Report& r, bool colour) {
 std::string to_text(const Report& report, const Options& options, bool colour) {
   if (options.output.json) return to_json(report) + "\n";
   std::string text = to_table(report, colour);
+  if (options.run.verbose) text += budget_text(report);
   for (const KernelReport& k : report.kernels)
     for (const auto& [key, member] : kAmounts)
       if (options.run.verbose && k.counts && (*k.counts).*member)

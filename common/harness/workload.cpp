@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
 #include <cmath>
 #include <filesystem>
@@ -58,15 +57,6 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   if (fs::exists(fs::symlink_status(path("do"), error))) {
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
     return in;
-  }
-  for (const auto& file : fs::directory_iterator(spec.load, error)) {
-    std::string name = file.path().filename().string();
-    std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-    for (const char* meant : {"do", "dout", "doutput", "grado", "gradout", "gradoutput"})
-      if (name.starts_with(std::string(meant) + ".np"))
-        bad_usage("'{}' is not read: dO is read from do.npy; rename it, or move it elsewhere",
-                  file.path().string());
   }
   say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), spec.seed));
   in.dO = make(p.H, p.N, Stream::dO);

@@ -99,6 +99,7 @@ struct Schedule {
 struct SimOptions {
   Schedule schedule;
   int64_t sram_bytes = 227 * 1024;  // per block, as on an H100
+  int multiprocessors = 132;        // SMs that plans reckon with, as an H100 has
   int threads = 0;                  // OS threads; 0: one a core
   std::string trace_file;           // --trace
   bool operator==(const SimOptions&) const = default;

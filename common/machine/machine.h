@@ -13,7 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type_and_head_dim   calls a template with the problem's type and padded head size
+//   with_type           calls a template with the problem's type, and with_type_and_head_dim with
+//                       its padded head size too
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
@@ -41,6 +42,12 @@
 
 namespace ladder::MACHINE {
 
+/// Calls f<T>() with the problem's I/O type.
+template <class F>
+void with_type(const Problem& p, F f) {
+  p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+}
+
 /// Shared memory that `count` elements of T take, alignment to the next taker included.
 template <class T>
 constexpr int64_t shared_bytes(int64_t count) {
@@ -66,8 +73,7 @@ void with_type_and_head_dim(const Problem& p, F f) {
         return f.template operator()<T, 256>();
     }
   };
-  p.dtype == DType::fp16 ? with_head_dim.template operator()<fp16>()
-                         : with_head_dim.template operator()<bf16>();
+  with_io_type(p.dtype, with_head_dim);
 #endif
 }
 

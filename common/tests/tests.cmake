@@ -11,9 +11,15 @@ foreach(part sim tile harness mistakes climb scripts)
   add_custom_target(tests_${part})
 endforeach()
 
+# As `headers` are, with GoogleTest's.
+add_library(test_headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
+target_link_libraries(test_headers PRIVATE ladder_flags GTest::gtest)
+target_precompile_headers(test_headers PRIVATE <machine/machine.h> <fmt/format.h> <gtest/gtest.h>)
+
 # A GoogleTest program of a part.
 function(ladder_program part name)
   add_executable(${name} ${ARGN})
+  target_precompile_headers(${name} REUSE_FROM test_headers)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
   if(TARGET tests_${part})
@@ -42,9 +48,6 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
   ladder_cases(${part} ${program} ${program} * LABELS asan)
 endforeach()
-foreach(name sim_test races_test hopper_faults_test hopper_copies_test)
-  target_precompile_headers(${name} REUSE_FROM headers)
-endforeach()
 
 if(LADDER_GPU AND NOT compiles_only)
   ladder_program(sim gpu_test ${tests}/gpu/gpu_test.cu)
@@ -60,6 +63,7 @@ function(ladder_kernel_test name)
   if(compiles_only)
     set(LADDER_GPU OFF)
   endif()
+  set(precompiled test_headers)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   ladder_program(tile ${name} ${${name}_kernels_objects})
   ladder_cases(tile ${name}.Sim ${name} Sim* LABELS asan)
@@ -74,6 +78,7 @@ endforeach()
 # The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
+target_precompile_headers(suite REUSE_FROM test_headers)
 ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
 ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)

@@ -24,6 +24,12 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
+/// Columns of the floats that a stage has for its rows, of_rows() of StagesWithRows.
+template <int N, class Stages>
+__device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
+  return make_columns<N>([&](int j) -> float { return stages.of_rows()[j]; });
+}
+
 /// Every element becomes its column's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {

@@ -86,16 +86,16 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
 /// R × C fp32 values of a block, each in one thread: thread t has the elements t, t + kThreads, …
 /// in row-major order. Functions of it skip what lies past `rows` or `columns`.
 template <int R, int C, int kThreads>
-struct Spread {
+struct BlockFragment {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
   float r[R * C / kThreads] = {};
 };
 
-/// Calls f(n, row, column) for each element r[n] of a Spread that the calling thread has in the
-/// first `rows` rows and `columns` columns.
+/// Calls f(n, row, column) for each element r[n] of a BlockFragment that the calling thread has in
+/// the first `rows` rows and `columns` columns.
 template <int R, int C, int kThreads, class F>
-__device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, int rows, int columns,
-                                               F f) {
+__device__ __forceinline__ void for_each_place(const BlockFragment<R, C, kThreads>&, int rows,
+                                               int columns, F f) {
   // The remainder is the number itself, but tells the compiler which comparisons cannot fail.
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
   const int first_row = thread / C, first_column = thread % C;
@@ -108,20 +108,21 @@ __device__ __forceinline__ void for_each_place(const Spread<R, C, kThreads>&, in
 
 /// Reads it; rows are `pitch` elements apart.
 template <int R, int C, int kThreads>
-__device__ __forceinline__ void load(Spread<R, C, kThreads>& x, Hbm<float> source, int pitch,
+__device__ __forceinline__ void load(BlockFragment<R, C, kThreads>& x, Hbm<float> source, int pitch,
                                      int rows, int columns) {
   for_each_place(x, rows, columns, [&](int n, int i, int j) { x.r[n] = source[i * pitch + j]; });
 }
 /// Stores it, rounded to T.
 template <class T, int R, int C, int kThreads>
-__device__ __forceinline__ void store(Hbm<T> target, int pitch, const Spread<R, C, kThreads>& x,
-                                      int rows, int columns) {
+__device__ __forceinline__ void store(Hbm<T> target, int pitch,
+                                      const BlockFragment<R, C, kThreads>& x, int rows,
+                                      int columns) {
   for_each_place(x, rows, columns, [&](int n, int i, int j) { target[i * pitch + j] = T(x.r[n]); });
 }
 
 /// Every element times its row's value.
 template <int R, int C, int kThreads>
-__device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> of_row,
+__device__ __forceinline__ void mul_rows(BlockFragment<R, C, kThreads>& x, Smem<float> of_row,
                                          int rows = R, int columns = C) {
   for_each_place(x, rows, columns, [&](int n, int i, int) {
     x.r[n] *= of_row[i];
@@ -131,25 +132,25 @@ __device__ __forceinline__ void mul_rows(Spread<R, C, kThreads>& x, Smem<float> 
 /// Sums of R × C from each of kWarps warps, in shared memory. A row begins 8 floats after the end
 /// of the last, so that rows start in different banks.
 template <int R, int C, int kWarps>
-struct WarpSums {
+struct PartialSums {
   static constexpr int kPitch = C + 8;
-  Smem<float> data;  // of warp_sums_floats()
+  Smem<float> data;  // of partial_sums_floats()
 };
-constexpr int warp_sums_floats(int R, int C, int warps) {
+constexpr int partial_sums_floats(int R, int C, int warps) {
   return warps * R * (C + 8);
 }
 
 /// Writes the calling warp's sums. A barrier must come before any read of it.
 template <int R, int C, int kWarps>
-__device__ __forceinline__ void write(const WarpSums<R, C, kWarps>& target,
+__device__ __forceinline__ void write(const PartialSums<R, C, kWarps>& target,
                                       const Accumulator<R, C>& acc) {
-  constexpr int kPitch = WarpSums<R, C, kWarps>::kPitch;
+  constexpr int kPitch = PartialSums<R, C, kWarps>::kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
 /// The sums of all warps, added up.
 template <int R, int C, int kThreads, int kWarps>
-__device__ __forceinline__ void sum_over_warps(Spread<R, C, kThreads>& sum,
-                                               const WarpSums<R, C, kWarps>& of, int rows = R,
+__device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& sum,
+                                               const PartialSums<R, C, kWarps>& of, int rows = R,
                                                int columns = C) {
   for_each_place(sum, rows, columns, [&](int n, int i, int j) {
     sum.r[n] = 0;
@@ -159,8 +160,9 @@ __device__ __forceinline__ void sum_over_warps(Spread<R, C, kThreads>& sum,
 }
 /// Every element plus that of another.
 template <int R, int C, int kThreads>
-__device__ __forceinline__ void add(Spread<R, C, kThreads>& x, const Spread<R, C, kThreads>& y,
-                                    int rows = R, int columns = C) {
+__device__ __forceinline__ void add(BlockFragment<R, C, kThreads>& x,
+                                    const BlockFragment<R, C, kThreads>& y, int rows = R,
+                                    int columns = C) {
   for_each_place(x, rows, columns, [&](int n, int, int) {
     x.r[n] += y.r[n];
     count_flops(1);

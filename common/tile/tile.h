@@ -140,11 +140,11 @@ struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
-/// Where the calling warp's piece begins in an R × C product that kWarps warps compute together:
-/// warps tile the product, R / M of them down and the others across. The next kWarps warps of the
-/// block have the same pieces, of another product.
+/// Where the calling warp's tile begins in an R × C product that kWarps warps compute together:
+/// they tile it, R / M of them down and the others across. The next kWarps warps of the block have
+/// the same tiles, of another product.
 template <int R, int C, int M, int kWarps>
-struct Piece {
+struct WarpTile {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
   static_assert(R % M == 0 && kWarps % kDown == 0 && C % (16 * kAcross) == 0);
   static constexpr int kRows = M, kColumns = C / kAcross;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
 /// C += A·B, where B is rows [row, row + K) × columns [column, column + N) of a tile.
 template <class T, int M, int N, int K, int R, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
-                                       const Tile<T, R, C, L>& tile, int row, int column) {
+                                       const Tile<T, R, C, L>& tile, int row = 0, int column = 0) {
   static_assert(N % 16 == 0);
   const int lane = lane_id();
 #pragma unroll
@@ -234,6 +234,13 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA
     mma_ABt(acc, a, tile_B, row_B, k);
   }
 }
+/// The same with all of A.
+template <class T, int M, int N, int RB, int C, Layout L>
+__device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, M, C, L>& tile_A,
+                                        const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
+  mma_ABt(acc, tile_A, 0, tile_B, row_B);
+}
+/// C += A·B, A's rows [row_A, row_A + M).
 template <class T, int M, int N, int R, int K, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, K, L>& tile_A,
                                        int row_A, const Tile<T, K, C, L>& tile_B,

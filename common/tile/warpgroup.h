@@ -135,13 +135,13 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 template <class T>
 inline constexpr int kInner = 32 / int{sizeof(T)};
 
-/// S = scale_d·S + A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another.
-/// scale_d is 0 or 1; 0 overwrites. Of e4m3 there is no wgmma_AB: both operands must have the inner
-/// dimension's elements next to each other, so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
-template <class T, int N, int RA, int RB, int C>
+/// S += A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another. Like
+/// mma_ABt, wgmma_… adds; wgmm_…, below, is the same with scale_d = 0: it overwrites. Of e4m3 there
+/// is no wgmma_AB: both operands must have the inner dimension's elements next to each other, so
+/// that A·B takes B stored as Bᵀ and is wgmma_ABt too.
+template <int scale_d = 1, class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
-                                          int row, const SwizzledTile<T, RB, C>& B, int scale_d = 1,
-                                          int row_b = 0) {
+                                          int row, const SwizzledTile<T, RB, C>& B, int row_b = 0) {
   static_assert(N <= RB);
   const uint64_t a = by_rows(A, row), b = by_rows(B, row_b);
 #pragma unroll
@@ -149,23 +149,27 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
     wgmma_m64<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
                                k ? 1 : scale_d);
 }
+/// The same with all of A.
+template <int scale_d = 1, class T, int N, int RB, int C>
+__device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, 64, C>& A,
+                                          const SwizzledTile<T, RB, C>& B, int row_b = 0) {
+  wgmma_ABt<scale_d>(S, A, 0, B, row_b);
+}
 /// The same with A from registers.
-template <class T, int N, int RB, int C>
+template <int scale_d = 1, class T, int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
-                                          const SwizzledTile<T, RB, C>& B, int scale_d = 1,
-                                          int row_b = 0) {
+                                          const SwizzledTile<T, RB, C>& B, int row_b = 0) {
   static_assert(N <= RB);
   const uint64_t b = by_rows(B, row_b);
 #pragma unroll
   for (int k = 0; k < C; k += kInner<T>)
     wgmma_m64<T, false>(S.r[0], a.r[0][k / kInner<T>], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
-/// O = scale_d·O + A·B, A from registers, B all rows and columns [column, column + N) of a tile,
+/// O += A·B, A from registers, B all rows and columns [column, column + N) of a tile,
 /// column a multiple of 64.
-template <class T, int N, int K, int C>
+template <int scale_d = 1, class T, int N, int K, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K>& a,
-                                         const SwizzledTile<T, K, C>& B, int scale_d = 1,
-                                         int column = 0) {
+                                         const SwizzledTile<T, K, C>& B, int column = 0) {
   static_assert(N <= C);
   const uint64_t b = by_columns(B, column);
 #pragma unroll
@@ -173,10 +177,9 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
     wgmma_m64<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
 }
 /// The same with A rows [row, row + 64) of a tile.
-template <class T, int N, int K, int RA, int C>
+template <int scale_d = 1, class T, int N, int K, int RA, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTile<T, RA, K>& A,
-                                         int row, const SwizzledTile<T, K, C>& B, int scale_d = 1,
-                                         int column = 0) {
+                                         int row, const SwizzledTile<T, K, C>& B, int column = 0) {
   static_assert(N <= C);
   const uint64_t a = by_rows(A, row), b = by_columns(B, column);
 #pragma unroll
@@ -184,18 +187,32 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
     wgmma_m64<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
                               k ? 1 : scale_d);
 }
-/// O = scale_d·O + Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
+/// O += Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
 /// [column_b, column_b + N) of another.
-template <class T, int N, int K, int CA, int C>
+template <int scale_d = 1, class T, int N, int K, int CA, int C>
 __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledTile<T, K, CA>& A,
                                           int column, const SwizzledTile<T, K, C>& B,
-                                          int scale_d = 1, int column_b = 0) {
+                                          int column_b = 0) {
   static_assert(N <= C);
   const uint64_t a = by_columns(A, column), b = by_columns(B, column_b);
 #pragma unroll
   for (int k = 0; k < K; k += 16)
     wgmma_m64<T, true, true>(O.r[0], advanced(a, A.bytes(k, 0)), advanced(b, B.bytes(k, 0)),
                              k ? 1 : scale_d);
+}
+
+/// The products that overwrite their sums, of the operands that wgmma_… takes.
+template <class Sums, class... Operands>
+__device__ __forceinline__ void wgmm_ABt(Sums& S, Operands&&... operands) {
+  wgmma_ABt<0>(S, operands...);
+}
+template <class Sums, class... Operands>
+__device__ __forceinline__ void wgmm_AB(Sums& O, Operands&&... operands) {
+  wgmma_AB<0>(O, operands...);
+}
+template <class Sums, class... Operands>
+__device__ __forceinline__ void wgmm_AtB(Sums& O, Operands&&... operands) {
+  wgmma_AtB<0>(O, operands...);
 }
 
 /// Rounds to T and writes to rows [row, row + 16) × columns [column, column + N) of a tile, column

@@ -19,7 +19,7 @@ from ladder.base.console import Stop
 from ladder.base.programs import run_quietly
 from ladder.measure import machine, peers, profile, results, run as measure
 from ladder.show.measured import Files
-from ladder.show.tables import models_table, profile_table
+from ladder.show.tables import models_table, profile_table, schedule_table
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
@@ -357,9 +357,15 @@ cp {self.at("csv")} "$2"
                           ("06_backward", "bwd", "attention", 128)])
         self.assertTrue(like(found[0], cycles=20, cycles_of_all=2640, time_ms=0.1, commit="abc"))
         # A tile: 132 SMs of 20 cycles; 4·32 heads of 64·32 tiles.
-        row = profile_table(unittest.mock.Mock(profile=[
-            {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}]))[2]
-        self.assertEqual(row, "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
+        files = unittest.mock.Mock(order=[("05_flash_v2", "mma")], profile=[
+            {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}])
+        self.assertEqual(profile_table(files)[2],
+                         "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
+        # 128 × 128 of S: two such tiles. 4·4096²·64·128 FLOPs in 10 ns.
+        turns, under, row = schedule_table(files, "05_flash_v2", "mma", "mma")[2:5]
+        self.assertIn(" | 2,048 | 50% | – | – | 3,072 | 67% | – | – |", turns)
+        self.assertIn(" | 1,024 | 100% | – | – | 2,048 | 100% | – | – |", under)
+        self.assertEqual(row, "| `mma` | 330 | 20% | 2.00 | 54975581 | – | – | – | – |")
 
     def test_what_cannot_be_counted_is_named(self):
         with unittest.mock.patch.dict(self.environment, PATH=self.at("nothing")):

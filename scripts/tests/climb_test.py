@@ -37,8 +37,10 @@ CLIMBED = [name for name, task in TASKS.items()
 # kernel's. Each is chosen while the program runs.
 PLANTED = {
     "loops for ever": ("for (volatile int x = 0;; x = x + 1) {}", "had not ended after 1 seconds"),
-    "reads past the end": ("(void)float(ARRAY[int64_t{1} << 40]);", r"read of \w+\[1099511627776\]"),
-    "writes what is not its own": ("static int* volatile none; *none = 1;", "memory that is not its own"),
+    "reads past the end": ("(void)float(ARRAY[int64_t{1} << 40]);",
+                           r"read of \w+\[1099511627776\]"),
+    "writes what is not its own": ("static int* volatile none; *none = 1;",
+                                   "memory that is not its own"),
     "fills its stack": ("struct F { static int f(volatile int n) { volatile char a[999]; a[n] = 1; "
                         "return f(0) + a[n]; } }; F::f(0);", "its stack is full"),
     "wants all memory": ("*static_cast<volatile char*>(::operator new(1ull << 40)) = 1;",
@@ -54,8 +56,8 @@ REPLACED = {
     "forgets the scale": ("p.scale", "(ON ? 1 : WAS)", "max error"),
 }
 NOT_COMPILED = {
-    "has a large array": (r"(__global__[^{;]*\{\n)", r"\1volatile char a[99999]; a[blockIdx.x] = 1;",
-                          r"{0}:\d+:\d+: error: the frame size"),
+    "has a large array": (r"(__global__[^{;]*\{\n)",
+                          r"\1volatile char a[99999]; a[blockIdx.x] = 1;", r"{0}:\d+:\d+: error: the frame size"),
     "is no C++": (r"(__global__[^{;]*\{\n)", r"\1  what?;\n", r"{0}:\d+:\d+: error: .*what"),
     "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone"),
 }
@@ -123,6 +125,17 @@ class Climbs(unittest.TestCase):
             with self.subTest(name):
                 judged = climb.check(copy.result())
                 self.assertTrue(judged.right, judged.why)
+
+    @unittest.skipUnless(ALL, "not run here: scripts/test climb compiles all blanks")
+    def test_blanks_are_those_that_compile(self):
+        for name, task in TASKS.items():
+            with self.subTest(name):
+                try:
+                    copy_of(os.path.join(self.folder, "blanks"), name, task.blanks())
+                except Stop:
+                    self.assertFalse(task.climb.blanks)
+                else:
+                    self.assertTrue(task.climb.blanks)
 
     def test_what_learners_do_ends_and_names_its_line(self):
         for name in self.real if ALL else ["05/skip"]:

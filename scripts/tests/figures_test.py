@@ -66,7 +66,7 @@ class Figures(Changed):
                 (lambda: self.drop(bool, "sim.jsonl"), "shared_roof fp8_error",
                  "visits shared_roof fp8_error"),
                 (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
-                 "access pipeline pipeline_bwd", "profile")):
+                 "access pipeline pipeline_bwd", "profile hopper_tools hopper_schedule")):
             self.data = pickle.loads(PICKLED)
             change()
             files = Files(GPU)

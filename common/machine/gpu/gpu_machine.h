@@ -41,6 +41,12 @@ T* hbm(Array& array) {
   return static_cast<T*>(array.data);
 }
 
+/// Calls f<T>() with the I/O type.
+template <class F>
+void with_io_type(DType dtype, const F& f) {
+  dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+}
+
 extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
 
 /// The address of shared memory as the asm instructions want it.

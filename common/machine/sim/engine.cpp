@@ -39,6 +39,7 @@ Sim::Sim(const SimOptions& options) : options_(options) {
   info_.kind = DeviceKind::sim;
   info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
   info_.sram_bytes = options.sram_bytes;
+  info_.multiprocessors = options.multiprocessors;
   info_.compute_capability = 90;
   const int64_t page = sysconf(_SC_PAGESIZE);
   info_.memory_free = info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);

@@ -6,6 +6,8 @@ namespace ladder::sim {
 
 template <class T>
 void multiply(MmaLane* const* lanes) {
+  if constexpr (std::is_same_v<T, IoFloat>)
+    return IoFloat::is_bf16 ? multiply<bf16>(lanes) : multiply<fp16>(lanes);
   using Row [[gnu::vector_size(8 * sizeof(float))]] = float;
   float A[16][16];
   Row B[16];
@@ -26,5 +28,6 @@ void multiply(MmaLane* const* lanes) {
 }
 template void multiply<fp16>(MmaLane* const*);
 template void multiply<bf16>(MmaLane* const*);
+template void multiply<IoFloat>(MmaLane* const*);
 
 }  // namespace ladder::sim

@@ -180,9 +180,11 @@ void done_with(Smem<T> tile, int n) {
 template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 16 || n == 32;
 template <class T>
-constexpr Element kElement = sizeof(T) == 1            ? Element::e4m3
-                             : std::is_same_v<T, bf16> ? Element::bf16
-                                                       : Element::fp16;
+Element element_of() {
+  if (sizeof(T) == 1) return Element::e4m3;
+  const bool is_bf16 = std::is_same_v<T, IoFloat> ? IoFloat::is_bf16 : std::is_same_v<T, bf16>;
+  return is_bf16 ? Element::bf16 : Element::fp16;
+}
 
 /// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes of shared memory that its
 /// descriptors name.
@@ -190,13 +192,14 @@ template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
   this_block->async().warpgroup().issue(
-      {8 * n, kElement<T>, false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0], nullptr);
+      {8 * n, element_of<T>(), false, transposed_a, transposed_b, a, b, scale_d}, &d[0][0],
+      nullptr);
 }
 template <class T, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], unsigned (&a)[4], uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);
   this_block->async().warpgroup().issue(
-      {8 * n, kElement<T>, true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
+      {8 * n, element_of<T>(), true, false, transposed_b, 0, b, scale_d}, &d[0][0], a);
 }
 
 }  // namespace ladder::sim

@@ -24,6 +24,27 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
+/// fp16 or bf16, whichever is the I/O type of the run under way: so that a kernel is compiled once
+/// for both, which is half of what compiling takes.
+struct IoFloat {
+  static inline bool is_bf16 = false;
+  uint16_t bits = 0;
+
+  IoFloat() = default;
+  explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
+  static IoFloat from_bits(uint16_t b) {
+    IoFloat x;
+    x.bits = b;
+    return x;
+  }
+  operator float() const { return is_bf16 ? bf16::from_bits(bits) : float(fp16::from_bits(bits)); }
+};
+template <class F>
+void with_io_type(DType dtype, const F& f) {
+  IoFloat::is_bf16 = dtype == DType::bf16;
+  f.template operator()<IoFloat>();
+}
+
 // --------------------------------------------------------------------------- barriers, collectives
 
 inline void __syncthreads(std::source_location where = std::source_location::current()) {

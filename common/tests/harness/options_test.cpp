@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 #include <sstream>
 #include <stdexcept>
 
@@ -119,17 +118,24 @@ TEST_F(OptionsTest, EachIsReadAndDocumented) {
   std::vector<Options> all = {parsed("")};
   std::istringstream help(printed(kNaive, "--help"));
   for (std::string line; std::getline(help, line);) {
-    std::smatch found;  // name, value, text
-    if (!std::regex_match(line, found, std::regex("  (--\\S+) (\\S*) *(.*)")) ||
-        found[1] == "--help")
-      continue;
-    const std::string name = found[1], text = found[3];
-    all.push_back(found[2] == "" ? parsed(name) : all[0]);
-    if (found[2] != "") {
-      ASSERT_TRUE(std::regex_search(text, found, std::regex("\\(default(: .*| ([^ )]+))"))) << line;
-      EXPECT_TRUE(!found[2].matched || parsed(name + "=" + found[2].str()) == all[0]) << line;
+    std::istringstream words(line);
+    std::string name, what, text;
+    if (!line.starts_with("  --") || !(words >> name) || name == "--help") continue;
+    const bool is_flag = line.substr(2 + name.size(), 2) == "  ";
+    if (!is_flag) words >> what;
+    std::getline(words >> std::ws, text);
+    all.push_back(is_flag ? parsed(name) : all[0]);
+    if (!is_flag) {
+      const size_t begin = text.find("(default");
+      ASSERT_NE(begin, text.npos) << line;
+      const std::string given =
+          text.substr(begin + 8, text.find_first_of(" )", begin + 9) - begin - 8);
+      EXPECT_TRUE(given == ":" || parsed(name + "=" + given.substr(1)) == all[0]) << line;
       // Of these it takes one that is not its default.
-      std::istringstream values("1 8 a=b " + std::regex_replace(text, std::regex("\\W+"), " "));
+      std::string words_of_it = text;
+      std::ranges::replace_if(
+          words_of_it, [](unsigned char c) { return !std::isalnum(c); }, ' ');
+      std::istringstream values("1 8 a=b " + words_of_it);
       for (std::string value; all.back() == all[0] && values >> value;) try {
           all.back() = parsed(name + "=" + value);
         } catch (const Error&) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <regex>
 
 namespace ladder {
 namespace {
@@ -64,8 +63,10 @@ TEST(Report, CountsOfARunOnTheSim) {
                          "\"other_flops\": 6, \"barriers\": 30, \"bank_conflicts\": 32",
                          "\"K\": {\"read\": 10, \"write\": 11, \"distinct_read\": 12, "
                          "\"distinct_write\": 13, \"read_sectors\": 19, \"write_sectors\": 20}"});
-  const std::regex columns("output +– +6 B +7 B +8 B +9 B\nall +– +12 B +14 B +16 B +18 B\n");
-  EXPECT_TRUE(std::regex_search(to_table(r, false), columns)) << to_table(r, false);
+  std::string table = to_table(r, false);
+  const auto both_spaces = [](char a, char b) { return a == ' ' && b == ' '; };
+  table.erase(std::unique(table.begin(), table.end(), both_spaces), table.end());
+  expect_in(table, {"output – 6 B 7 B 8 B 9 B\nall – 12 B 14 B 16 B 18 B\n"});
 }
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {

@@ -197,11 +197,11 @@ TEST_F(HopperCopies, TracesTellProductsApart) {
     __syncthreads();
     Accumulator<16, 64> S, T;
     wgmma_fence(S, T);
-    wgmma_ABt(S, A, 0, A);
-    wgmma_ABt(S, A, 0, B);
-    wgmma_ABt(T, A, 0, B);
+    wgmma_ABt(S, A, A);
+    wgmma_ABt(S, A, B);
+    wgmma_ABt(T, A, B);
     wgmma_commit();
-    wgmma_ABt(T, A, 0, B);
+    wgmma_ABt(T, A, B);
     wgmma_commit();
     wgmma_wait<0>(S, T);
   };

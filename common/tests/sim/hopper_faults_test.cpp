@@ -165,11 +165,11 @@ TEST_F(HopperFaults, RingOfStages) {
                  "wgmma of" + of_stage + kBeingCopied))
         full[0].wait(parity);
       wgmma_fence(acc);
-      wgmma_ABt(acc, stage, 0, stage);
+      wgmma_ABt(acc, stage, stage);
       wgmma_commit();
       if (releases_second) {  // only the first of two is waited for
         wgmma_fence(other);
-        wgmma_ABt(other, stage, 0, stage);
+        wgmma_ABt(other, stage, stage);
         wgmma_commit();
         wgmma_wait<1>(acc);
       }

@@ -20,10 +20,9 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-constexpr Schedule kSchedules[] = {{Schedule::Order::forward, 0},
-                                   {Schedule::Order::reverse, 0},
-                                   {Schedule::Order::random, 1},
-                                   {Schedule::Order::random, 2}};
+// Beside forward, in which all cases run.
+constexpr Schedule kSchedules[] = {
+    {Schedule::Order::reverse, 0}, {Schedule::Order::random, 1}, {Schedule::Order::random, 2}};
 
 /// The steps of a device, without those linked only as the forward pass of another rung's.
 std::vector<Step> steps_on(DeviceKind device) {

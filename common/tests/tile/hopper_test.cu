@@ -196,18 +196,20 @@ __global__ void __launch_bounds__(kWarpgroup)
     wgmma_fence(acc);
   else
     wgmma_fence(acc, a);
-  for (; scale_d < 2; ++scale_d) {
+  const auto multiply = [&]<int kScale>() {
     if constexpr (P::kForm == kAtB)
-      wgmma_AtB(acc, tile_A, 64, tile_B, scale_d, P::kColumn);
+      wgmma_AtB<kScale>(acc, tile_A, 64, tile_B, P::kColumn);
     else if constexpr (P::kForm == kAB && P::kFrom == kShared)
-      wgmma_AB(acc, tile_A, 0, tile_B, scale_d);
+      wgmma_AB<kScale>(acc, tile_A, 0, tile_B);
     else if constexpr (P::kForm == kAB)
-      wgmma_AB(acc, a, tile_B, scale_d, P::kColumn);
+      wgmma_AB<kScale>(acc, a, tile_B, P::kColumn);
     else if constexpr (P::kFrom == kShared)
-      wgmma_ABt(acc, tile_A, 0, tile_B, scale_d);
+      wgmma_ABt<kScale>(acc, tile_A, 0, tile_B);
     else
-      wgmma_ABt(acc, a, tile_B, scale_d);
-  }
+      wgmma_ABt<kScale>(acc, a, tile_B);
+  };
+  if (scale_d == 0) multiply.template operator()<0>();
+  multiply.template operator()<1>();
   wgmma_commit();
   wgmma_wait<0>(acc);
   show(acc, C);

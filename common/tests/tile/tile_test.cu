@@ -127,7 +127,7 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
 template <int M, int N>
 __global__ void every_function(Hbm<float> shifted, int rows, int columns) {
   SharedMemory smem;
-  const WarpSums<M, N, kWarps> sums{smem.take<float>("sums", warp_sums_floats(M, N, kWarps))};
+  const PartialSums<M, N, kWarps> sums{smem.take<float>("sums", partial_sums_floats(M, N, kWarps))};
   const WarpRows<M, kWarps> warp_x{smem.take<float>("x", kWarps * M)};
   const Rows<M> x = fill_rows<M>(1);
   Accumulator<M, N> S;
@@ -144,7 +144,7 @@ __global__ void every_function(Hbm<float> shifted, int rows, int columns) {
   write(warp_x, x);
   write(sums, S);
   __syncthreads();
-  Spread<M, N, kThreads> sum, twice;
+  BlockFragment<M, N, kThreads> sum, twice;
   sum_over_warps(sum, sums, rows, columns);
   mul_rows(sum, warp_x.data, rows, columns);
   add(twice, sum, rows, columns);
@@ -157,10 +157,10 @@ TEST_F(SUITE, FunctionsCountWhatTheyCompute) {
   const auto check = [&]<int M, int N>(Case<float, M, N>) {
     const int rows = M - 3, columns = N - 8;
     Array& shifted = make("shifted", M * N * 4);
-    const auto counts =
-        run(every_function<M, N>, 1, kThreads,
-            shared_bytes<float>(warp_sums_floats(M, N, kWarps)) + shared_bytes<float>(kWarps * M),
-            shifted, rows, columns);
+    const auto counts = run(
+        every_function<M, N>, 1, kThreads,
+        shared_bytes<float>(partial_sums_floats(M, N, kWarps)) + shared_bytes<float>(kWarps * M),
+        shifted, rows, columns);
     const Matrix got = matrix<float>(shifted, N);
     const auto wrong = [&](int i, int j) { return got(i, j) != (j < N / 2 ? 0 : i * N + j); };
     EXPECT_EQ(count_where(M, N, wrong), 0);

@@ -78,5 +78,5 @@ def run_tool(command: Sequence[str], build: str, message: str, status: int) -> N
     if done.returncode:
         lines = (done.stdout + done.stderr).splitlines()
         raise Stop(message.format(next(
-            (line for line in lines if re.search(r"error|undefined|cannot find", line)),
+            (line for line in lines if re.search(r"error|undefined|cannot find|multiple", line)),
             f"{command[0]} ended with status {done.returncode}")), status)

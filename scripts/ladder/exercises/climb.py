@@ -72,11 +72,15 @@ class Task:
         head = self.real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         return "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
 
+    def definitions(self) -> list[dict[str, str]]:
+        """Name → text, of the step before and of the real one."""
+        return [{name: text for text in DEFINITION.findall(source.text)
+                 if "const Register" not in text for name in names_of(text)}
+                for source in (self.old, self.real)]
+
     def hints(self) -> list[str]:
         """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
-        old, new = ({name: text for text in DEFINITION.findall(source.text)
-                     if "const Register" not in text for name in names_of(text)}
-                    for source in (self.old, self.real))
+        old, new = self.definitions()
         changes = [f"{how} {', '.join(names)}" for how, names in (
             ("new:", [name for name in new if name not in old]),
             ("changed:", [name for name in new if name in old and new[name] != old[name]]),
@@ -102,15 +106,19 @@ class Task:
 
     def blanks(self) -> str:
         """The real step's file with what is new in its kernels as in the step before."""
-        code = range(self.real.text[:self.real.text.index("__global__")].count("\n"),
-                     self.real.text[:self.real.text.index("\nPlan plan(")].count("\n"))
-        lines: list[str] = []
+        first, last = (re.search(at, self.real.text, re.MULTILINE)
+                       for at in ("__global__", r"^Plan \w+\("))
+        code = range(*(self.real.text[:at.start()].count("\n") for at in (first, last) if at))
+        lines = []
         for tag, i1, i2, j1, j2 in self.matcher.get_opcodes():
             new = self.real.lines[j1:j2]
             if tag != "equal" and j1 in code:
                 new = [f"// yours: {j2 - j1} lines are new here", *self.old.lines[i1:i2]]
             lines += new
-        return "\n".join([*lines, ""])
+        # What the old lines use and is no more.
+        old, real = self.definitions()
+        gone = "".join(text for name, text in old.items() if name not in real and "(" not in text)
+        return "\n".join([*lines, ""]).replace("namespace {\n\n", f"namespace {{\n\n{gone}", 1)
 
 
 def read_tasks() -> dict[str, Task]:
@@ -190,7 +198,7 @@ class Copy:
         with contextlib.suppress(FileNotFoundError):  # where there is no such tool
             lines = run_quietly(["addr2line", "-i", "-e", program,
                                  *(near or at for near, at in calls)], "addr2line")[1]
-        at = re.search(rf"(?:^|/){re.escape(os.path.relpath(self.path))}:(\d+)", lines, re.MULTILINE)
+        at = re.search(rf"(?:^|/){re.escape(os.path.relpath(self.path))}:(\d+)", lines, re.M)
         return f"{died} ({os.path.basename(self.path)}:{at[1]})" if at else died
 
     def suite_cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
@@ -200,8 +208,8 @@ class Copy:
         cases = []
         for name, text, end in CASE.findall(said):
             fault = re.search(r'C\+\+ exception with description "(.*?)" thrown', text, re.DOTALL)
-            error = re.search(r"^(\w+: max error .*)|(rows whose sum .*)|Which is.*\n.*(element \d+)"
-                              r"|(\.bits)$", text, re.MULTILINE)
+            error = re.search(r"^(\w+: max error .*)|(rows whose sum .*)|Which is.*\n.*"
+                              r"(element \d+)|(\.bits)$", text, re.MULTILINE)
             what = fault[1] if fault else ("" if not error else error[1] or error[2] or (
                 "a query that sees no key has an output" if error[3] else
                 "another schedule gives other bits"))
@@ -366,7 +374,7 @@ def times(task: Task, build: str, path: str) -> str:
         status, out, err = run_quietly(
             ["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program, "--device", "gpu", "--json",
              "--step", (step or task.real).step, *TIMED.split(), *task.climb.on.split()], whose)
-        if status not in (GOOD, WRONG_RESULT):
+        if status not in (GOOD, WRONG_RESULT) or not out.strip():
             raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
         ran = json_lines(out, whose)[-1]
         lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")

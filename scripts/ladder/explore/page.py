@@ -48,7 +48,7 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
         "blocks": [block_of(trace, *block) for block in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault, "files": {path: text_of(path) for path in sorted(paths) if path},
-        "counted": sums(records) if records else None}
+        "counters": COUNTERS, "counted": sums(records) if records else None}
 
 
 def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[str, Any]:

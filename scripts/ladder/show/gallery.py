@@ -80,6 +80,9 @@ TABLES = {
     "visits": Table(tables.visits_tables, SIM),
     "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
     "profile": Table(tables.profile_table, "scripts/figures profile"),
+    **{f"hopper_{name}": Table(partial(tables.schedule_table, rung="05_flash_v2", first=first,
+                                       last=last), "scripts/figures profile")
+       for name, first, last in (("tools", "mma", "producer"), ("schedule", "producer", "sm90"))},
     "decode": Table(rates.decode_table, DECODE),
     "fp8_error": Table(errors.fp8_error_table, SIM),
     "fp8_times": Table(errors.fp8_times_table, PAPER),

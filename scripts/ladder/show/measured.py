@@ -154,7 +154,7 @@ class Measured:
         clock = [r["sm_mhz"] for r in self.runs if r["sm_mhz"]]
         return ", ".join(filter(None, (
             self.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
-            f"SM clock {median(clock):.0f} MHz in the median" if clock else "", newest["date"])))
+            f"SM clock {median(clock):.0f} MHz between runs" if clock else "", newest["date"])))
 
     def roofs(self) -> Record:
         """The rates of a copy and of matrix products, which were measured beside the steps."""

@@ -184,15 +184,19 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
 
 
 def shared_roof_table(files: Files) -> list[str]:
-    """A line a step and head size: bytes of shared memory against the products' time."""
-    rows = [[f"{number(it.step[0])} `{it.step[1]}`", str(it.d), "{} × {}".format(*it.tile),
-             f"{it.cycles:,}", f"{it.operands:,}", f"{it.share(it.operands):.2f}",
-             f"{it.accessed:,}", f"{it.share(it.accessed):.2f}"] for it in iterations(files)]
-    lines = markdown(["step", "d", "tile", "products, cycles", "they read, bytes", "cycles of it",
-                      "all bytes", "cycles of it"], rows, range(1, 8))
-    return [*lines, "", (
-        "An iteration is one tile of Q against one of K: what grows with N² in the sim's counts at "
-        "N = 512, 1,024 and 2,048, bf16, no mask. One SM does "
-        f"{MATMUL_FLOPS:,} FLOPs of dense 16-bit products a cycle, and reads or writes "
-        f"{SHARED_BYTES} bytes of shared memory. “Cycles of it” are multiples of the products': "
-        "from 1 on shared memory takes longer.")]
+    """Bytes of shared memory against the products' time; a line for all steps that have the same."""
+    lines: dict[tuple[str, ...], list[str]] = {}  # cells → steps
+    counted = iterations(files)
+    for step in dict.fromkeys(it.step for it in counted):
+        lines.setdefault(tuple(cell for d in HEADS for it in counted if (it.step, it.d) == (step, d)
+                               for amount in (it.operands, it.accessed)
+                               for cell in (f"{amount:,}", f"{it.share(amount):.2f}")),
+                         []).append(f"`{step[1]}`")
+    tiles = " and ".join(f"{it.tile[0]} × {it.tile[1]}" for it in counted[:len(HEADS)])
+    return [*markdown(["step", *(text for d in HEADS for text in (
+        f"d = {d}: products read", "cycles of it", "all bytes", "cycles of it"))],
+        [[", ".join(steps), *cells] for cells, steps in lines.items()], range(1, 9)), "", (
+        f"An iteration is one tile of Q against one of K, {tiles}: what grows with N² in the sim's "
+        "counts at N = 512, 1,024 and 2,048, bf16, no mask. “Cycles of it”, of shared memory, at "
+        f"{SHARED_BYTES} bytes each, are multiples of the products', {counted[0].cycles:,}. All "
+        "bytes are counted by thread.")]

@@ -10,13 +10,13 @@ from statistics import geometric_mean
 from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
-from ladder.base.records import Record, shape_text
+from ladder.base.records import Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
                                   step_key)
 from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, length_text, library,
                                markdown, number, over_lengths, point_text, ratios_text, where)
-from ladder.trace.replay import EXPS
+from ladder.trace.replay import EXPS, MATMUL_FLOPS
 
 
 def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
@@ -213,6 +213,39 @@ def profile_table(files: Files) -> list[str]:
     dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
     return [*lines, "", f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
             f"{r['driver']}, CUDA {r['cuda']}, {dates}."]
+
+
+SIDE = 128  # of the square of S by which steps compare, whatever their tiles are
+
+
+def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
+    """The model beside the measurement, for SIDE × SIDE elements of S: cycles of an SM, the tensor
+    cores' share of them, the clock, and the rate; a line a step, from the first to the last."""
+    found = {(r["step"], r["head_dim"]): r for r in files.profile
+             if r["rung"] == rung and r["kernel"] == "attention"}
+    names = [step for its, step in files.order if its == rung]
+    rows = [["*products, then exponentials*"], ["*one under the other*"]]
+    for d in HEADS:
+        products, exps = 4 * SIDE**2 * d / MATMUL_FLOPS, SIDE**2 / EXPS
+        for row, cycles in zip(rows, (products + exps, max(products, exps))):
+            row += [f"{cycles:,.0f}", f"{products / cycles:.0%}", NO_VALUE, NO_VALUE]
+    for name in names[names.index(first):names.index(last) + 1]:
+        rows.append([f"`{name}`"])
+        for d in HEADS:
+            r = found.get((name, d))
+            rows[-1] += [NO_VALUE] * 4 if not r else [
+                f"{r['cycles_of_all'] * SIDE**2 / (flops(r) / 4 / d):,.0f}",
+                f"{r['products_busy']:.0f}%",
+                f"{r['cycles'] / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE,
+                rate_text(flops(r) / r["time_ms"] * 1e-9 if r["time_ms"] else None)]
+    r = need(found)[max(found, key=lambda key: found[key]["date"])]
+    lines = markdown(["", *(text for d in HEADS for text in (
+        f"d = {d}: cycles", "tensor cores", "GHz", "TFLOP/s"))], rows, range(1, 9))
+    return [*lines, "", (
+        f"Cycles of an SM for {SIDE} rows of Q × {SIDE} keys; how much of them the tensor cores "
+        "work; the SM's clock; the kernel's rate. The first two lines are the model, all others "
+        f"the GPU's counters: N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, "
+        f"driver {r['driver']}, CUDA {r['cuda']}, {r['date']}.")]
 
 
 # ---- who visits which array how often, by the sim's counts ----

@@ -7,7 +7,7 @@ for is there. Issuing, barriers, shared memory and the other blocks cost nothing
 It shows what waits for what, and cannot tell how much one step gains over another. A softmax takes
 as long as its exponentials, 512 cycles for 64 rows and 128 keys, where 990 to 1,467 fit what was
 measured, and sums are there at once, not 129 cycles later. With both set right it still finds
-ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, section 14.
+ping_pong no faster than overlap: 05_flash_v2/hopper/notes.md, “The model beside the clock”.
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ class Replay {
     this.scoresAt = new Float64Array(this.scores.length).fill(-Infinity);
     this.done = 0;  // events
     this.launch = null;
-    this.counts = { requested_read_bytes: 0, requested_write_bytes: 0, distinct_read_bytes: 0,
-                    distinct_write_bytes: 0,
-                    ...Object.fromEntries(AMOUNTS.map(([key]) => [key, 0])) };
+    this.counts = Object.fromEntries(this.run.counters.map((key) => [key, 0]));
   }
 
   /// To the moment at which what has begun is all that begins until `now`.

@@ -10,19 +10,16 @@ const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit 
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
 const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
-const AMOUNTS = [["matmul_flops", "matmul FLOPs"], ["exp_count", "exponentials"],
-                 ["other_flops", "other FLOPs"], ["sram_read_bytes", "B read from shared memory"],
-                 ["sram_write_bytes", "B written to shared memory"],
-                 ...["sram_operand_bytes", "barriers", "bank_conflicts", "hbm_read_sectors",
-                     "hbm_write_sectors", "blocks", "products", "atomics", "consumer_copies",
-                     "flops_under_copies", "exps_under_products", "exps_between_turns", "stores_under_products"]
-                   .map((key) => [key, key.replaceAll("_", " ")])];
+// Counts that have other words than their keys.
+const WORDS = { matmul_flops: "matmul FLOPs", exp_count: "exponentials", other_flops: "other FLOPs",
+                sram_read_bytes: "B read from shared memory",
+                sram_write_bytes: "B written to shared memory" };
 
 /// What an event is, without who does it and where.
 function deed(e) {
   const { what, name, rows } = e;
-  const amounts = AMOUNTS.filter(([key]) => e.counts[key])
-    .map(([key, unit]) => exactly(e.counts[key], unit)).join(", ");
+  const amounts = Object.entries(e.counts).filter(([, n]) => n)
+    .map(([key, n]) => exactly(n, WORDS[key] || key.replaceAll("_", " "))).join(", ");
   const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
     (rows ? `, ${rowsInWords(rows)}` : "");
   const words = {
