@@ -20,6 +20,7 @@ SHAPES = {**CLIMBED, "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --
                                "--head-dim 40",
           "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal"}
 ORDERS = ("forward", "reverse", "random:7")
+COUNTED = ("matmul_flops", "barriers", "workspace_bytes")  # beside each array's bytes
 FAULT, RIGHT = "a fault", "right"
 
 
@@ -77,14 +78,16 @@ class Broken:
             hows = {order: outcome(run) for order, run in runs.items()}
             short = dict.fromkeys(how for how, _ in hows.values())
             bits = {str(run.records[0]["errors"]) for run in runs.values() if run.records}
-            got, want = (counts_of(one) if one else {}
-                         for one in ([*runs["forward"].records, None][0], real[shape].result()))
+            first = next(iter(runs["forward"].records), None)
+            got, want = (counts_of(one) if one else {} for one in (first, real[shape].result()))
+            names = dict.fromkeys([*(array for kernel in (first or {"kernels": ()})["kernels"]
+                                     for array in kernel["arrays"]), *COUNTED])
             seen[shape] = Seen(
                 " or ".join(short) + (", in other bits" if len(bits) > 1 and len(short) == 1
                                       else ", by the order of threads" if len(short) > 1 else ""),
                 {order: text for order, (_, text) in hows.items()},
-                {name: (got[name], want[name]) for name in got
-                 if name in want and got[name] != want[name] and "sectors" not in name},
+                {name: (got[name], want[name]) for name in names
+                 if want and got and got[name] != want[name]},
                 next((run.last_words().partition(": ")[2] for run in runs.values()
                       if not run.records), ""))
         return seen
