@@ -215,7 +215,7 @@ BREAKS = [
           [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
     Break("parity", "hopper/tma.cu", "",
           "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile does "
-          "not wait at all, since phase 0 has ended long ago.",
+          "not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended too.",
           [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
     Break("forever", "hopper/producer.cu", "",
           "The consumers never release V: when its stages are full, the producer waits for ever, and "

@@ -21,7 +21,7 @@ SHAPES = {**CLIMBED, "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --
           "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal"}
 ORDERS = ("forward", "reverse", "random:7")
 COUNTED = ("matmul_flops", "barriers", "workspace_bytes")  # beside each array's bytes
-FAULT, RIGHT = "a fault", "right"
+FAULT, ENDLESS, RIGHT = "a fault", "never ends", "right"
 
 
 class Seen(NamedTuple):
@@ -105,7 +105,8 @@ class Broken:
 def outcome(run: Run) -> tuple[str, str]:
     """In short, and with its numbers."""
     if not run.records:
-        return FAULT, "the sim stops with a fault"
+        return (ENDLESS, "no thread can run on") if "deadlock" in run.err else \
+            (FAULT, "the sim stops with a fault")
     wrong = wrong_outputs(run)
     return (f"{', '.join(wrong)} wrong" if wrong else RIGHT), "; ".join(
         f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
