@@ -193,7 +193,7 @@ CLIMBS = [
     Climb("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"]),
     Climb("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
     Climb("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True),
-    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"], blanks=True),
+    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"]),
     Climb("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     Climb("tma", 120, ["consumer_copies"]),
     Climb("producer", 120, ["barriers", "consumer_copies"]),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <future>
 #include <thread>
 #include <vector>
@@ -13,8 +14,10 @@
 
 namespace ladder {
 
-/// The cores that this process may run on, which can be fewer than the machine has (taskset).
+/// The cores that this process may run on, which can be fewer than the machine has (taskset, and
+/// LADDER_CORES where a reader's kernel is to keep to the first thread).
 inline int host_cores() {
+  if (const char* const cores = std::getenv("LADDER_CORES")) return std::max(1, std::atoi(cores));
 #ifdef __linux__
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof(mine), &mine) == 0) return CPU_COUNT(&mine);

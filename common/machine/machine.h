@@ -13,8 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type           calls a template with the problem's type, and with_type_and_head_dim with
-//                       its padded head size too
+//   with_type           calls a template with the problem's type (on the sim one that is either of
+//                       the two, IoFloat), and with_type_and_head_dim with its padded head size too
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory

@@ -193,10 +193,16 @@ class Bench(Fake):
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--peers", "fa3"), "there are math"), (("--time", "nan"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
-                (("--bin", self.at("path")), "path has no rung"),
-                (("--sim",), f"was measured on {NAME}, and this is the sim")):
+                (("--bin", self.at("path")), "path has no rung")):
             self.assertIn(why, self.bench(*words, status=2))
-        self.assertEqual(self.read("out.jsonl"), whole)
+        on_sim = whole.replace('"gpu"', '"sim"')
+        for text, was, now, words in ((whole, NAME, "the sim", ["--sim"]), (whole, NAME, "A", []),
+                                      (on_sim, "the sim", "A", [])):
+            self.write("out.jsonl", text)
+            self.write("gpu", "A, 570.1\n")
+            self.assertIn(f"was measured on {was}, and this is {now}",
+                          self.bench(*words, status=2))
+            self.assertEqual(self.read("out.jsonl"), text)
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
         self.write("gpu", "")

@@ -13,71 +13,56 @@ import tempfile
 import unittest
 from unittest import mock
 
-from base import ROOT, argument, read, write
+from base import ROOT, argument, write
 from ladder.base.console import Stop
-from ladder.exercises import climb
+from ladder.exercises import climb, kinds
 
-BIN = argument(os.path.join(ROOT, "build/bin"))
-BUILD = os.path.dirname(BIN)
+BUILD = os.path.dirname(argument(os.path.join(ROOT, "build/bin")))
 TASKS = climb.read_tasks()
 ALL = os.environ.get("LADDER_CLIMB") == "all"
+TOUCHED = subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
+                         encoding="utf-8", capture_output=True).stdout.split()
+CLIMBED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
+           or name in ("01/fragment", "05/skip", "06/bulk_add")]
 
-
-def touched():
-    """The files that differ from the commit before, where it is there."""
-    return subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
-                          encoding="utf-8", capture_output=True).stdout.split()
-
-
-CLIMBED = [name for name, task in TASKS.items()
-           if ALL or name in ("01/fragment", "05/skip", "06/bulk_add")
-           or task.real.path in touched()]
-
-# What is planted at the head of each kernel, and what a check says of it; ARRAY is one of the
-# kernel's. Each is chosen while the program runs.
+KERNEL = r"(__global__[^{;]*\{\n)"
+# What is planted at the head of each kernel, ARRAY being one of its own, or takes the place of a
+# text, WAS; and what a check says of it. Which, LADDER_MISTAKE chooses while the program runs.
 PLANTED = {
     "loops for ever": ("for (volatile int x = 0;; x = x + 1) {}", "had not ended after 1 seconds"),
-    "reads past the end": ("(void)float(ARRAY[int64_t{1} << 40]);",
-                           r"read of \w+\[1099511627776\]"),
-    "writes what is not its own": ("static int* volatile none; *none = 1;",
-                                   "memory that is not its own"),
+    "reads past the end": ("(void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
+    "writes elsewhere": ("static int* volatile none; *none = 1;", "memory that is not its own"),
     "fills its stack": ("struct F { static int f(volatile int n) { volatile char a[999]; a[n] = 1; "
                         "return f(0) + a[n]; } }; F::f(0);", "its stack is full"),
-    "wants all memory": ("*static_cast<volatile char*>(::operator new(1ull << 40)) = 1;",
-                         "bad_alloc"),
+    "wants all memory": ("*(volatile char*)(::operator new(1ull << 40)) = 1;", "bad_alloc"),
     "ends the program": ("std::exit(0);", "it ends the program"),
     "prints without end": ("static char text[99999]; for (;;) if (::write(1, text, 99999) < 0) {}",
-                            "more than 30 MB"),
-    "does nothing": ("return;", r"max error|never|unwritten|nobody"),
-}
-# And what takes a text's place, wherever it stands in the kernels.
-REPLACED = {
-    "forgets a barrier": ("__syncthreads();", "if (!ON) WAS", r"wrote|read|other bits|max error"),
-    "forgets the scale": ("p.scale", "(ON ? 1 : WAS)", "max error"),
-}
+                           "more than 100 MB"),
+    "does nothing": ("return;", r"max error|unwritten|nobody"),
+    "forgets a barrier": ("__syncthreads();", "if (!ON) WAS", r"wrote|unwritten|max error"),
+    "forgets the scale": ("p.scale", "(ON ? 1 : WAS)", "max error")}
 NOT_COMPILED = {
-    "has a large array": (r"(__global__[^{;]*\{\n)",
-                          r"\1volatile char a[99999]; a[blockIdx.x] = 1;", r"{0}:\d+:\d+: error: the frame size"),
-    "is no C++": (r"(__global__[^{;]*\{\n)", r"\1  what?;\n", r"{0}:\d+:\d+: error: .*what"),
+    "is no C++": (KERNEL, r"\1  what?;\n", r"{}:\d+:\d+: error: .*what"),
     "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone"),
-}
+    "has a large array": (KERNEL, r"\1volatile char a[99999]; a[blockIdx.x] = 1;",
+                          r"{}:\d+:\d+: error: the frame size")}
 
 
 def planted(text):
-    """All of PLANTED and REPLACED; LADDER_MISTAKE chooses one."""
-    def plant(head):
-        array = re.findall(r"Hbm<(?:const )?\w+> (\w+)", head[0])[0]
-        return head[0] + " ".join(f"if (ladder::kMistake == {number}) {{ {code} }}".replace(
-            "ARRAY", array) for number, (code, _) in enumerate(PLANTED.values()))
-
-    kernels, plan, rest = text.partition("\nPlan plan(")
-    for number, (was, now, _) in enumerate(REPLACED.values(), len(PLANTED)):
-        kernels = kernels.replace(was, now.replace("ON", f"(ladder::kMistake == {number})")
-                                  .replace("WAS", was))
-    kernels = re.sub(r"__global__[^{;]*\{\n", plant, kernels)
+    """A step's text with all of PLANTED."""
+    kernels, plan, rest = text.partition("\nPlan plan")
+    heads = ""
+    for number, (was, *now, _) in enumerate(PLANTED.values()):
+        on = f"(ladder::kMistake == {number})"
+        if now:
+            kernels = kernels.replace(was, now[0].replace("ON", on).replace("WAS", was))
+        else:
+            heads += f" if {on} {{ {was} }}"
+    kernels = re.sub(KERNEL, lambda head: head[0] + heads.replace(
+        "ARRAY", re.findall(r"Hbm<(?:const )?\w+> (\w+)", head[0])[0]), kernels)
     return ("namespace ladder { inline const int kMistake = [] { const char* m = "
-            'std::getenv("LADDER_MISTAKE"); return m ? std::atoi(m) : -1; }(); }\n#line 1\n'
-            + kernels + plan + rest)
+            'std::getenv("LADDER_MISTAKE"); return m ? std::atoi(m) : -1; }(); }\n' + kernels
+            + plan + rest)
 
 
 class Tables(unittest.TestCase):
@@ -85,16 +70,10 @@ class Tables(unittest.TestCase):
         self.assertGreater(len(TASKS), 20)
         for name, task in TASKS.items():
             with self.subTest(name):
-                lacking = set(climb.lacking(task, BUILD))
-                self.assertEqual(lacking | {one for one in task.climb.fails
-                                            if one in climb.BY_CASES}, set(task.climb.fails))
-                self.assertIn(task.real.step, read(ROOT, *task.lesson().split(":")[:1]))
-                self.assertNotIn(task.idea(), ("", "Since "))
-
-
-def copy_of(folder, name, text):
-    task = TASKS[name]
-    return climb.Copy(BUILD, task, write(folder, f"{task.real.step}.cu", text=text))
+                by_cases = {one for one in task.check.fails if one in climb.BY_CASES}
+                self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
+                self.assertRegex(task.hints[0], r"/\w+\.md:\d+\.$")
+                self.assertNotEqual(task.task, "Since ")
 
 
 class Climbs(unittest.TestCase):
@@ -106,11 +85,14 @@ class Climbs(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.real, cls.before = ({name: pool.submit(copy_of, os.path.join(cls.folder, of, name),
-                                                       name, text(TASKS[name])) for name in names}
-                                    for of, names, text in (
-                ("real", CLIMBED, lambda task: planted(task.real.text)),
-                ("before", TASKS if ALL else ["01/fragment"], lambda task: task.old.text)))
+            cls.real = {name: pool.submit(cls.copy, "real", name, planted(TASKS[name].real.text))
+                        for name in CLIMBED}
+            cls.before = {name: pool.submit(cls.copy, "before", name, TASKS[name].old.text)
+                          for name in (TASKS if ALL else ["01/fragment"])}
+
+    @classmethod
+    def copy(cls, of, name, text):
+        return climb.Copy(BUILD, TASKS[name], write(cls.folder, of, TASKS[name].file, text=text))
 
     def test_the_step_before_has_no_points(self):
         for name, copy in self.before.items():
@@ -118,7 +100,7 @@ class Climbs(unittest.TestCase):
                 judged = climb.check(copy.result())
                 self.assertEqual((judged.right, judged.share), (False, 0), judged.why)
                 self.assertEqual({check for check, held, _ in judged.checks if not held},
-                                 set(TASKS[name].climb.fails))
+                                 {*TASKS[name].check.fails}, judged.why)
 
     def test_the_real_step_has_all(self):
         for name, copy in self.real.items():
@@ -127,38 +109,34 @@ class Climbs(unittest.TestCase):
                 self.assertTrue(judged.right, judged.why)
 
     @unittest.skipUnless(ALL, "not run here: scripts/test climb compiles all blanks")
-    def test_blanks_are_those_that_compile(self):
+    def test_blanks_compile_and_are_not_right(self):
         for name, task in TASKS.items():
-            with self.subTest(name):
-                try:
-                    copy_of(os.path.join(self.folder, "blanks"), name, task.blanks())
-                except Stop:
-                    self.assertFalse(task.climb.blanks)
-                else:
-                    self.assertTrue(task.climb.blanks)
+            if task.check.blanks:
+                with self.subTest(name):
+                    judged = climb.check(self.copy("blanks", name, task.blanks()))
+                    self.assertFalse(judged.right)
 
+    @mock.patch.object(kinds, "SECONDS", 1)
     def test_what_learners_do_ends_and_names_its_line(self):
-        for name in self.real if ALL else ["05/skip"]:
-            self.done_wrong(name, TASKS[name], self.real[name].result())
-
-    def done_wrong(self, name, task, copy):
-        file = f"{task.real.step}.cu"
-        for number, (what, (was, *_, said)) in enumerate({**PLANTED, **REPLACED}.items()):
-            if what in REPLACED and was not in task.real.text:
-                continue
-            with self.subTest(name, what=what), mock.patch.object(climb, "SECONDS", 1), \
-                    mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
-                copy.ended = False
-                wrong = " ".join(case.said for case in copy.suite_cases(
-                    f"Sim.*/{task.real.step}_long_causal"))
-                self.assertRegex(wrong, said)
-                if not re.search("max error|ends the program|MB", said):
-                    self.assertRegex(wrong, rf"\({file}:\d+\)")
-        for what, (was, now, said) in NOT_COMPILED.items():
-            if ALL or what != "has a large array":  # which a compiler says last of all
+        for name in CLIMBED if ALL else ["05/skip"]:
+            copy, text = self.real[name].result(), TASKS[name].real.text
+            file = os.path.basename(copy.copy)
+            for number, (what, (was, *now, said)) in enumerate(PLANTED.items()):
+                copy.stopped = False
+                if now and was not in text:
+                    continue
                 with self.subTest(name, what=what), \
-                        self.assertRaisesRegex(Stop, said.format(re.escape(file))):
-                    copy_of(self.folder, name, re.sub(was, now, task.real.text, count=1))
+                        mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
+                    wrong = " ".join(case.said for case in copy.cases(
+                        f"Sim.*/{copy.step}_long_causal"))
+                    self.assertRegex(wrong, said)
+                    if not re.search("max error|ends the program|MB", said):
+                        self.assertRegex(wrong, rf"\({file}:\d+\)")
+            for what, (was, now, said) in NOT_COMPILED.items():
+                if ALL or what != "has a large array":  # which a compiler says last of all
+                    with self.subTest(name, what=what), \
+                            self.assertRaisesRegex(Stop, said.format(re.escape(file))):
+                        self.copy("wrong", name, re.sub(was, now, text, count=1))
 
 
 if __name__ == "__main__":

@@ -180,34 +180,29 @@ class Command(Scratch):
             self.exercise("01/barriers", "--solution").count("\n-    __syncthreads();"), 2)
 
     def test_json_has_points_and_cases(self):
-        said = {words: json.loads(self.exercise(*words.split(), "--json", status=status))
-                for words, status in (("01/bytes 498,000 1", 1), ("02/bound --check", 0))}
-        self.assertLessEqual(
-            {"right": False, "points": 1, "of": 2, "minutes": 10}.items(),
-            said["01/bytes 498,000 1"].items())
-        self.assertEqual([(case["name"], case["right"]) for case in
-                          said["01/bytes 498,000 1"]["cases"]],
-                         [("bytes of `tile`", True), ("bytes of `mma`", False)])
-        self.assertEqual([said["02/bound --check"][key] for key in ("right", "points", "of")],
-                         [None, None, 1])
+        said = json.loads(self.exercise("01/bytes", "498,000", "1", "--json", status=1))
+        self.assertLessEqual({"right": False, "points": 1, "of": 2, "minutes": 10}.items(),
+                             said.items())
+        self.assertEqual([case["right"] for case in said["cases"]], [True, False])
+        said = json.loads(self.exercise("02/bound", "--check", "--json"))
+        self.assertEqual([said[key] for key in ("right", "points", "of")], [None, None, 1])
 
     def test_a_step_from_the_step_before(self):
-        path = self.at("05/mma/mma.cu")
-        said = self.exercise("05/attention")  # as scripts/diff takes a name
-        self.assertIn("larger tiles", said)
-        self.assertRegex(said, r"\nK bytes +131,072 → 65,536 +96,000 → 48,000 +240,640 → 175,104\n")
-        self.assertEqual(read(path), read(ROOT, "05_flash_v2/skip.cu"))
-        self.exercise("05/mma", "--blanks")
-        self.assertNotIn("  mma_ABt(S, tile_Q, warp_row, tile_K);\n", read(path))
-        self.assertIn("// yours: ", read(path))
-        write(path, text=read(path) + "// mine\n")
-        self.assertIn("has changes of yours", self.exercise("05/mma", "--blanks", status=2))
-        self.exercise("05/mma", "--restart")
-        hints = [self.exercise("05/mma", "--hint") for _ in range(3)]
-        self.assertRegex(hints[0], r"The idea is in 05_flash_v2/README.md:\d+\.")
-        self.assertRegex(hints[1], "Of 05_flash_v2/skip.cu, .*changed: .*attention, plan")
-        self.assertIn("\n@@ ", hints[2])
-        self.assertIn("\n+constexpr TileSize kTiles", self.exercise("05/mma", "--solution"))
+        path = self.at("05/skip/05_flash_v2/skip.cu")
+        self.assertRegex(self.exercise("05/skip"), r"\nK bytes .* 384,000 → 240,640\n")
+        self.assertEqual(read(path), read(ROOT, "05_flash_v2/rows.cu"))
+        self.exercise("05/skip", "--blanks")
+        blanks = read(path)
+        self.assertIn("// yours; new lines here: 10\n", blanks)
+        self.assertIn("rows += p.keys(", blanks)  # of traffic()
+        write(path, text=f"{blanks}// mine\n")
+        self.assertIn("has changes of yours", self.exercise("05/skip", "--blanks", status=2))
+        self.assertIn("no blanks", self.exercise("05/mma", "--blanks", status=2))
+        hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
+        for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", "rows.cu, changed: attention, "
+                                      "forward, traffic", r"\n@@ ")):
+            self.assertRegex(hint, said)
+        self.assertIn("\n+  const int tiles = ", self.exercise("05/skip", "--solution"))
 
     def test_bad_usage(self):
         for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
@@ -218,8 +213,8 @@ class Command(Scratch):
                            ("00/last_key --check", "there is no copy yet"),
                            ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
-                           ("05/fp8", "05/fp8 is a step for reading: scripts/diff 05/sm90 05/fp8"),
-                           ("05/tile", "there is no 05/tile. Or an exercise: "),
+                           ("05/fp8", "no exercise 05/fp8, but 05_flash_v2/hopper/fp8.cu is for reading: "),
+                           ("05/tile", "there is no exercise 05/tile: scripts/exercise lists them"),
                            ("05/skip --check", "there is no copy yet"),
                            ("05/skip --gpu", "there is no copy yet"),
                            ("00/bytes --blanks", "--blanks is for steps, such as 05/skip"),

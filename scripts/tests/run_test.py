@@ -132,6 +132,9 @@ class RunTest(FakeLadder):
         self.assertNotRegex(shown, "05 sm90 +gpu|Hopper")
         self.assertIn("sm90 needs a Hopper GPU",
                       self.table("--step", "sm90", "--device", "gpu", status=3).stdout)
+        self.tell({"05_flash_v2/sm90 gpu": {"changes": {"pass": False}}})  # on its own GPU
+        for words in ((), ("--all",)):
+            self.assertRegex(self.table(*words, status=1).stdout, r"(?m)^05 sm90 .* ✗$")
 
     # ---- what goes wrong ----
 

@@ -5,9 +5,10 @@
 namespace ladder::sim {
 
 template <class T>
-void multiply(MmaLane* const* lanes) {
-  if constexpr (std::is_same_v<T, IoFloat>)
-    return IoFloat::is_bf16 ? multiply<bf16>(lanes) : multiply<fp16>(lanes);
+void multiply_as(MmaLane* const* lanes) {
+  const auto unpack = [](unsigned pair, int half) -> float {
+    return T::from_bits(static_cast<uint16_t>(pair >> 16 * half));
+  };
   using Row [[gnu::vector_size(8 * sizeof(float))]] = float;
   float A[16][16];
   Row B[16];
@@ -15,8 +16,8 @@ void multiply(MmaLane* const* lanes) {
     const int g = l / 4, t = l % 4;
     for (int half = 0; half < 2; ++half) {
       for (int i = 0; i < 4; ++i)  // a0, a1: columns 0–7 of rows g, g + 8; a2, a3: columns 8–15
-        A[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = unpack<T>(lanes[l]->a[i], half);
-      for (int i = 0; i < 2; ++i) B[2 * t + half + 8 * i][g] = unpack<T>(lanes[l]->b[i], half);
+        A[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = unpack(lanes[l]->a[i], half);
+      for (int i = 0; i < 2; ++i) B[2 * t + half + 8 * i][g] = unpack(lanes[l]->b[i], half);
     }
   }
   for (int row = 0; row < 16; ++row) {
@@ -26,8 +27,8 @@ void multiply(MmaLane* const* lanes) {
       lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2] += sums[column];
   }
 }
-template void multiply<fp16>(MmaLane* const*);
-template void multiply<bf16>(MmaLane* const*);
-template void multiply<IoFloat>(MmaLane* const*);
+void multiply(MmaLane* const* lanes, bool is_bf16) {
+  is_bf16 ? multiply_as<bf16>(lanes) : multiply_as<fp16>(lanes);
+}
 
 }  // namespace ladder::sim

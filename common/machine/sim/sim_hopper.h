@@ -181,9 +181,7 @@ template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 16 || n == 32;
 template <class T>
 Element element_of() {
-  if (sizeof(T) == 1) return Element::e4m3;
-  const bool is_bf16 = std::is_same_v<T, IoFloat> ? IoFloat::is_bf16 : std::is_same_v<T, bf16>;
-  return is_bf16 ? Element::bf16 : Element::fp16;
+  return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
 /// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes of shared memory that its

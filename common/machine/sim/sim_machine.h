@@ -32,13 +32,12 @@ struct IoFloat {
 
   IoFloat() = default;
   explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
-  static IoFloat from_bits(uint16_t b) {
-    IoFloat x;
-    x.bits = b;
-    return x;
-  }
   operator float() const { return is_bf16 ? bf16::from_bits(bits) : float(fp16::from_bits(bits)); }
 };
+template <class T>
+bool is_bf16() {
+  return std::is_same_v<T, IoFloat> ? IoFloat::is_bf16 : std::is_same_v<T, bf16>;
+}
 template <class F>
 void with_io_type(DType dtype, const F& f) {
   IoFloat::is_bf16 = dtype == DType::bf16;
@@ -163,11 +162,6 @@ unsigned pack(Float... x) {
   (add(static_cast<float>(x)), ...);
   return out;
 }
-/// One half of such a register as a float.
-template <class T>
-float unpack(unsigned pair, int half) {
-  return T::from_bits(static_cast<uint16_t>(pair >> 16 * half));
-}
 
 /// A collective of all 32 lanes (CUDA: .sync.aligned).
 template <class Lane, class Compute>
@@ -229,8 +223,7 @@ struct MmaLane {
   unsigned b[2];
   float* c;
 };
-template <class T>
-void multiply(MmaLane* const* lanes);
+void multiply(MmaLane* const* lanes, bool is_bf16);
 
 /// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
 template <class T>
@@ -239,7 +232,7 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
   MmaLane mine{a, {b0, b1}, c};
   this_block->count_product(kFlops / 32);
   whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, int) {
-    multiply<T>(lanes);
+    multiply(lanes, is_bf16<T>());
     ++this_block->counts.products;
     this_block->counts.matmul_flops += kFlops;
   });

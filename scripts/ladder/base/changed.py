@@ -12,8 +12,11 @@ from typing import Sequence
 from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT
 
-# Of a compiler, seconds of a core and kB: a template may go on for ever. (nvcc reserves more.)
-LIMITS = "ulimit -t 300; case $1 in *nvcc | sh) ;; *) ulimit -v 4000000 ;; esac 2>/dev/null"
+
+def limited(seconds: int, *command: str) -> list[str]:
+    """A command that has so many seconds of a core, and may take 4 GB and write 100 MB a file."""
+    return ["sh", "-c", f"""for most in '-c 0' '-f 200000' '-v 4000000' '-S -t {seconds}' \\
+            '-H -t {seconds + 2}'; do ulimit $most; done 2>/dev/null; exec "$@\"""", "sh", *command]
 
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
@@ -40,7 +43,9 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
     compiling: list[str] = []
     for word in command:  # the dependencies' file goes there, too
         compiling += [*flags, copy] if word.endswith(source) else [word.replace(old, new)]
-    run_tool(compiling, build, "Not yet: it does not compile: {}", WRONG_RESULT)
+    # A template may go on for ever. (nvcc reserves more memory than a limit allows.)
+    run_tool(compiling if gpu else limited(300, *compiling), build,
+             "Not yet: it does not compile: {}", WRONG_RESULT)
     return old, new
 
 
@@ -72,8 +77,7 @@ def commands(build: str, program: str, *options: str) -> list[list[str]]:
 
 def run_tool(command: Sequence[str], build: str, message: str, status: int) -> None:
     """Runs a compiler. If it fails, Stop has the first error that it reports."""
-    done = subprocess.run(["sh", "-c", f"{LIMITS}; exec \"$@\"", "sh",
-                           *command], cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
+    done = subprocess.run(command, cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
                           encoding="utf-8", errors="replace")
     if done.returncode:
         lines = (done.stdout + done.stderr).splitlines()

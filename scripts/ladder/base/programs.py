@@ -146,6 +146,13 @@ def ladder_of(programs: dict[str, str], device: str) -> Ladder:
                   if step.device == device)
 
 
+def ready(command: str, *words: str) -> bool:
+    """Calls a function of ready.sh for a command of scripts; whether it went well."""
+    path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
+    return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', command,
+                               path, *words], check=False).returncode
+
+
 def run_quietly(command: Sequence[str], what: str,
                 progress: Progress | None = None) -> tuple[int, str, str]:
     """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""

@@ -8,10 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
+import signal
+import subprocess
+import tempfile
 from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
-from ladder.base.changed import changed
+from ladder.base.changed import compiled, limited, linked
 from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.files import ROOT, read, write_whole
 from ladder.base.programs import json_lines, run_quietly
 from ladder.base.records import Record, requested, uneven_counts
 from ladder.base.sources import Source
@@ -63,6 +68,16 @@ COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
            "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40 --causal")
 
 
+SECONDS = 5  # of a core, for a run; those of the slowest step take a third
+ENDS: dict[int, str] = {
+    -signal.SIGXCPU: "it had not ended after {} seconds of a core",
+    -signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
+    -signal.SIGSEGV: "it touches memory that is not its own, or its stack is full",
+    -signal.SIGXFSZ: "it prints more than 100 MB", -signal.SIGABRT: "it aborts"}
+NOT_RUN = "it did not run any more"
+GUARD = os.path.join(ROOT, "scripts/ladder/exercises/guard.h")
+
+
 class Run(NamedTuple):
     status: int
     records: list[Record]
@@ -74,24 +89,66 @@ class Run(NamedTuple):
 
 
 class Program:
-    """A rung's program that runs the step of one file of the repository. With a `copy` it is built
-    with that in the file's place; raises Stop with the compiler's first error."""
+    """A rung's program that runs the step of one file of the repository. With a `copy`, whose text
+    may be given, it is built with that in the file's place; raises Stop with the compiler's first
+    error. What it does is bounded."""
 
-    def __init__(self, build: str, file: str, copy: str = "") -> None:
-        rung = file.split(os.sep)[0]
-        self.path = os.path.join(build, "bin", rung)
+    def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
+        self.build, self.copy, self.folder = build, copy, f"{copy}.made"
+        self.rung, self.step = file.split(os.sep)[0], Source(file).step
+        self.path = os.path.join(build, "bin", self.rung)
+        self.stopped = False  # by a limit of time
         if not os.path.exists(self.path):
-            raise Stop(f"{rung} is not built yet: scripts/run builds it", NO_DEVICE)
+            raise Stop(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
         if copy:
-            self.path = changed(build, rung, file, copy, f"{copy}.made")
-        self.step = Source(file).step
+            os.makedirs(self.folder, exist_ok=True)
+            self.made = os.path.join(self.folder, os.path.basename(file))
+            write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
+            self.objects = compiled(build, self.rung, file, self.made, self.folder, "-Wno-error",
+                                    "-Werror=frame-larger-than=60000", "-include", GUARD)
+            self.path = linked(build, self.rung, *self.objects, self.folder)
+
+    def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
+        """Status, negative for a signal, and what was printed. On one core: then all is done by
+        the first thread, which has a stack for handlers from guard.h."""
+        if self.stopped:  # as it would be again, after as long
+            return GOOD, NOT_RUN
+        with tempfile.TemporaryFile() as out:
+            try:
+                status = subprocess.run(
+                    limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,
+                    stderr=out, env={**os.environ, "LADDER_CORES": "1", **environment},
+                    check=False, timeout=6 * SECONDS).returncode
+            except subprocess.TimeoutExpired:
+                status = -signal.SIGKILL
+            out.seek(0)
+            self.stopped |= status in (-signal.SIGXCPU, -signal.SIGKILL)
+            return status, out.read().decode(errors="replace")
+
+    def ending(self, status: int, said: str, fault: str = "") -> str:
+        """What ended a run, and the line of the copy where it did; "" for nothing."""
+        died = fault or ENDS.get(status, f"it ended with status {status}" * bool(status))
+        name, *calls = os.path.basename(self.copy), *re.findall(
+            r"^(/.*)\(\w*(?:\+(0x\w+))?\) ?\[(0x\w+)\]$", said.rpartition("[where]\n")[2], re.M)
+        if died and calls and f"({name}:" not in died:
+            lines = run_quietly(["sh", "-c", 'addr2line "$@"', "sh", "-i", "-e", calls[0][0],
+                                 *(near or far for program, near, far in calls
+                                   if program == calls[0][0])], "addr2line")[1]
+            for line in re.findall(rf"(?:^|/){re.escape(os.path.relpath(self.copy))}:(\d+)", lines,
+                                   re.M)[:1]:
+                died += f" ({name}:{line})"
+        return died.replace("{}", str(SECONDS))
 
     def run(self, options: str, *more: str) -> Run:
         """With such options, in which spaces part words, and `more`, words in which they do not."""
-        status, out, err = run_quietly([self.path, "--step", self.step, *options.split(), *more,
-                                        "--device", "sim", "--json"], self.path)
-        done = status in (GOOD, WRONG_RESULT)
-        return Run(status, json_lines(out, self.path) if done else [], err)
+        status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
+                                    "--device", "sim", "--json")
+        records = json_lines("\n".join(re.findall("^{.*}$", said, re.M)), self.path)
+        err = "\n".join(re.findall(r"^\w+: .*", said, re.M))
+        if status in (GOOD, WRONG_RESULT) and records:
+            return Run(status, records, err)
+        return Run(status, [], NOT_RUN if said == NOT_RUN else
+                   self.ending(status, said, err.split("\n")[-1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,13 +249,12 @@ class Experiment:
 class Climb:
     """The step of that name as an exercise. `fails`: which checks the step before fails, of those
     that all have, the bytes and sectors of each array and workspace_bytes, and of other counts of
-    a record, which are compared for this step alone; a test holds it. `on`: options for each of
-    SHAPES; `cases`: shapes besides, whose results have to be right."""
+    a record, which are compared for this step alone; a test holds it. `cases`: options of
+    runs besides the suite's cases, whose results have to be right."""
 
     name: str
     minutes: int
     fails: Sequence[str]
-    on: str = ""
     cases: Sequence[str] = ()
     blanks: bool = False  # whether what is new in kernels can be taken out, and the rest compiles
 

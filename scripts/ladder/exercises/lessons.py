@@ -33,13 +33,16 @@ class Exercise(NamedTuple):
         """That it asks to change, "" for none."""
         return self.check.file and os.path.join(self.rung, self.check.file)
 
+    def start(self) -> str:
+        """The text of the file."""
+        return read(os.path.join(ROOT, self.file)) if self.file else ""
+
     def solutions(self) -> list[str]:
         """The text of the file, changed in each way that is right."""
-        return [edited(read(os.path.join(ROOT, self.file)), edits)
-                for edits in self.check.solutions]
+        return [edited(self.start(), edits) for edits in self.check.solutions]
 
     def diffs(self) -> list[str]:
-        old = read(os.path.join(ROOT, self.file)).splitlines(True) if self.file else []
+        old = self.start().splitlines(True)
         return ["".join(difflib.unified_diff(old, new.splitlines(True), self.file, self.file))
                 for new in self.solutions()]
 

@@ -12,6 +12,7 @@ import sys
 
 from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
 from ladder.base.files import ROOT, read
+from ladder.base.programs import ready
 from ladder.base.sources import Source, find, read_sources
 
 COMMAND = "scripts/test"
@@ -50,8 +51,8 @@ def run(words: list[str]) -> int:
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
-        ready("want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
-    if not ready("build", preset, *(f"tests_{part}" for part in named),
+        ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
+    if not ready(COMMAND, "build", preset, *(f"tests_{part}" for part in named),
                  *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test"))):
         return WRONG_RESULT
 
@@ -76,13 +77,6 @@ def run(words: list[str]) -> int:
         status = status or abs(done.returncode)
     show_verdict(status, said)
     return status
-
-
-def ready(*words: str) -> bool:
-    """Calls a function of ready.sh; whether it went well."""
-    path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
-    return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', COMMAND,
-                               path, *words], check=False).returncode
 
 
 def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
