@@ -9,7 +9,7 @@ import sys
 from typing import NamedTuple
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
-from ladder.base.files import ROOT, read, write_in_folder
+from ladder.base.files import ROOT, read, write_whole
 from ladder.base.sources import Source
 from ladder.exercises import climb
 from ladder.exercises.kinds import Break, Program, edited, wrong_outputs
@@ -55,7 +55,9 @@ class Broken:
             real = {shape: pool.submit(climb.counted_by, build, step, options)
                     for shape, options in SHAPES.items()}
         same: dict[str, list[str]] = {}  # what is seen in short → shapes
-        lines, counts, faults = [], {}, {}
+        lines: list[str] = []
+        counts: dict[str, None] = {}
+        faults: dict[str, None] = {}
         for shape, runs in ran.items():
             hows: dict[str, str] = {}  # what is seen, with its numbers → in short
             for order, each in runs.items():
@@ -70,7 +72,7 @@ class Broken:
                     lines.append(f"  {shape:<12}{text}" + f"  ({order})" * bool(hows))
                 hows[text] = short
                 if not run.records:
-                    faults[run.last_words()] = True
+                    faults[run.last_words()] = None
             shorts = dict.fromkeys(hows.values())
             same.setdefault(" or ".join(shorts) + ", by the order of threads" *
                             (len(hows) > 1 and "a fault" not in shorts), []).append(shape)
@@ -80,8 +82,9 @@ class Broken:
                 for name in [*(array for kernel in first[0]["kernels"] for array in
                                kernel["arrays"]), *COUNTED]:
                     if got[name] != want[name]:
-                        counts[name] = lines.append(f"  {'':<12}{name}: {got[name]:,} counted, and "
-                                                    f"{want[name]:,} of the step itself")
+                        counts[name] = None
+                        lines.append(f"  {'':<12}{name}: {got[name]:,} counted, and "
+                                     f"{want[name]:,} of the step itself")
         line = "; ".join(f"{', '.join(shapes) if len(same) > 1 else 'always'}: {short}"
                          for short, shapes in same.items())
         return Seen(line + f"; counts differ: {', '.join(counts)}" * bool(counts),
@@ -104,12 +107,14 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
         return GOOD
     if name not in known:
         raise Stop(f"there is no mistake {name}: scripts/exercise --break lists them", BAD_USAGE)
-    broken, seen = known[name], None
+    broken = known[name]
     copy = os.path.join(folder, "break", name, os.path.basename(broken.path))
-    write_in_folder(copy, "\n".join([*broken.text, ""]))
-    if line is None or line in broken.lines:
-        print("Building and running …", file=sys.stderr)
-        seen = broken.seen(build, copy)
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    write_whole(copy, "\n".join([*broken.text, ""]))
+    if line is not None and line not in broken.lines:
+        raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)
+    print("Building and running …", file=sys.stderr)
+    seen = broken.seen(build, copy)
     if line is None:
         print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
               f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?  "
@@ -117,14 +122,11 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
         if not sys.stdin.isatty():
             return GOOD
         for word in iter(lambda: sys.stdin.readline().strip(), ""):
-            line = int(word) if word.isdigit() else None
-            if line in broken.lines:
+            if word.isdigit() and int(word) in broken.lines:
                 break
             print(f"{word} is not the line.")
         else:
             return GOOD
-    if line not in broken.lines:
-        raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)
     new = [broken.text[number - 1] for number in broken.lines] * (len(broken.text) >= len(broken.old))
     print("\n".join(["Right.", *(f"-{text}" for text in broken.was), *(f"+{text}" for text in new),
                      broken.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
