@@ -12,7 +12,7 @@ from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, read, write_whole
 from ladder.base.sources import Source
 from ladder.exercises import climb
-from ladder.exercises.kinds import Break, Program, edited, wrong_outputs
+from ladder.exercises.kinds import Break, Program, Run, edited, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
 SHAPES = {**climb.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
@@ -49,47 +49,38 @@ class Broken:
     def seen(self, build: str, copy: str) -> Seen:
         program, step = Program(build, self.path, copy), Source(self.path)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            ran = {shape: {order: pool.submit(program.run, f"{options} --check full --schedule "
-                                              f"{order}") for order in ORDERS}
-                   for shape, options in SHAPES.items()}
-            real = {shape: pool.submit(climb.counted_by, build, step, options)
-                    for shape, options in SHAPES.items()}
-        same: dict[str, list[str]] = {}  # what is seen in short → shapes
+            ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
+                           for order in ORDERS] for shape, options in SHAPES.items()}
         lines: list[str] = []
-        counts: dict[str, None] = {}
-        faults: dict[str, None] = {}
-        for shape, runs in ran.items():
-            hows: dict[str, str] = {}  # what is seen, with its numbers → in short
-            for order, each in runs.items():
-                run = each.result()
-                wrong = wrong_outputs(run)
-                short = f"{', '.join(wrong)} wrong" if wrong else "right" if run.records else \
-                    "never ends" if "deadlock" in run.err else "a fault"
-                text = "; ".join(f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
-                                 + f", {error['nonfinite']} not finite" * bool(error["nonfinite"])
-                                 for name, error in wrong.items()) or short
-                if text not in hows:
-                    lines.append(f"  {shape:<12}{text}" + f"  ({order})" * bool(hows))
-                hows[text] = short
-                if not run.records:
-                    faults[run.last_words()] = None
-            shorts = dict.fromkeys(hows.values())
-            same.setdefault(" or ".join(shorts) + ", by the order of threads" *
-                            (len(hows) > 1 and "a fault" not in shorts), []).append(shape)
-            first = runs["forward"].result().records
-            if first:
-                got, want = climb.counts_of(first[0]), climb.counts_of(real[shape].result())
-                for name in [*(array for kernel in first[0]["kernels"] for array in
-                               kernel["arrays"]), *COUNTED]:
-                    if got[name] != want[name]:
-                        counts[name] = None
-                        lines.append(f"  {'':<12}{name}: {got[name]:,} counted, and "
-                                     f"{want[name]:,} of the step itself")
-        line = "; ".join(f"{', '.join(shapes) if len(same) > 1 else 'always'}: {short}"
-                         for short, shapes in same.items())
-        return Seen(line + f"; counts differ: {', '.join(counts)}" * bool(counts),
-                    "\n".join([*lines, *(f"({shape}: {options})" for shape, options in
-                                         SHAPES.items())]), list(faults))
+        shapes: dict[str, list[str]] = {}  # what is seen in short → where
+        differ: dict[str, None] = {}
+        for shape, options in SHAPES.items():
+            runs = [run.result() for run in ran[shape]]
+            told = [climb.said_of(run) if run.records else short_of(run) for run in runs]
+            lines += [f"  {shape:<12}{text or 'right'}" + f"  ({order})" * (len(set(told)) > 1)
+                      for order, text in zip(ORDERS, told) if len(set(told)) > 1 or order == ORDERS[0]]
+            short = " or ".join(dict.fromkeys(map(short_of, runs)))
+            shapes.setdefault(short + ", by the order of threads" * (len(set(told)) > 1),
+                              []).append(shape)
+            if runs[0].records:
+                real = climb.counts_of(climb.counted_by(build, step, options))
+                for name, count in climb.counts_of(runs[0].records[0]).items():
+                    if name in (*runs[0].records[0]["kernels"][0]["arrays"], *COUNTED) \
+                            and count != real[name]:
+                        differ[name] = None
+                        lines.append(f"  {'':<12}{name}: {count:,}, and {real[name]:,} of the step")
+        line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
+                         for short in shapes) + f"; counts differ: {', '.join(differ)}" * bool(differ)
+        return Seen(line, "\n".join([*lines, *(f"({shape}: {options})" for shape, options in
+                                               SHAPES.items())]),
+                    list(dict.fromkeys(run.result().last_words() for each in ran.values()
+                                       for run in each if not run.result().records)))
+
+
+def short_of(run: Run) -> str:
+    if not run.records:
+        return "never ends" if "deadlock" in run.err else "a fault"
+    return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "right"
 
 
 def read_breaks() -> dict[str, Broken]:

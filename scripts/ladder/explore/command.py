@@ -89,20 +89,9 @@ def explore(words: list[str]) -> int:
     return status
 
 
-INDEX = """\
-<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>The kernel ladder at work</title>
-<style>body {{ font: 16px/1.6 system-ui; margin: 2em auto; max-width: 50em; padding: 0 1em }}
-code {{ display: block }}</style>
-<h1>The kernel ladder at work</h1>
-<ol>
-{}
-</ol>
-</html>
-"""
+INDEX = """<!doctype html>\n<html lang="en">\n<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">\n<title>The kernel ladder at work</title>
+<h1>The kernel ladder at work</h1>\n<ol>\n{}\n</ol>\n</html>\n"""
 
 
 def write_pages(folder: str, programs: str | None) -> int:
@@ -114,9 +103,8 @@ def write_pages(folder: str, programs: str | None) -> int:
         status = max(status, ended)
         name = f"{number:02}-{shown.lesson[:-len('.md')].replace(os.sep, '-')}.html"
         write_whole(os.path.join(folder, name), text)
-        command = shlex.join(["scripts/explore", *shown.words])
-        rows.append(f'<li><a href="{name}">{html.escape(shown.title)}</a>'
-                    f"<code>{html.escape(command)}</code>")
+        rows.append(f'<li><a href="{name}">{html.escape(shown.title)}</a> <code>'
+                    f"{html.escape(shlex.join(['scripts/explore', *shown.words]))}</code>")
     write_whole(os.path.join(folder, "index.html"), INDEX.format("\n".join(rows)))
     print(os.path.relpath(os.path.join(folder, "index.html")))
     return status
