@@ -48,13 +48,13 @@ CLIMBS = [
 # Mistakes to be found by what they do.
 BREAKS = [
     Break("restless", "tile.cu", "",
-          "A barrier is missing after the product: a thread that is done with the tiles writes the "
-          "next ones while others still read these. Each access is right by itself.",
+          "A barrier is missing after the product: a thread that is done with the tiles writes "
+          "the next ones while others still read these. Each access is right by itself.",
           [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
             "float(Vs[k * kTile + x]), o);\n")]),
     Break("hasty", "attention.cu", "",
-          "One group of copies too many may be under way: with n stages the slice that is multiplied "
-          "is the oldest of n − 1 groups, so n − 2 may be missing.",
+          "One group of copies too many may be under way: with n stages the slice that is "
+          "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
           [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
             "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]

@@ -56,8 +56,8 @@ CLIMBS = [
 # Mistakes to be found by what they do.
 BREAKS = [
     Break("undefined", "attention.cu", "",
-          "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that "
-          "makes it 0 is missing.",
+          "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that"
+          " makes it 0 is missing.",
           [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
     Break("short", "attention.cu", "",
           "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",

@@ -50,8 +50,8 @@ BREAKS = [
           "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
           [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
     Break("overlay", "deterministic.cu", "",
-          "The next tiles are copied into the stage whose tiles are still being used, not into the "
-          "other one.",
+          "The next tiles are copied into the stage whose tiles are still being used, not into "
+          "the other one.",
           [("if (kStages == 2) start_copies(next, 1 - stage);",
             "if (kStages == 2) start_copies(next, stage);")]),
 ]

@@ -1,5 +1,5 @@
-"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a step's file with one
-runs on the sim; what is seen from outside is shown, and the mistake when its line has been found."""
+"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs on
+the sim; what is seen from outside is shown, and the mistake when its line has been found."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Broken:
         for shape, options in SHAPES.items():
             runs = [run.result() for run in ran[shape]]
             told = [climb.said_of(run) if run.records else short_of(run) for run in runs]
-            lines += [f"  {shape:<12}{text or 'right'}" + f"  ({order})" * (len(set(told)) > 1)
-                      for order, text in zip(ORDERS, told) if len(set(told)) > 1 or order == ORDERS[0]]
-            short = " or ".join(dict.fromkeys(map(short_of, runs)))
-            shapes.setdefault(short + ", by the order of threads" * (len(set(told)) > 1),
-                              []).append(shape)
+            ordered = len(set(told)) > 1
+            lines += [f"  {shape:<12}{text or 'right'}" + f"  ({order})" * ordered
+                      for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
+            shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
+                              + ", by the order of threads" * ordered, []).append(shape)
             if runs[0].records:
                 real = climb.counts_of(climb.counted_by(build, step, options))
                 for name, count in climb.counts_of(runs[0].records[0]).items():
@@ -70,7 +70,8 @@ class Broken:
                         differ[name] = None
                         lines.append(f"  {'':<12}{name}: {count:,}, and {real[name]:,} of the step")
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
-                         for short in shapes) + f"; counts differ: {', '.join(differ)}" * bool(differ)
+                         for short in shapes)
+        line += f"; counts differ: {', '.join(differ)}" * bool(differ)
         return Seen(line, "\n".join([*lines, *(f"({shape}: {options})" for shape, options in
                                                SHAPES.items())]),
                     list(dict.fromkeys(run.result().last_words() for each in ran.values()
@@ -108,8 +109,8 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
     seen = broken.seen(build, copy)
     if line is None:
         print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
-              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?  "
-              f"scripts/exercise --break {name} --answer LINE")
+              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
+              f"  scripts/exercise --break {name} --answer LINE")
         if not sys.stdin.isatty():
             return GOOD
         for word in iter(lambda: sys.stdin.readline().strip(), ""):
@@ -118,8 +119,9 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
             print(f"{word} is not the line.")
         else:
             return GOOD
-    new = [broken.text[number - 1] for number in broken.lines] * (len(broken.text) >= len(broken.old))
-    print("\n".join(["Right.", *(f"-{text}" for text in broken.was), *(f"+{text}" for text in new),
+    new = broken.text[broken.lines[0] - 1:broken.lines[-1]]
+    print("\n".join(["Right.", *(f"-{text}" for text in broken.was),
+                     *(f"+{text}" for text in new if len(broken.text) >= len(broken.old)),
                      broken.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
                                            ["no access is at fault: what comes out shows it"])]))
     return GOOD

@@ -27,7 +27,7 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
-# Where a lesson asks for a number before it plays: of which step, and how often which array is read.
+# Where a lesson asks for a number before it plays: of which pane, and of which array's reads.
 ASKED = {"00_naive/README.md": (0, "K"), "01_tiled_matmul/README.md": (0, "K"),
          "01_tiled_matmul/tensor_cores.md": (1, "K"), "04_flash_v1/README.md": (0, "O_fp32"),
          "05_flash_v2/decode.md": (0, "Q")}
@@ -49,7 +49,7 @@ def shown_in_lessons() -> list[Shown]:
         for command in re.finditer(r"^(?:\$ |`)scripts/explore *([^`\n]*)", text, re.MULTILINE):
             question = re.search(r"\*\*Before you press play:\*\* (.*?)\n\n",
                                  text[command.end():].partition("\n## ")[0], re.DOTALL)
-            found.append(Shown(lesson, text.partition("\n")[0].lstrip("# "), shlex.split(command[1]),
+            found.append(Shown(lesson, text.partition("\n")[0][2:], shlex.split(command[1]),
                                plain(question[1]).replace("\n", " ") if question else ""))
     return found
 
