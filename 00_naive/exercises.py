@@ -20,11 +20,11 @@ EXERCISES = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("future", "attention.cu", "",
+    Break("future", "attention.cu", "whole tiles, ragged: right; causal, few keys: o wrong",
           "A query sees itself and what comes before it; this mask compares with the key after, "
           "and so hides the query's own key.",
           [("p.sees(i, j) ?", "p.sees(i, j + 1) ?")]),
-    Break("borrowed", "attention.cu", "",
+    Break("borrowed", "attention.cu", "whole tiles, causal, few keys: right; ragged: o wrong",
           "Neighbouring query heads share a head of K and V: head h has ⌊h·Hk/H⌋. This takes "
           "turns instead, h mod Hk, which is the same for one head of each and only then.",
           [("const int64_t v = p.kv_row(bh) * p.d + c;",

@@ -47,12 +47,13 @@ CLIMBS = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("restless", "tile.cu", "",
+    Break("restless", "tile.cu",
+          "always: o wrong, by the order of threads; counts differ: barriers",
           "A barrier is missing after the product: a thread that is done with the tiles writes "
           "the next ones while others still read these. Each access is right by itself.",
           [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
             "float(Vs[k * kTile + x]), o);\n")]),
-    Break("hasty", "attention.cu", "",
+    Break("hasty", "attention.cu", "always: a fault",
           "One group of copies too many may be under way: with n stages the slice that is "
           "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
           [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",

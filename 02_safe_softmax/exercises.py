@@ -55,11 +55,13 @@ CLIMBS = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("undefined", "attention.cu", "",
+    Break("undefined", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
           "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that"
           " makes it 0 is missing.",
           [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
-    Break("short", "attention.cu", "",
+    Break("short", "attention.cu",
+          "whole tiles: right; ragged, causal, few keys: o wrong; counts differ: matmul_flops, "
+          "barriers, P, V",
           "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
           [("const int slices = ceil_div(p.N_kv, kInner);",
             "const int slices = p.N_kv / kInner;")]),

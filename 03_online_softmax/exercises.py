@@ -45,7 +45,7 @@ CLIMBS = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("heavy", "one_pass.cu", "",
+    Break("heavy", "one_pass.cu", "always: o wrong",
           "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
           [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]

@@ -43,13 +43,13 @@ CLIMBS = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("alone", "stored.cu", "",
+    Break("alone", "stored.cu", "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
           "A head of K and V has the queries of all heads that share it: H/Hk·N of them.",
           [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
-    Break("slope", "deterministic.cu", "",
+    Break("slope", "deterministic.cu", "always: dk wrong",
           "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
           [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
-    Break("overlay", "deterministic.cu", "",
+    Break("overlay", "deterministic.cu", "always: a fault",
           "The next tiles are copied into the stage whose tiles are still being used, not into "
           "the other one.",
           [("if (kStages == 2) start_copies(next, 1 - stage);",

@@ -64,9 +64,10 @@ class Broken:
                               + ", by the order of threads" * ordered, []).append(shape)
             if runs[0].records:
                 real = climb.counts_of(climb.counted_by(build, step, options))
-                for name, count in climb.counts_of(runs[0].records[0]).items():
-                    if name in (*runs[0].records[0]["kernels"][0]["arrays"], *COUNTED) \
-                            and count != real[name]:
+                arrays = {array for kernel in runs[0].records[-1]["kernels"]
+                          for array in kernel["arrays"]}
+                for name, count in climb.counts_of(runs[0].records[-1]).items():
+                    if name in {*arrays, *COUNTED} and count != real[name]:
                         differ[name] = None
                         lines.append(f"  {'':<12}{name}: {count:,}, and {real[name]:,} of the step")
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
