@@ -132,10 +132,8 @@ TEST_F(OptionsTest, EachIsReadAndDocumented) {
           text.substr(begin + 8, text.find_first_of(" )", begin + 9) - begin - 8);
       EXPECT_TRUE(given == ":" || parsed(name + "=" + given.substr(1)) == all[0]) << line;
       // Of these it takes one that is not its default.
-      std::string words_of_it = text;
-      std::ranges::replace_if(
-          words_of_it, [](unsigned char c) { return !std::isalnum(c); }, ' ');
-      std::istringstream values("1 8 a=b " + words_of_it);
+      for (char& c : text) c = std::isalnum(static_cast<unsigned char>(c)) ? c : ' ';
+      std::istringstream values("1 8 a=b " + text);
       for (std::string value; all.back() == all[0] && values >> value;) try {
           all.back() = parsed(name + "=" + value);
         } catch (const Error&) {

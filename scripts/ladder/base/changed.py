@@ -49,7 +49,7 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
     return old, new
 
 
-def linked(build: str, program: str, old: str, new: str, folder: str) -> str:
+def linked(build: str, program: str, old: str, new: str, folder: str, *more: str) -> str:
     """Links a program in `folder` with the new object in the old one's place; returns its path."""
     linking = commands(build, program, "-s")[-1]
     made = os.path.join(folder, program)
@@ -58,7 +58,7 @@ def linked(build: str, program: str, old: str, new: str, folder: str) -> str:
         linking[linking.index(old)] = new
     else:  # it is in a library: an object that comes before the library is taken instead
         linking.insert(linking.index("-o"), new)
-    run_tool(linking, build, "it does not link ({}): is everything built? scripts/run builds it",
+    run_tool([*linking, *more], build, "it does not link ({}): is everything built? scripts/run builds it",
              NO_DEVICE)
     return made
 

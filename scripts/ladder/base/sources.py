@@ -73,7 +73,7 @@ def names_of(definition: str) -> set[str]:
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))
-    code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\)\s+(?=\w)", "",
-                  definition)
+    code = re.sub(r"//.*|template <.*>\n|\b(__launch_bounds__|alignas|__align__)\(.*?\)\s+(?=\w)",
+                  "", definition)
     name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
     return {name[1] or name[2]} if name else set()

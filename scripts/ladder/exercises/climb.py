@@ -148,7 +148,7 @@ class Copy(Program):
             if not ready("scripts/exercise", "build", preset, "suite", rung):
                 raise Stop("the suite of tests could not be built", NO_DEVICE)
         super().__init__(build, task.file, path, task.registered(read(path)))
-        self.suite = linked(build, f"{rung}_test", *self.objects, self.folder)
+        self.suite = self.linked(f"{rung}_test")
 
     def cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
         """Those of the suite's tests that are a share's, those that did not run any more too."""

@@ -2,12 +2,11 @@
 // exception, a crash or a limit, the calls under way go to stderr as addresses, which kinds.py
 // makes a line of.
 #if defined(__linux__) && __has_include(<execinfo.h>)
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
+#include <new>
 
 namespace {
 
@@ -34,6 +33,7 @@ const bool guarded = [] {
   action.sa_flags = SA_ONSTACK | SA_RESETHAND | SA_NODEFER;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGXCPU})
     sigaction(number, &action, nullptr);
+  std::set_new_handler([] { throw std::bad_alloc(); });
   void* first[1];
   backtrace(first, 1);  // which loads a library, as no handler should
   return true;
@@ -41,12 +41,10 @@ const bool guarded = [] {
 
 }  // namespace
 
-// What `throw` calls. By another name here, because compilers declare it themselves.
-extern "C" void guarded_throw(void* thrown, void* type, void* destroy) asm("__cxa_throw");
-void guarded_throw(void* thrown, void* type, void* destroy) {
+// Linked with --wrap: what `throw` calls.
+extern "C" void __real___cxa_throw(void* thrown, void* type, void* destroy);
+extern "C" void __wrap___cxa_throw(void* thrown, void* type, void* destroy) {
   say_where(-1);
-  const auto own = reinterpret_cast<decltype(&guarded_throw)>(dlsym(RTLD_NEXT, "__cxa_throw"));
-  own(thrown, type, destroy);
-  std::abort();
+  __real___cxa_throw(thrown, type, destroy);
 }
 #endif

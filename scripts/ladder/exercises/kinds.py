@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
@@ -106,7 +107,12 @@ class Program:
             write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
             self.objects = compiled(build, self.rung, file, self.made, self.folder, "-Wno-error",
                                     "-Werror=frame-larger-than=60000", "-include", GUARD)
-            self.path = linked(build, self.rung, *self.objects, self.folder)
+            self.path = self.linked(self.rung)
+
+    def linked(self, program: str) -> str:
+        """With what guard.h wraps, where linkers can."""
+        return linked(self.build, program, *self.objects, self.folder,
+                      *["-Wl,--wrap=__cxa_throw"] * (sys.platform == "linux"))
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
         """Status, negative for a signal, and what was printed. On one core: then all is done by

@@ -80,10 +80,9 @@ int main() {
   const DeviceInfo device{.sram_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
                           .multiprocessors = gpu.multiProcessorCount};
   const Plan chosen = plan(p, device, {});
-  const int heads = p.B * p.H;
-  const int64_t q = p.q_row(heads) * p.d, k = p.kv_row(heads) * p.d;  // elements
+  const int64_t q = p.q_row(p.B * p.H) * p.d, k = p.kv_row(p.B * p.H) * p.d;  // elements
   std::map<std::string, int64_t> bytes{
-      {"Q", 2 * q}, {"K", 2 * k}, {"V", 2 * k}, {"O", 2 * q}, {"LSE", p.q_row(heads) * 4}};
+      {"Q", 2 * q}, {"K", 2 * k}, {"V", 2 * k}, {"O", 2 * q}, {"LSE", 4 * q / p.d}};
   for (const auto& [name, size] : chosen.workspace) bytes[name] = size;
   Arrays a;
 #ifdef backward_plan
@@ -128,14 +127,12 @@ int main() {
   };
   const auto Q = last("Q", rows), K = last("K", keys), V = last("V", keys), dO = last("dO", rows);
   std::vector<double> O(rows * d), dQ(O), dK(keys * d), dV(dK), P(keys), dP(keys);
+  const auto dot = [d](auto* x, auto* y) { return std::inner_product(x, x + d, y, 0.0); };
   for (int i = 0; i < rows; ++i) {
-    const auto dot = [&](const auto& x, const auto& y, int j) {
-      return std::inner_product(&x[i * d], &x[i * d] + d, &y[j * d], 0.0);
-    };
     double sum = 1e-300, D = 0;  // a row may see no key
     for (int j = 0; j < keys; ++j)
-      sum += P[j] = p.sees(i % p.N, j) ? std::exp(p.scale * dot(Q, K, j)) : 0;
-    for (int j = 0; j < keys; ++j) D += (P[j] /= sum) * (dP[j] = dot(dO, V, j));
+      sum += P[j] = p.sees(i % p.N, j) ? std::exp(p.scale * dot(&Q[i * d], &K[j * d])) : 0;
+    for (int j = 0; j < keys; ++j) D += (P[j] /= sum) * (dP[j] = dot(&dO[i * d], &V[j * d]));
     for (int j = 0; j < keys; ++j)
       for (int c = 0; c < d; ++c) {
         const double dS = p.scale * P[j] * (dP[j] - D);

@@ -184,7 +184,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
 
 
 def shared_roof_table(files: Files) -> list[str]:
-    """Bytes of shared memory against the products' time; a line for all steps that have the same."""
+    """Bytes of shared memory against the products' time; a line for steps that have the same."""
     lines: dict[tuple[str, ...], list[str]] = {}  # cells → steps
     counted = iterations(files)
     for step in dict.fromkeys(it.step for it in counted):
