@@ -55,7 +55,7 @@ CLIMBS = [
 
 # Mistakes to be found by what they do.
 BREAKS = [
-    Break("undefined", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
+    Break("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
           "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that"
           " makes it 0 is missing.",
           [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),

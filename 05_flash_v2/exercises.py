@@ -209,7 +209,7 @@ BREAKS = [
           "A tile needs no mask if all of the warp's rows see all of it, and its first row sees "
           "the fewest keys; here its last row is asked.",
           [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
-    Break("promise", "hopper/tma.cu", "always: a fault",
+    Break("promise", "hopper/tma.cu", "whole tiles, ragged, few keys: never ends; causal: a fault",
           "Fewer bytes are promised than TMA brings: the barrier's phase ends with the tile half "
           "there.",
           [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),

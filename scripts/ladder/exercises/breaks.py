@@ -54,11 +54,18 @@ class Broken:
         lines: list[str] = []
         shapes: dict[str, list[str]] = {}  # what is seen in short → where
         differ: dict[str, None] = {}
+        faults: dict[str, str] = {}  # one of each kind
         for shape, options in SHAPES.items():
             runs = [run.result() for run in ran[shape]]
-            told = [climb.said_of(run) if run.records else short_of(run) for run in runs]
+            told = ["; ".join(
+                f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
+                + f", {error['nonfinite']} not finite" * bool(error["nonfinite"])
+                for name, error in wrong_outputs(run).items()) or short_of(run) for run in runs]
             ordered = len(set(told)) > 1
-            lines += [f"  {shape:<12}{text or 'right'}" + f"  ({order})" * ordered
+            for run in runs:
+                if not run.records:
+                    faults.setdefault(short_of(run), run.last_words().partition(": ")[2])
+            lines += [f"  {shape:<12}{text}" + f"  ({order})" * ordered
                       for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
             shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
                               + ", by the order of threads" * ordered, []).append(shape)
@@ -73,10 +80,8 @@ class Broken:
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
                          for short in shapes)
         line += f"; counts differ: {', '.join(differ)}" * bool(differ)
-        return Seen(line, "\n".join([*lines, *(f"({shape}: {options})" for shape, options in
-                                               SHAPES.items())]),
-                    list(dict.fromkeys(run.result().last_words() for each in ran.values()
-                                       for run in each if not run.result().records)))
+        lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
+        return Seen(line, "\n".join(lines), list(faults.values()))
 
 
 def short_of(run: Run) -> str:
