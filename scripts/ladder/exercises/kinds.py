@@ -268,6 +268,17 @@ class Climb:
     asks, points = "the next step, in code", 10
 
 
+class Break(NamedTuple):
+    """A mistake in a file of the rung, to be found by what it does. `shows`: that, as breaks.summary
+    has it; a test holds it. `why`: what it is, when it has been found."""
+
+    name: str
+    file: str
+    shows: str
+    why: str
+    edits: Edits
+
+
 Check = Union[Words, Numbers, Change, Experiment]
 
 
