@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Program
-
-
+from ladder.exercises.kinds import Break, Change, Climb, Experiment, Mistake, Numbers, Program
 def reads_what_nobody_wrote(program: Program) -> bool:
     return "unwritten" in program.run("").last_words()
 
@@ -45,4 +43,19 @@ CLIMBS = [
                        "S sectors", "V sectors"]),
     Climb("swizzle", 45, ["bank_conflicts"], blanks=True),
     Climb("pipeline", 90, ["flops_under_copies"]),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("restless", "tile.cu",
+          "always: o wrong, by the order of threads; counts differ: barriers",
+          "A barrier is missing after the product: a thread that is done with the tiles writes "
+          "the next ones while others still read these. Each access is right by itself.",
+          [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
+            "float(Vs[k * kTile + x]), o);\n")]),
+    Break("hasty", "attention.cu", "always: a fault",
+          "One group of copies too many may be under way: with n stages the slice that is "
+          "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
+          [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
+            "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers, Program, Words
-
-
+from ladder.exercises.kinds import (Break, Change, Climb, Experiment, Mistake, Numbers, Program,
+                                    Words)
 def every_row_is_zero(program: Program) -> bool:
     run = program.run("")
     error = run.records[0]["errors"]["o"] if run.records else {}
@@ -52,4 +51,18 @@ EXERCISES = [
 CLIMBS = [
     Climb("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
           blanks=True),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
+          "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that"
+          " makes it 0 is missing.",
+          [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
+    Break("short", "attention.cu",
+          "whole tiles: right; ragged, causal, few keys: o wrong; counts differ: matmul_flops, "
+          "barriers, P, V",
+          "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
+          [("const int slices = ceil_div(p.N_kv, kInner);",
+            "const int slices = p.N_kv / kInner;")]),
 ]

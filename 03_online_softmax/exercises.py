@@ -1,7 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Change, Climb, Experiment, Mistake, Numbers
-
+from ladder.exercises.kinds import Break, Change, Climb, Experiment, Mistake, Numbers
 EXERCISES = [
     Numbers("recurrence", {"the last m": 5, "the last l": 2.057}, 0.001),
     Numbers("bytes", {"bytes requested": 144_000}),
@@ -42,4 +41,11 @@ CLIMBS = [
     Climb("two_pass", 90, ["P", "Q", "S", "P sectors", "Q sectors", "S sectors",
                             "workspace_bytes"]),
     Climb("one_pass", 45, ["K", "K sectors"], blanks=True),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("heavy", "one_pass.cu", "always: o wrong",
+          "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
+          [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]

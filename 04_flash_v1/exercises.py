@@ -1,7 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Change, Experiment, Mistake, Numbers, Words
-
+from ladder.exercises.kinds import Break, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
     Numbers("bytes", {"bytes requested": 274_800}),
     Numbers("square", {"the factor": 3.44}, 0.005),
@@ -21,4 +20,16 @@ EXERCISES = [
         ("dim3(kElementwise), 0, O_fp32, l, m, p);", "dim3(kElementwise), 0, l, m, p);"),
         ('{"initialise", {{"O_fp32", 0, O_fp32}, {"l",', '{"initialise", {{"l",'),
         ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("units", "attention.cu", "always: lse wrong",
+          "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
+          [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
+    Break("crowd", "attention.cu",
+          "always: o wrong or right, by the order of threads; counts differ: barriers",
+          "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
+          "rows writes its sum of the next while others still read.",
+          [("        __syncthreads();  // the warps' sums may be overwritten\n", "")]),
 ]

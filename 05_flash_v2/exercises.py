@@ -12,8 +12,8 @@ import tempfile
 from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.exercises.kinds import (Change, Climb, Experiment, Judged, Mistake, Numbers, Program,
-                                    judged, wrong_in, wrong_outputs)
+from ladder.exercises.kinds import (Break, Change, Climb, Experiment, Judged, Mistake, Numbers,
+                                    Program, judged, wrong_in, wrong_outputs)
 
 # ---- which keys a query sees: the programs' reference knows the causal mask alone ----
 
@@ -201,4 +201,35 @@ CLIMBS = [
     Climb("counter", 60, ["atomics"]),
     Climb("lazy", 60, ["other_flops"]),
     Climb("own_keys", 60, ["matmul_flops"], blanks=True),
+]
+
+# Mistakes to be found by what they do.
+BREAKS = [
+    Break("edge", "attention.cu", "whole tiles, ragged, few keys: right; causal: o, lse wrong",
+          "A tile needs no mask if all of the warp's rows see all of it, and its first row sees "
+          "the fewest keys; here its last row is asked.",
+          [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
+    Break("promise", "hopper/tma.cu", "whole tiles, ragged, few keys: never ends; causal: a fault",
+          "Fewer bytes are promised than TMA brings: the barrier's phase ends with the tile half "
+          "there.",
+          [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
+    Break("parity", "hopper/tma.cu", "always: never ends",
+          "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile "
+          "does not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended "
+          "too.",
+          [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
+    Break("forever", "hopper/producer.cu", "always: never ends",
+          "The consumers never release V: when its stages are full, the producer waits for ever, "
+          "and then so do they.",
+          [("    wgmma_wait<0>(O_sum, P);\n    V.release();\n", "    wgmma_wait<0>(O_sum, P);\n")]),
+    Break("early", "hopper/producer.cu", "always: a fault",
+          "K's stage is given back while the product still reads it: wgmma runs on after it has "
+          "been started, until wgmma_wait.",
+          [("    wgmma_wait<0>(S);\n    K.release();\n",
+            "    K.release();\n    wgmma_wait<0>(S);\n")]),
+    Break("tally", "hopper/counter.cu", "always: a fault",
+          "Blocks read, add and write the counter in three steps, so that two may take the same "
+          "tile; it takes an atomicAdd.",
+          [("index = gridDim.x + atomicAdd(next, 1);",
+            "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
 ]

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from base import ROOT, argument, write
+from base import ROOT, argument, read, write
 from ladder.base.console import Stop
 from ladder.exercises import climb, kinds
 
@@ -74,6 +74,8 @@ class Tables(unittest.TestCase):
                 self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
                 self.assertRegex(task.hints[0], r"/\w+\.md:\d+\.$")
                 self.assertNotEqual(task.task, "Since ")
+                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n",
+                              read(ROOT, re.findall(r"\S+\.md", task.hints[0])[0]))
 
 
 class Climbs(unittest.TestCase):

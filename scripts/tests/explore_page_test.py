@@ -284,6 +284,20 @@ class PageTest(unittest.TestCase):
                               "partial O, bytes 0 to 18,431: computed"},
                              set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
+    def test_a_number_is_asked_for_before_the_counters(self):
+        """As a lesson does; keys go to the number, and how far off it was is said."""
+        self.open("#t=1e9", self.made(*"01/tile --seqlen 64 --heads 1".split()))
+        counters = "getComputedStyle(document.querySelector('.counters')).visibility"
+        self.assertEqual(self.value(counters), "hidden")
+        self.assertIn("where 00 reads each 64 times?", self.value("$('question').innerText"))
+        self.do("$('question').querySelector('input').focus()")
+        self.press("1", "0")
+        self.do("$('question').querySelector('button').click()")
+        self.assertEqual(self.value("$('question').querySelector('output').textContent"),
+                         "4. You said 10: 2.5 times too many.")
+        self.assertEqual(self.value(counters), "visible")
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+
     # ---- faults ----
 
     def test_a_missing_barrier(self):

@@ -1,18 +1,22 @@
 """Tests of traces, their replay, and of the explorer but for its page in a browser, which
 explore_page_test.py looks at: the tiles of S, and the command."""
 
+import base64
 import collections
+import json
 import os
 import re
 import shlex
 import subprocess
 import unittest
+import zlib
+from unittest import mock
 
 from base import ROOT, Scratch, argument, printed, read
 from ladder.base.course import PRODUCTS
-from ladder.base.files import course_pages
 from ladder.base.programs import ladder_of, programs_in
-from ladder.explore.command import asked_of, chosen, options_of
+from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
+                                    write_pages)
 from ladder.explore.page import pane_of
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
@@ -120,9 +124,35 @@ class CommandTest(Scratch):
             self.assertNotIn(word, page)
         self.assertNotIn("{{", page)
 
+    def test_pages_of_lessons_ask_what_the_lesson_asks(self):
+        """The number is the page's own count, and the lesson's answer has it."""
+        shown = [one for one in shown_in_lessons() if one.lesson in ASKED]
+        self.assertEqual({one.lesson for one in shown}, set(ASKED))
+        folder = self.at("pages")
+        with mock.patch("ladder.explore.command.shown_in_lessons", lambda: shown):
+            self.assertEqual(write_pages(folder, BIN), 0)
+        index = read(folder, "index.html")
+        pages = re.findall('href="(.*?)"', index)
+        self.assertEqual(sorted([*pages, "index.html"]), sorted(os.listdir(folder)))
+        words = {1: "Once|one block", 4: "Four times|as many as there are parts", 5: "five times",
+                 64: "64 times"}
+        for one, page in zip(shown, pages):
+            with self.subTest(page):
+                self.assertIn(f"{shlex.join(['scripts/explore', *one.words])}</code>", index)
+                data = re.search('id="data">(.*?)<', read(folder, page))[1]
+                panes = json.loads(zlib.decompress(base64.b64decode(data)))
+                number, array = ASKED[one.lesson]
+                self.assertEqual([i for i, pane in enumerate(panes) if "asked" in pane], [number])
+                asked = panes[number]["asked"]
+                self.assertRegex(asked["lesson"], "^[^$`]*ow many [^$`]*$")
+                self.assertIn(f" of {array} ", asked["what"])
+                answer = read(ROOT, one.lesson).partition("Before you press play")[2]
+                self.assertRegex(answer.partition("</details>")[0], words[asked["answer"]])
+
     def test_bad_words(self):
         for words, told in (
                 (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
+                (["00", "--pages", self.out], "--pages writes what the lessons show"),
                 (["00", "--device=gpu"], "--device is for one program"),
                 (["00", "--trace=t"], "--trace is for one program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
@@ -134,10 +164,7 @@ class CommandTest(Scratch):
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
         sees of it. The programs take what it asks of them; a page with many events is not large."""
-        quoted = {}
-        for path in course_pages():
-            found = re.findall(r"^\$ scripts/explore(.*)$", read(path), re.M)
-            quoted |= {command: os.path.relpath(path, ROOT) for command in found}
+        quoted = {shlex.join(shown.words): shown.lesson for shown in shown_in_lessons()}
         rungs = {step.rung for step in ladder_of(programs_in(BIN), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
         for command, path in quoted.items():

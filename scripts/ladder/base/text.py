@@ -1,6 +1,8 @@
-"""Numbers that people read."""
+"""Numbers that people read, and the lessons' text."""
 
 from __future__ import annotations
+
+import re
 
 NO_VALUE = "–"
 
@@ -41,3 +43,23 @@ def rate_text(number: float | None) -> str:
     if number is None:
         return NO_VALUE
     return f"{number:.2g}" if number < 0.1 else three_digits(number)
+
+
+def plain(text: str) -> str:
+    """Markdown as a terminal shows it best: formulas and code without their marks."""
+    parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
+    for i in range(0, len(parts), 2):  # every second one is fenced
+        part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
+        parts[i] = re.sub(r"\$([^$]+)\$", lambda match: formula(match[1]), part).replace("`", "")
+    return "".join(parts).strip("\n ")
+
+
+def formula(tex: str) -> str:
+    """TeX as a terminal shows it."""
+    tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
+    for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
+                     ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),
+                     ("\\alpha", "α"), ("\\hat O", "Ô"), ("\\sqrt", "√"), ("^\\top", "ᵀ"),
+                     ("\\hat V", "V̂"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
+        tex = tex.replace(old, new)
+    return tex

@@ -150,7 +150,8 @@ class Program:
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = json_lines("\n".join(re.findall("^{.*}$", said, re.M)), self.path)
-        err = "\n".join(re.findall(r"^\w+: .*", said, re.M))
+        err = "\n".join(line for line in said.splitlines()
+                        if line and not re.match(r"\{|\[where\]|.*\[0x\w+\]$|.*…$", line))
         if status in (GOOD, WRONG_RESULT) and records:
             return Run(status, records, err)
         return Run(status, [], NOT_RUN if said == NOT_RUN else
@@ -265,6 +266,17 @@ class Climb:
     blanks: bool = False  # whether what is new in kernels can be taken out, and the rest compiles
 
     asks, points = "the next step, in code", 10
+
+
+class Break(NamedTuple):
+    """A mistake in a file of the rung, to be found by what it does. `shows`: that, as breaks.summary
+    has it; a test holds it. `why`: what it is, when it has been found."""
+
+    name: str
+    file: str
+    shows: str
+    why: str
+    edits: Edits
 
 
 Check = Union[Words, Numbers, Change, Experiment]

@@ -13,6 +13,7 @@ from ladder.base.console import WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import rungs
 from ladder.base.sources import read_sources
+from ladder.base.text import plain
 from ladder.exercises.kinds import Check, edited
 
 sys.path.append(ROOT)  # a rung's exercises.py is imported
@@ -90,23 +91,3 @@ def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
                        "exercise has one of its own", WRONG_RESULT)
         files[name], found[name] = path, thing
     return found
-
-
-def plain(text: str) -> str:
-    """Markdown as a terminal shows it best: formulas and code without their marks."""
-    parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
-    for i in range(0, len(parts), 2):  # every second one is fenced
-        part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
-        parts[i] = re.sub(r"\$([^$]+)\$", lambda match: formula(match[1]), part).replace("`", "")
-    return "".join(parts).strip("\n ")
-
-
-def formula(tex: str) -> str:
-    """TeX as a terminal shows it."""
-    tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
-    for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
-                     ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),
-                     ("\\alpha", "α"), ("\\hat O", "Ô"), ("\\sqrt", "√"), ("^\\top", "ᵀ"),
-                     ("\\hat V", "V̂"), ("{,}", ","), ("\\", ""), ("{", ""), ("}", "")):
-        tex = tex.replace(old, new)
-    return tex

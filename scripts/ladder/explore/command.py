@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import html
 import os
+import re
 import shlex
 import sys
 import webbrowser
+from typing import Any, NamedTuple
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
-from ladder.base.files import ROOT, write_whole
+from ladder.base.files import ROOT, course_pages, read, write_whole
 from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
+from ladder.base.records import Record
 from ladder.base.sources import named
+from ladder.base.text import plain
 from ladder.explore.page import page_of, pane_of
 from ladder.trace.read import Trace
 
@@ -22,6 +27,31 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
 LARGEST = 64 << 20  # bytes of a page: browsers slow down long before
+# Where a lesson asks for a number before it plays: of which pane, and of which array's reads.
+ASKED = {"00_naive/README.md": (0, "K"), "01_tiled_matmul/README.md": (0, "K"),
+         "01_tiled_matmul/tensor_cores.md": (1, "K"), "04_flash_v1/README.md": (0, "O_fp32"),
+         "05_flash_v2/decode.md": (0, "Q")}
+
+
+class Shown(NamedTuple):
+    """What a lesson has one open: the command's words, and what is to be answered before."""
+
+    lesson: str
+    title: str
+    words: list[str]
+    question: str
+
+
+def shown_in_lessons() -> list[Shown]:
+    found = []
+    for path in course_pages():
+        text, lesson = read(path), os.path.relpath(path, ROOT)
+        for command in re.finditer(r"^(?:\$ |`)scripts/explore *([^`\n]*)", text, re.MULTILINE):
+            question = re.search(r"\*\*Before you press play:\*\* (.*?)\n\n",
+                                 text[command.end():].partition("\n## ")[0], re.DOTALL)
+            found.append(Shown(lesson, text.partition("\n")[0][2:], shlex.split(command[1]),
+                               plain(question[1]).replace("\n", " ") if question else ""))
+    return found
 
 
 def asked_of(words: list[str]) -> argparse.Namespace:
@@ -29,7 +59,7 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     programs."""
     own = argparse.ArgumentParser("scripts/explore", add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
-    for name in ("--out", "--bin"):
+    for name in ("--out", "--bin", "--pages"):
         own.add_argument(name)
     own.add_argument("--no-open", action="store_true")
     asked, words = own.parse_known_args(words)
@@ -42,30 +72,77 @@ def asked_of(words: list[str]) -> argparse.Namespace:
 
 def explore(words: list[str]) -> int:
     asked = asked_of(words)
-    progress, panes, faulty = Progress(), [], False
-    for step in chosen(asked):
-        command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
-        trace, records, status, message = Trace.of(step.program, command, progress)
-        progress.clear()
-        if status or "no source lines" in message:
-            print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
-        faulty |= status != GOOD
-        panes.append(pane_of(trace, records, shlex.join([step.rung, *command])))
-    text = page_of(panes)
-    if len(text) > LARGEST:
-        raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
-                   "--seqlen, fewer --heads", BAD_USAGE)
+    if asked.pages:
+        if asked.steps or asked.options or asked.out:
+            raise Stop("--pages writes what the lessons show: no steps, no options", BAD_USAGE)
+        return write_pages(asked.pages, asked.bin)
+    text, status = made(asked)
     out = asked.out or os.path.join(ROOT, "build/explore.html")
     if not asked.out:
         os.makedirs(os.path.dirname(out), exist_ok=True)
-    progress.clear()
     write_whole(out, text)
     print(os.path.relpath(out))
     screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get(
         "WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty() and not asked.no_open:
         webbrowser.open("file://" + os.path.abspath(out))
-    return WRONG_RESULT if faulty else GOOD
+    return status
+
+
+INDEX = """<!doctype html>\n<html lang="en">\n<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">\n<title>The kernel ladder at work</title>
+<h1>The kernel ladder at work</h1>\n<ol>\n{}\n</ol>\n</html>\n"""
+
+
+def write_pages(folder: str, programs: str | None) -> int:
+    """A page for each command that a lesson shows, and an index."""
+    os.makedirs(folder, exist_ok=True)
+    rows, status = [], GOOD
+    for number, shown in enumerate(shown_in_lessons(), 1):
+        text, ended = made(asked_of([*shown.words, *(["--bin", programs] if programs else [])]))
+        status = max(status, ended)
+        name = f"{number:02}-{shown.lesson[:-len('.md')].replace(os.sep, '-')}.html"
+        write_whole(os.path.join(folder, name), text)
+        rows.append(f'<li><a href="{name}">{html.escape(shown.title)}</a> <code>'
+                    f"{html.escape(shlex.join(['scripts/explore', *shown.words]))}</code>")
+    write_whole(os.path.join(folder, "index.html"), INDEX.format("\n".join(rows)))
+    print(os.path.relpath(os.path.join(folder, "index.html")))
+    return status
+
+
+def made(asked: argparse.Namespace) -> tuple[str, int]:
+    """The page, and WRONG_RESULT where a step ended with a fault."""
+    progress, panes, status = Progress(), [], GOOD
+    for number, step in enumerate(chosen(asked)):
+        command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
+        trace, records, ended, message = Trace.of(step.program, command, progress)
+        progress.clear()
+        if ended or "no source lines" in message:
+            print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
+        status = status if ended == GOOD else WRONG_RESULT
+        pane = pane_of(trace, records, shlex.join([step.rung, *command]))
+        panes.append(pane | question_of(number, pane, records, [*asked.steps, *asked.options]))
+    text = page_of(panes)
+    if len(text) > LARGEST:
+        raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
+                   "--seqlen, fewer --heads", BAD_USAGE)
+    progress.clear()
+    return text, status
+
+
+def question_of(number: int, pane: dict[str, Any], records: list[Record],
+                words: list[str]) -> dict[str, Any]:
+    """What a lesson asks of the pane of this number before this command's page plays, and the
+    number that is counted."""
+    for shown in shown_in_lessons():
+        asked, array = ASKED.get(shown.lesson, (-1, ""))
+        if (shown.words, asked) == (words, number) and shown.question and records:
+            size = next(one["bytes"] for one in pane["arrays"] if one["name"] == array)
+            read_bytes = sum(kernel["arrays"][array]["read"] for record in records
+                             for kernel in record["kernels"] if array in kernel["arrays"])
+            return {"asked": {"lesson": shown.question, "answer": read_bytes / size,
+                              "what": f"{pane['title']}: each byte of {array} is read"}}
+    return {}
 
 
 # ---- running ----

@@ -32,9 +32,31 @@ const explorer = {
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
     $("clock-choice").hidden = !this.hasModel();
     this.fillHelp();
+    this.ask(this.panes.find(({ run }) => run.asked)?.run.asked);
     this.listen();
     this.fromFragment();
     document.documentElement.dataset.ready = "yes";
+  },
+
+  /// A number, before what counts is shown; then how far off it was.
+  ask(asked) {
+    if (!asked) return;
+    const form = $("question"), given = form.querySelector("input");
+    form.hidden = false;
+    form.querySelector("p").textContent = "Before you press play: " + asked.lesson;
+    form.querySelector("b").textContent = asked.what;
+    document.body.classList.add("asking");
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      const right = asked.answer, n = given.value === "" ? NaN : Number(given.value);
+      form.querySelector("output").textContent = n === right ? `${right}: right.`
+        : `${exactly(right)}.` + (isNaN(n) ? "" : !n || !right ? ` You said ${exactly(n)}.`
+          : ` You said ${exactly(n)}: ${+(Math.max(n, right) / Math.min(n, right)).toFixed(1)} ` +
+            `times too ${n > right ? "many" : "few"}.`);
+      document.body.classList.remove("asking");
+      given.disabled = form.querySelector("button").disabled = true;
+      this.redraw();
+    };
   },
 
   // ---- the moment ----
@@ -163,7 +185,7 @@ const explorer = {
       const action = ACTIONS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
       if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.target.matches("button, summary") && event.key === " ") return;
-      if (event.target.matches("select") && event.key !== "Escape") return;
+      if (event.target.matches("select, [type=number]") && event.key !== "Escape") return;
       event.preventDefault();
       action(this, event.shiftKey);
     });

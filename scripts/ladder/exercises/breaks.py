@@ -1,0 +1,133 @@
+"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs on
+the sim; what is seen from outside is shown, and the mistake when its line has been found."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+from typing import NamedTuple
+
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
+from ladder.base.files import ROOT, read, write_whole
+from ladder.base.sources import Source
+from ladder.exercises import climb
+from ladder.exercises.kinds import Break, Program, Run, edited, wrong_outputs
+from ladder.exercises.lessons import of_rungs
+
+SHAPES = {**climb.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
+          "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40"}
+ORDERS = ("forward", "reverse", "random:7")  # of threads
+COUNTED = ("matmul_flops", "barriers", "workspace_bytes")  # beside each array's bytes
+
+
+class Seen(NamedTuple):
+    """Of a step with a mistake: in a line; all that is seen from outside; the sim's own words."""
+
+    line: str
+    text: str
+    faults: list[str]
+
+
+class Broken:
+    """A mistake in a file of the repository."""
+
+    def __init__(self, mistake: Break, path: str) -> None:
+        self.mistake, self.path = mistake, path
+        self.old = read(os.path.join(ROOT, path)).splitlines()
+        self.text = edited("\n".join(self.old), mistake.edits).splitlines()
+        same, end = 0, 0
+        while self.old[same] == self.text[same]:
+            same += 1
+        while self.old[-1 - end] == self.text[-1 - end] and end < len(self.text) - same:
+            end += 1
+        missing = end == len(self.text) - same
+        self.was = self.old[same:len(self.old) - end]
+        # Those of the copy that are the mistake; of what is missing those on both sides.
+        self.lines = range(same + 1 - missing, len(self.text) - end + 1 + missing)
+
+    def seen(self, build: str, copy: str) -> Seen:
+        program, step = Program(build, self.path, copy), Source(self.path)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
+                           for order in ORDERS] for shape, options in SHAPES.items()}
+        lines: list[str] = []
+        shapes: dict[str, list[str]] = {}  # what is seen in short → where
+        differ: dict[str, None] = {}
+        faults: dict[str, str] = {}  # one of each kind
+        for shape, options in SHAPES.items():
+            runs = [run.result() for run in ran[shape]]
+            told = ["; ".join(
+                f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
+                + f", {error['nonfinite']} not finite" * bool(error["nonfinite"])
+                for name, error in wrong_outputs(run).items()) or short_of(run) for run in runs]
+            ordered = len(set(told)) > 1
+            for run in runs:
+                if not run.records:
+                    faults.setdefault(short_of(run), run.last_words().partition(": ")[2])
+            lines += [f"  {shape:<12}{text}" + f"  ({order})" * ordered
+                      for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
+            shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
+                              + ", by the order of threads" * ordered, []).append(shape)
+            if runs[0].records:
+                real = climb.counts_of(climb.counted_by(build, step, options))
+                arrays = {array for kernel in runs[0].records[-1]["kernels"]
+                          for array in kernel["arrays"]}
+                for name, count in climb.counts_of(runs[0].records[-1]).items():
+                    if name in {*arrays, *COUNTED} and count != real[name]:
+                        differ[name] = None
+                        lines.append(f"  {'':<12}{name}: {count:,}, and {real[name]:,} of the step")
+        line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
+                         for short in shapes)
+        line += f"; counts differ: {', '.join(differ)}" * bool(differ)
+        lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
+        return Seen(line, "\n".join(lines), list(faults.values()))
+
+
+def short_of(run: Run) -> str:
+    if not run.records:
+        return "never ends" if "deadlock" in run.err else "a fault"
+    return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "right"
+
+
+def read_breaks() -> dict[str, Broken]:
+    """By name: "05/parity"."""
+    return {f"{rung[:2]}/{one.name}": Broken(one, os.path.join(rung, one.file))
+            for rung, one in of_rungs("BREAKS")}
+
+
+def show(name: str, line: int | None, build: str, folder: str) -> int:
+    """A mistake by what it does, and, if this is its line or a terminal names it, itself; without a
+    name the list of them."""
+    known = read_breaks()
+    if not name:
+        print("\n".join(f"{name:<14}{one.mistake.shows}" for name, one in known.items()))
+        return GOOD
+    if name not in known:
+        raise Stop(f"there is no mistake {name}: scripts/exercise --break lists them", BAD_USAGE)
+    broken = known[name]
+    copy = os.path.join(folder, "break", name, os.path.basename(broken.path))
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    write_whole(copy, "\n".join([*broken.text, ""]))
+    if line is not None and line not in broken.lines:
+        raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)
+    print("Building and running …", file=sys.stderr)
+    seen = broken.seen(build, copy)
+    if line is None:
+        print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
+              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
+              f"  scripts/exercise --break {name} --answer LINE")
+        if not sys.stdin.isatty():
+            return GOOD
+        for word in iter(lambda: sys.stdin.readline().strip(), ""):
+            if word.isdigit() and int(word) in broken.lines:
+                break
+            print(f"{word} is not the line.")
+        else:
+            return GOOD
+    new = broken.text[broken.lines[0] - 1:broken.lines[-1]]
+    print("\n".join(["Right.", *(f"-{text}" for text in broken.was),
+                     *(f"+{text}" for text in new if len(broken.text) >= len(broken.old)),
+                     broken.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
+                                           ["no access is at fault: what comes out shows it"])]))
+    return GOOD
