@@ -158,8 +158,8 @@ class Copy(Program):
         for name, text, end in CASE.findall(said):
             wrong = "".join(next(iter(WRONG.findall(text)), ())) if end else \
                 "it ends the program" * (status >= 0)
-            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong).replace(
-                "a.O.bits", "another order of threads gives other bits")
+            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong)
+            wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
             unproven = not end or re.search(r"^ +formula$|C\+\+ exception", text, re.MULTILINE)
             found.append(Case(name.removeprefix(f"{self.step}_"),
                               self.ending(0 if end else status, text, wrong), not unproven))
