@@ -304,7 +304,8 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
               if one.name not in task.check.fails]
     share = sum(own) / len(own) * sum(others) / len(others)
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
-    few = [one.name for one in checks if one.held and one.name not in BY_CASES]
+    few = [one.name for one in checks if one.held and one.name not in BY_CASES
+           and (one.name in task.check.fails or not one.name.endswith(" sectors"))]
     lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
     lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
     # Sectors are left out where they are as far off as the bytes.
