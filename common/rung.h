@@ -306,9 +306,14 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// d padded on chip: the head sizes that kernels are compiled for.
+/// The head sizes that kernels are compiled for, and those of the last steps on Hopper.
+inline constexpr int kHeadDims[] = {32, 64, 128, 256};
+inline constexpr int kHopperHeadDims[] = {32, 64, 96, 128, 192, 256};
+
+/// d padded on chip, to the smallest of `sizes` that holds it.
+template <const auto& sizes = kHeadDims>
 constexpr int padded_head_dim(int d) {
-  return d <= 32 ? 32 : d <= 64 ? 64 : d <= 128 ? 128 : 256;
+  return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
 /// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most.

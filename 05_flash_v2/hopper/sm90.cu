@@ -17,6 +17,8 @@
 // reads K alone from shared memory. Heads wider than 128 run here too, with Q in shared memory and
 // fewer keys a tile.
 
+#include <array>
+
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -28,7 +30,6 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of Q, of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
@@ -37,33 +38,65 @@ constexpr float kSlack = 8;
 // tensor cores.
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
-constexpr TileSize kTiles[] = {{64, 192, 128},  {64, 128, 128}, {64, 192, 80},
-                               {128, 128, 128}, {128, 128, 80}, {256, 128, 32}};
-/// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and at 256, with a
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
+/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
+struct TimedTile {
+  TileSize size;
+  double kv_tile, ends;
+};
+constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},   // three consumers
+                                {{64, 128, 128}, 1.2, 2},   // two
+                                {{64, 64, 128}, 1.1, 2},    // one, for few rows of Q
+                                {{64, 64, 80}, 1.1, 2.2},   // one, for few keys
+                                {{64, 64, 64}, 0.8, 2.7},   // one, for short sequences
+                                {{96, 192, 96}, 1.5, 2},    // three
+                                {{96, 128, 128}, 1.4, 2},   // two
+                                {{128, 128, 128}, 1.7, 2},  // two
+                                {{128, 64, 80}, 1.15, 2},   // one, for few keys
+                                {{192, 128, 96}, 1.9, 3},   // two
+                                {{256, 128, 64}, 1.6, 3}};  // two
+constexpr auto kTiles = [] {
+  std::array<TileSize, std::size(kTimed)> tiles{};
+  for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
+  return tiles;
+}();
+/// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and above 128, with a
 /// larger O, there are not enough of them.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
+}
+/// Stages of Q, of which wide heads leave room for one, and of K and V, of which short tiles have
+/// one more.
+constexpr int stages_of_Q(int Dh) {
+  return Dh > 128 ? 1 : 2;
+}
+constexpr int stages_of_KV(int Dh, int Bc) {
+  return Dh <= 64 && Bc == 64 ? 3 : 2;
 }
 /// Threads of a block: those of the producer's warpgroup, and of the consumers.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
-constexpr int producer_registers(int Br) {
-  return Br == 192 ? 32 : 40;
+/// Blocks that share an SM: those of one consumer, so that one's start and end run under another's
+/// products.
+constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
+  return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
-constexpr int consumer_registers(int Br) {
-  return Br == 192 ? 160 : 232;
+/// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
+constexpr int producer_registers(int Br, int blocks) {
+  return Br == 192 || blocks == 3 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br, int blocks) {
+  return Br == 192 ? 160 : Br == 128 ? 232 : blocks == 2 ? 216 : 128;
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
+  const int of_Q = stages_of_Q(Dh), of_KV = stages_of_KV(Dh, Bc);
   const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
-         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
+         shared_bytes<Work>(of_Q * consumers) + 2 * shared_bytes<Mbarrier>(of_Q * consumers) +
+         4 * shared_bytes<Mbarrier>(of_KV);
 }
 
 /// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
@@ -180,20 +213,21 @@ __global__ void clear(Hbm<int> next) {
   next[0] = 0;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has.
 template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(threads(Br), 1)
+__global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
               Hbm<float> LSE, Hbm<int> next, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kConsumers = Br / kWarpgroupRows;
+  constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
+  constexpr int kBlocks = blocks_of_SM(Dh, Br, Bc);
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  Stages<TileQ, kStagesQ, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work = smem.take<Work>("work", kStagesQ * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
@@ -201,18 +235,22 @@ __global__ void __launch_bounds__(threads(Br), 1)
   __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
+    setmaxnreg_dec<producer_registers(Br, kBlocks)>();
     if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
     return;
   }
 
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
+  setmaxnreg_inc<consumer_registers(Br, kBlocks)>();  // a consumer
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
-  const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
+  // Consumers, if several, take turns to issue products, so that one's softmax runs under another's
+  // products.
+  const auto begin_turn = [&] {
+    if (kConsumers > 1) named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup);
+  };
   const auto end_turn = [&] {
-    named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+    if (kConsumers > 1)
+      named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // the first one's turn
   Q.slot = consumer;
@@ -239,11 +277,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
     wgmma_commit();
   };
 
-  // Frees the stage of Q of the tile before, once its O has left.
+  // Frees the stage of Q of the tile before, or the only one, once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
-    Q.set_other_free();
+    if constexpr (kStagesQ == 1)
+      Q.set_free();
+    else
+      Q.set_other_free();
   };
   // Lets tiles of keys pass that only other consumers' rows see.
   const auto skip = [&](int kv_tiles) {
@@ -282,7 +323,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
-    free_last_stage();
+    if (kStagesQ > 1) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       K.wait();
@@ -306,70 +347,67 @@ __global__ void __launch_bounds__(threads(Br), 1)
     V.release();
     skip(kv_tiles - own_kv_tiles);
     store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    if (kStagesQ == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// Of the compiled tiles that fit, the one that takes least time: what a tile of Q takes goes by
-/// its tiles of keys, two more to start and to end, and by how many of its consumers have rows
-/// (measured, in the time that all of them take). With 256 queries a tile of 192 would leave one of
-/// 64 for a whole block. 80 keys are for so few that they are one tile.
+/// Of the compiled tiles that fit, the one that takes least time, a tile of Q less where some of
+/// its consumers have no rows. With 256 queries a tile of 192 would leave one of 64 for a whole
+/// block.
 TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
   // The sim plans as for an H100.
   const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
-  const auto pace = [&](int consumers) {
-    return Dh <= 64         ? (consumers == 1   ? 0.61
-                               : consumers == 2 ? 0.81
-                                                : 1)
-           : consumers == 1 ? 0.7
-                            : 1;
-  };
+  const int64_t heads = int64_t{p.B} * p.H;
   TileRequest best;
   double least = 0;
-  for (const auto& [max_d, Br, Bc] : kTiles) {
+  for (const auto& [size, kv_tile, ends] : kTimed) {
+    const auto [max_d, Br, Bc] = size;
     if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes) continue;
-    if (Bc == 80 && p.N_kv > Bc) continue;
     double all = 0, longest = 0;
-    const int64_t heads = int64_t{p.B} * p.H;
     for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
       const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-      const double kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc)) * (Bc == 80 ? 0.7 : 1);
-      const double time =
-          pace(static_cast<int>(std::min<int64_t>(row, Br)) / kWarpgroupRows) * (kv_tiles + 2);
+      const double kv_tiles = static_cast<double>(std::max<int64_t>(1, ceil_div(keys, Bc)));
+      const double share = static_cast<double>(std::min<int64_t>(row, Br)) / Br;
+      const double time = (0.4 + 0.6 * share) * (kv_tile * kv_tiles + ends);
       all += time;
       longest = std::max(longest, time);
     }
+    const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors;
     const double time =
-        time_of(heads * all, longest, heads * ceil_div(p.N, Br), multiprocessors, p.causal);
+        std::min(time_of(heads * all, longest, heads * ceil_div(p.N, Br), at_once, p.causal),
+                 heads * all / at_once + longest);  // unequal tiles: no schedule takes longer
     if (least == 0 || time < least) least = time, best.block_q = Br, best.block_kv = Bc;
   }
   return best;
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = kStages};
+  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
+  Plan plan{.head_dim = Dh};
   choose_tile(plan, kTiles, request.any() ? fastest(p, Dh, device) : request, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.stages = stages_of_KV(Dh, plan.block_kv);
   plan.warps = threads(plan.block_q) / 32;
   plan.workspace = {{"next", 4}};
   return plan;
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+  with_tile<kTiles, kHopperHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const auto map = [&](const char* name, int rows, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
     };
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-    launch<Start::early>("attention", attention<T, Dh, Br, Bc>,
-                         dim3(std::min<int64_t>(works, multiprocessors())), dim3(threads(Br)),
-                         plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-                         map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
-                         map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), next, p);
+    launch<Start::early>(
+        "attention", attention<T, Dh, Br, Bc>,
+        dim3(std::min<int64_t>(works, blocks_of_SM(Dh, Br, Bc) * multiprocessors())),
+        dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
+        map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
+        hbm<float>(a["LSE"]), next, p);
   });
 }
 

@@ -1,4 +1,4 @@
-// 06 on Hopper, step 9: persistent blocks. This project's own way.
+// 06 on Hopper, step 8: persistent blocks. This project's own way.
 //
 //   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
@@ -27,28 +27,38 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
-constexpr int kStages = 2;                                         // of copies of dO, and of dS
-/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
-constexpr bool defers_dK(int Br) {
-  return Br == 64;
-}
-/// Stages of copies of Q, one more where dK, its last use, ends in the next iteration.
-constexpr int stages_of_Q(int Br) {
-  return defers_dK(Br) ? kStages + 1 : kStages;
-}
+constexpr int kStages = 2;  // of copies of Q and dO, and of dS
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
+/// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
+/// of all query heads of the head of K and V, one head after the other.
+struct Share {
+  int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
+  int first_row;      // of Q that sees one of the keys; in whole tiles
+  int tiles_of_head;  // tiles of Q from there on
+  int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
+};
+/// The same, `uniform`: in registers of the warp, since those of the threads are all in use.
+__device__ __forceinline__ Share of_warp(const Share& s) {
+  return {uniform(s.bh),    uniform(s.tile), uniform(s.first_row), uniform(s.tiles_of_head),
+          uniform(s.begin), uniform(s.end)};
+}
+
+/// Stages of copies of K and of V: two where there is room, so that the next come early.
+constexpr int stages_of_KV(int Dh) {
+  return Dh <= 64 ? 2 : 1;
+}
+
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64), stages_Q = stages_of_Q(Br);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) +
-         shared_bytes<fp16>((stages_Q + kStages) * Br * columns) +
-         shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         shared_bytes<float>(stages_Q * Br) + shared_bytes<float>(kStages * Br) +
-         shared_bytes<int>(1) + 4 * shared_bytes<Mbarrier>(1) +
-         2 * shared_bytes<Mbarrier>(stages_Q) + 2 * shared_bytes<Mbarrier>(kStages);
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  return shared_bytes<fp16>(2 * stages_of_KV(Dh) * Bc * columns) +
+         2 * shared_bytes<fp16>(kStages * Br * columns) + shared_bytes<fp16>(kStages * Bc * Br) +
+         shared_bytes<float>(Br * Dh) + 2 * shared_bytes<float>(kStages * Br) +
+         shared_bytes<Share>(stages_of_KV(Dh)) + 2 * shared_bytes<Mbarrier>(2 * stages_of_KV(Dh)) +
+         4 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
@@ -101,14 +111,6 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
-/// of all query heads of the head of K and V, one head after the other.
-struct Share {
-  int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;      // of Q that sees one of the keys; in whole tiles
-  int tiles_of_head;  // tiles of Q from there on
-  int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
-};
 /// Share `index` of `parts` for each tile of keys. The first keys are seen by the most rows.
 /// at_once: blocks that the GPU has room for.
 template <int Br, int Bc>
@@ -150,12 +152,12 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 /// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
 /// its share into their rings.
 template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        const TensorMap& map_Q, const TensorMap& map_dO,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Smem<int> smem_index, Hbm<int> next, int tiles, int rows,
-                                        int parts, const Problem& p) {
+__device__ __forceinline__ void produce(RingKV KV, RingQ Q, RingdO dO, const TensorMap& map_K,
+                                        const TensorMap& map_V, const TensorMap& map_Q,
+                                        const TensorMap& map_dO, Hbm<const float> LSE_log2e,
+                                        Hbm<const float> minus_delta, Smem<Share> smem_share,
+                                        Hbm<int> next, int tiles, int rows, int parts,
+                                        const Problem& p) {
   int index = blockIdx.x;
   while (index < tiles * p.B * p.Hk * parts) {
     const auto share = share_of<Br, Bc>(index, tiles, parts, gridDim.x, p);
@@ -167,11 +169,11 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
       Q.acquire();
       Q.fill(map_Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
       if (q_tile == share.begin) {
-        K.acquire();  // once the last dK has left
-        smem_index[0] = index;
-        K.fill(map_K, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
-        V.acquire();
-        V.fill(map_V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+        KV.acquire();  // once the last dK has left
+        smem_share[KV.at.stage] = share;
+        KV.fill(map_K, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+        KV.acquire();
+        KV.fill(map_V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
       }
       dO.acquire();
       dO.fill(map_dO, 0, row, head % p.H, head / p.H, minus_delta + at);
@@ -180,9 +182,9 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
     }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
-  K.acquire();
-  smem_index[0] = -1;  // the end
-  K.signal_end();
+  KV.acquire();
+  smem_share[KV.at.stage] = Share{.bh = -1};  // the end
+  KV.signal_end();
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
@@ -197,8 +199,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
-  // What is `uniform` lives in registers of the warp; those of the threads are all in use.
-  const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
+  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
   const int key = share.tile * Bc, first_row = share.first_row;
@@ -206,11 +207,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  constexpr bool kDeferDK = defers_dK(Br);
-  Operand<T, 16, Br> dS_operand;
+  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
   auto Q_ahead = Q;                // where S is computed, a tile before the rest
-  auto Q_last = Q;                 // where dK is, which may end in the next iteration
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};                        // or the compiler would keep the last tile's
     Q_ahead.wait();
@@ -239,14 +237,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
         if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
-    if (kDeferDK) {
-      wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
-      if (q_tile > 0) Q_last.release();
-    }
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
-    dS_operand = as_operand<T>(dS);
+    auto dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -270,25 +264,20 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {
-      if (kDeferDK) {  // worked out anew: kept, it would take registers that are scarce here
-        Q_ahead = Q;
-        Q_ahead.at.next();
-      }
+      Q_ahead = Q;  // worked out anew: kept, it would take registers that are scarce here
+      Q_ahead.at.next();
       start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<kDeferDK ? 1 : 0>(S);  // S cannot be under way where branches meet (C7515)
+      wgmma_wait<0>(S);  // S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    if (!kDeferDK) {
-      wgmma_wait<0>(dK_sum, dS_operand);
-      Q_last.release();
-    }
-    Q.at.next();
+    wgmma_wait<0>(dK_sum, dS_operand);
+    Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
@@ -296,8 +285,6 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  wgmma_wait<0>(dK_sum, dS_operand);
-  if (kDeferDK) Q_last.release();
 }
 
 /// dK and dV, and what each tile of keys adds to dQ. There are `tiles` of a head of K and V, and
@@ -316,45 +303,45 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   using TileS = SwizzledTile<T, Bc, Br>;
 
   SharedMemory smem;
-  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
-  StagesWithRows<TileQ, stages_of_Q(Br), Br> Q{smem, "Q"};
-  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
+  Stages<TileKV, stages_of_KV(Dh), 2> K{smem, "KV"};
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
   const auto dS_stages = smem.tiles<TileS>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
-  K.init(smem, "K_full", "K_free", 1);
-  V.init(smem, "V_full", "V_free", 1);
+  const auto smem_share = smem.take<Share>("share", stages_of_KV(Dh));  // which K and V are of
+  K.init(smem, "KV_full", "KV_free", 1);
+  auto V = K;  // of a stage's two slots
+  V.slot = 1;
   if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   __syncthreads();                              // and before anybody waits there
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    produce<Br, Bc>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, smem_index,
-                    next, tiles, rows, parts, p);
+    produce<Br, Bc>(K, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, smem_share, next,
+                    tiles, rows, parts, p);
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const int index = uniform(smem_index[0]);
-    if (index < 0) break;
+    const Share share = of_warp(smem_share[K.at.stage]);
+    if (share.bh < 0) break;
     V.wait();
     Accumulator<16, Dh> dK_sum, dV_sum;
-    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows,
-                   share_of<Br, Bc>(index, tiles, parts, gridDim.x, p), p, dK_sum, dV_sum);
-    // Which it was, worked out anew: kept, it would take registers that are scarce there.
-    const auto share = share_of<Br, Bc>(uniform(smem_index[0]), tiles, parts, gridDim.x, p);
-    named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the index
+    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, share, p, dK_sum,
+                   dV_sum);
+    // Read anew: kept, it would take registers that are scarce there.
+    const Share of = of_warp(smem_share[K.at.stage]);
+    named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
     // Of the tiles of K and V; not kept either, since a shuffle makes it.
     const int warp_row = (uniform(warp_id()) - 4) * 16;
     for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
-      const int64_t at = ((int64_t{share.bh} * tiles + share.tile) * Bc + warp_row) * Dh;
+      const int64_t at = ((int64_t{of.bh} * tiles + of.tile) * Bc + warp_row) * Dh;
       add_fragments(dK_sums + at, dK_sum);
       add_fragments(dV_sums + at, dV_sum);
       if (threadIdx.x == kWarpgroup) {
@@ -369,8 +356,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     fence_proxy_async();                         // TMA reads what threads have written
     named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
     if (threadIdx.x == kWarpgroup) {
-      tma_store(map_dK, K.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
-      tma_store(map_dV, V.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+      tma_store(map_dK, K.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
+      tma_store(map_dV, V.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
       tma_store_commit();
       tma_store_wait_read<0>();
       K.set_free();
@@ -407,7 +394,8 @@ const Setting kSettings[] = {
 
 /// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
 /// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
-/// each block and converted.
+/// each block and converted. Under the mask blocks come to different query heads of a group, and
+/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer.
 int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -423,8 +411,13 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
       all += q_tiles + 3 * parts;
       longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
     }
+    const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
+    const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
+    const bool drift = p.causal && parts < group;
+    const double slower =
+        drift && std::min(heads * parts, at_work) * group_megabytes > 100 ? 1.125 : 1;
     const double time =
-        time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
+        slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
         (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
     if (parts == 1 || time < 0.97 * least) best = parts, least = time;
   }
@@ -435,7 +428,9 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   const int Dh = padded_head_dim(p.d);
   if (Dh > 128) {
     Plan plan = wide::plan(p, device);
-    plan.settings = choose_settings(kSettings, request.settings);  // each tile has one block
+    plan.settings = choose_settings(kSettings, request.settings);
+    plan.note += std::string(plan.note.empty() ? "" : "; ") +
+                 "one block for each tile of keys, whatever `parts`, at a head size over 128";
     return plan;
   }
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};

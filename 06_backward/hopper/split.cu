@@ -1,4 +1,4 @@
-// 06 on Hopper, step 8: the queries of a tile of keys split among blocks. This project's own way.
+// 06 on Hopper, step 7: the queries of a tile of keys split among blocks. This project's own way.
 //
 //   build/bin/06_backward --step split --seqlen 512 --heads 8 --kv-heads 1 --causal --verbose
 //
@@ -6,7 +6,7 @@
 //       …
 //       dK, dV += the share's sums, in HBM, in fp32
 //
-// Since `late`: where tiles of keys are few, as with a short sequence or with one head of K and V
+// Since `ahead`: where tiles of keys are few, as with a short sequence or with one head of K and V
 // under many of Q, they would leave most SMs idle. So several blocks share one; how many, the plan
 // says by what takes least time, since what they add up costs traffic.
 
@@ -29,28 +29,18 @@ constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
-constexpr int kStages = 2;                                         // of copies of dO, and of dS
-/// Whether dK may end in the next iteration: with 128 rows there are no registers for dS so long.
-constexpr bool defers_dK(int Br) {
-  return Br == 64;
-}
-/// Stages of copies of Q, one more where dK, its last use, ends in the next iteration.
-constexpr int stages_of_Q(int Br) {
-  return defers_dK(Br) ? kStages + 1 : kStages;
-}
+constexpr int kStages = 2;  // of copies of Q and dO, and of dS
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64), stages_Q = stages_of_Q(Br);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) +
-         shared_bytes<fp16>((stages_Q + kStages) * Br * columns) +
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
          shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         shared_bytes<float>(stages_Q * Br) + shared_bytes<float>(kStages * Br) +
-         4 * shared_bytes<Mbarrier>(1) + 2 * shared_bytes<Mbarrier>(stages_Q) +
-         2 * shared_bytes<Mbarrier>(kStages);
+         2 * shared_bytes<float>(kStages * Br) + 4 * shared_bytes<Mbarrier>(1) +
+         4 * shared_bytes<Mbarrier>(kStages);
 }
 
 /// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
@@ -191,11 +181,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  constexpr bool kDeferDK = defers_dK(Br);
-  Operand<T, 16, Br> dS_operand;
+  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
   auto Q_ahead = Q;                // where S is computed, a tile before the rest
-  auto Q_last = Q;                 // where dK is, which may end in the next iteration
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};                        // or the compiler would keep the last tile's
     Q_ahead.wait();
@@ -224,14 +211,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
         if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
-    if (kDeferDK) {
-      wgmma_wait<1>(dK_sum, dS_operand);  // the tile before's
-      if (q_tile > 0) Q_last.release();
-    }
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
-    dS_operand = as_operand<T>(dS);
+    auto dS_operand = as_operand<T>(dS);
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -259,17 +242,14 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<kDeferDK ? 1 : 0>(S);  // S cannot be under way where branches meet (C7515)
+      wgmma_wait<0>(S);  // S cannot be under way where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    if (!kDeferDK) {
-      wgmma_wait<0>(dK_sum, dS_operand);
-      Q_last.release();
-    }
-    Q.at.next();
+    wgmma_wait<0>(dK_sum, dS_operand);
+    Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
@@ -277,8 +257,6 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  wgmma_wait<0>(dK_sum, dS_operand);
-  if (kDeferDK) Q_last.release();
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
@@ -299,8 +277,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 
   SharedMemory smem;
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
-  StagesWithRows<TileQ, stages_of_Q(Br), Br> Q{smem, "Q"};
-  StagesWithRows<TileQ, kStages, Br> dO{smem, "dO"};
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
   const auto dS_stages = smem.tiles<TileS>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
@@ -375,7 +352,8 @@ const Setting kSettings[] = {
 
 /// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
 /// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
-/// each block and converted.
+/// each block and converted. Under the mask blocks come to different query heads of a group, and
+/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer.
 int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -391,8 +369,13 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
       all += q_tiles + 3 * parts;
       longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
     }
+    const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
+    const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
+    const bool drift = p.causal && parts < group;
+    const double slower =
+        drift && std::min(heads * parts, at_work) * group_megabytes > 100 ? 1.125 : 1;
     const double time =
-        time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
+        slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
         (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
     if (parts == 1 || time < 0.97 * least) best = parts, least = time;
   }
@@ -518,7 +501,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "split",
-    .after = "late",
+    .after = "ahead",
     .shown = {.idea = "queries split",
               .change = {"blocks", "more", "--heads 8 --kv-heads 1"},
               .summary = "and the queries of a tile of keys split among blocks",

@@ -1,7 +1,12 @@
-// Heads wider than 128, for `sm90`, which includes this file: the same kernels, padded to 256, in
-// tiles of 64 × 64. A consumer has no registers for all columns of dK and dV of its own keys. So
-// both have all 64 keys, each computes Sᵀ and dPᵀ anew, and of dK, dV and dQ makes half of the
-// columns. And there is room for one stage of Q and of dO, so no product is started a tile ahead.
+// 06 on Hopper: the backward pass of heads wider than 128, chosen by sm90.cu's plan. Not a step of
+// its own. A consumer has no registers for dK and for dV of 64 keys; so three consumers share one
+// tile of keys by products, and none is computed twice:
+//
+//   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
+//   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
+//   consumer 2: dQ = dS·K, added to HBM from registers
+//
+// Each is at another tile of Q at a time, so that the tensor cores have work while one computes.
 #pragma once
 
 #include "machine/hopper.h"
@@ -18,50 +23,54 @@ namespace wide {
 
 constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kTiles[] = {{256, 64, 64}};
-constexpr int Dh = 256, Br = 64, Bc = 64;
+constexpr int Br = 64, Bc = 64;
 
-constexpr int kConsumers = 2;                      // warpgroups that multiply
+constexpr int kConsumers = 3;                      // warpgroups that multiply
 constexpr int kThreads = kWarpgroup * kConsumers;  // of them
-constexpr int kColumns = Dh / kConsumers;          // of dK, dV and dQ that a consumer makes
-constexpr int kPieces = kColumns / 64;             // of dQ, one after the other
-constexpr int kStages_dS = 2;
-constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kAll = 1;  // the named barrier of all consumers
+constexpr int kPair = 2 * kWarpgroup;              // threads of two consumers
+constexpr int kStages = 2;                         // of copies of Q and of dO
+constexpr int kPiece = 64;                         // columns of dQ, one after the other
+/// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
+/// producer; together what four started with.
+constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
+/// Named barriers: of all consumers, and what one tells the next.
+enum Named { kAll = 1, kP_full, kP_free, kdS_full, kdS_free, kdV_written, kdK_written };
 
+template <int Dh>
 int64_t smem_bytes(int, int) {
-  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(Br * Dh) +
-         shared_bytes<fp16>(kStages_dS * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         2 * shared_bytes<float>(Br) + shared_bytes<int>(1) + 8 * shared_bytes<Mbarrier>(1);
+  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(kStages * Br * Dh) +
+         shared_bytes<fp16>(Bc * Br) + shared_bytes<float>(Bc * Br) +
+         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Work>(1) +
+         4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// Where in a tile of dQ's sums a warp's piece is, 16 rows × 64 columns in register order.
-__device__ __forceinline__ int place_in_dQ(int consumer, int warp, int piece) {
-  return ((consumer * 4 + warp) * kPieces + piece) * 16 * 64;
+/// Where in a tile of dQ's sums a warp's piece is, 16 rows × kPiece columns in register order.
+__device__ __forceinline__ int place_in_dQ(int piece, int warp) {
+  return (piece * 4 + warp) * 16 * kPiece;
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// As in sm90.cu.
-template <class T>
+/// As in sm90.cu, but with a warp for each row.
+template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            Hbm<int> next, int rows, Problem p) {
-  constexpr int kLanes = Dh / 8;
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  const int column = threadIdx.x % kLanes * 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / 32;
+  const int column = lane_id() * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
   const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (column < Dh) write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
   if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
-  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+  sum = warp_sum(sum);
   if (column == 0) {
     minus_delta[at] = -sum;
     LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
@@ -77,7 +86,7 @@ __device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) 
 
 /// The producer, one thread: as in sm90.cu.
 template <class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<int> smem_index,
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Work> smem_work,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
@@ -97,7 +106,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
         Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
         if (row == first_row && head == w.head * group) {
           K.acquire();  // once the last dK and dV have left
-          smem_index[0] = index;
+          smem_work[0] = w;
           K.fill(map_K, 0, key, head_kv, batch);
           V.acquire();
           V.fill(map_V, 0, key, head_kv, batch);
@@ -108,100 +117,191 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   K.acquire();
-  smem_index[0] = index;
+  smem_work[0] = Work{.head = -1};  // the end
   K.signal_end();
 }
 
-/// What a consumer does: it sums up half of the columns of dK and dV of the block's keys over all
-/// tiles of Q, and adds half of the columns of dQ to the sums in HBM.
-template <class T, class Ring>
-__device__ __forceinline__ void accumulate(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
-                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
-                                           Smem<float> dQ_tile, Hbm<float> dQ_at, int key,
-                                           int first_row, const Problem& p,
-                                           Accumulator<16, kColumns>& dK_sum,
-                                           Accumulator<16, kColumns>& dV_sum) {
-  using TileS = SwizzledTile<T, Bc, Br>;
-  const int consumer = warpgroup_id() - 1, warp = uniform(warp_id() % 4), warp_row = warp * 16;
-  const int column = consumer * kColumns;
-  const bool first_lane = lane_id() == 0;
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+/// A warp's rows of dK or of dV, in as many products as an instruction's registers allow.
+template <int Dh>
+struct Sums {
+  static constexpr int kColumns = Dh % 128 == 0 ? 128 : 64, kProducts = Dh / kColumns;
+  Accumulator<16, kColumns> of[kProducts];
+};
+/// Starts sums += A·B, as one group.
+template <int Dh, class T, int K>
+__device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
+                                         const SwizzledTile<T, K, Dh>& B) {
+#pragma unroll
+  for (int i = 0; i < sums.kProducts; ++i) wgmma_fence(sums.of[i], A);
+#pragma unroll
+  for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, i * sums.kColumns);
+  wgmma_commit();
+}
+/// Waits until at most `groups` groups, and not that of the sums, are under way.
+template <int groups, int Dh, class T, int K>
+__device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
+#pragma unroll
+  for (int i = 0; i < sums.kProducts; ++i) wgmma_wait<groups>(sums.of[i], A);
+}
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
-  int row = first_row;
-  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
-  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+/// Every element times the one in its place of those that write_fragments() has written.
+template <int N>
+__device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<float> by) {
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) {
+    float x[4];
+    read_4(x, by + 4 * (32 * j + lane_id()));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) acc.r[0][j][e] *= x[e];
+  }
+  count_flops(16 * N / 32);
+}
+
+/// What the consumers do for a tile of keys: its q_tiles tiles of Q, of each head from row
+/// first_row on. The first query that sees key i of the tile is first_seen + i.
+struct Loop {
+  int first_row, q_tiles, key, first_seen;
+};
+
+/// Consumer 0: P, and the sums dV.
+template <class T, int Dh, class Ring>
+__device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
+                                       Smem<float> P_of_warp, const Loop& loop, const Problem& p,
+                                       Sums<Dh>& dV_sum) {
+  const int warp_row = warp_id() % 4 * 16;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+  Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries
+  const auto start_scores = [&] {    // Sᵀ = K·Qᵀ
     S = {};
     Q.wait();
     wgmma_fence(S);
-    wgmm_ABt(S, tile_K, Q.tile());  // Sᵀ = K·Qᵀ
+    wgmm_ABt(S, tile_K, Q.tile());
     wgmma_commit();
-    wgmma_wait<0>(S);
+  };
+  start_scores();
+  wgmma_wait<0>(S);
+  int row = loop.first_row;
+  for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
+    auto& P = S;
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
+    Q.release();
+    if (row < loop.first_seen + Bc - 1 || loop.key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += warp_row;
+        if (row + j < loop.first_seen + i || loop.key + i >= p.N_kv) x = 0;
+      });
+    if (q_tile > 0) named_barrier_sync(kP_free, kPair);
+    write_fragments(P_of_warp, P);
+    named_barrier_arrive(kP_full, kPair);
+    auto P_operand = as_operand<T>(P);
+    dO.wait();
+    start_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    if (q_tile + 1 < loop.q_tiles) {
+      start_scores();  // of the next tile
+      wait_AB<1>(dV_sum, P_operand);
+      dO.release();
+      wgmma_wait<0>(S);
+    } else {
+      wait_AB<0>(dV_sum, P_operand);
+      dO.release();
+    }
+    row += Br;
+    if (row >= p.N) row = loop.first_row;  // the next head
+  }
+}
+
+/// Consumer 1: dS, and the sums dK.
+template <class T, int Dh, class Ring>
+__device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
+                                       Smem<float> P_of_warp,
+                                       const SwizzledTile<T, Bc, Br>& tile_dS, int q_tiles,
+                                       Sums<Dh>& dK_sum) {
+  const int warp_row = warp_id() % 4 * 16;
+  Accumulator<16, Br> dP;      // transposed too
+  const auto start_dP = [&] {  // dPᵀ = V·dOᵀ - D
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_ABt(dP, tile_V, dO.tile());
     wgmma_commit();
-    auto& P = S;
-    exp2_columns(P, c, columns_of_rows<Br>(Q));
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
-      });
-    auto P_operand = as_operand<T>(P);
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    auto dS_operand = as_operand<T>(dS);
-    const TileS tile_dS{dS_stages + q_tile % kStages_dS * TileS::kElements};
-    if (consumer == 0) write_matrices(tile_dS, dS_operand, warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile(), column);  // dV += Pᵀ·dO
-    wgmma_commit();
-    fence_proxy_async();                       // dQ reads what threads have written
-    if (first_lane) tma_store_wait_read<0>();  // the last dQ has left its place
-    named_barrier_sync(kAll, kThreads);        // dS is complete
-    wgmma_wait<0>(dV_sum, P_operand);  // with it under way dQ would lack registers, as in sm90.cu
+  };
+  start_dP();
+  wgmma_wait<0>(dP);
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    const bool last = q_tile + 1 == q_tiles;
     dO.release();
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      Accumulator<16, 64> dQ;
-      wgmma_fence(dQ);
-      wgmm_AtB(dQ, tile_dS, 0, tile_K, column + piece * 64);  // dQ = dS·K
-      wgmma_commit();
-      if (piece + 1 == kPieces) {
-        wgmma_fence(dK_sum, dS_operand);
-        wgmma_AB(dK_sum, dS_operand, Q.tile(), column);  // dK += dSᵀ·Q
-        wgmma_commit();
-        wgmma_wait<1>(dQ);  // dK may still run
-      } else {
-        wgmma_wait<0>(dQ);
-      }
-      const int at = place_in_dQ(consumer, warp, piece);
-      write_fragments(dQ_tile + at, dQ);
-      fence_proxy_async();  // TMA reads what this lane has written,
-      __syncwarp();         // and all others of the warp
-      if (first_lane) {
-        bulk_add(dQ_at + at, dQ_tile + at, 16 * 64);
-        tma_store_commit();
-      }
-    }
-    wgmma_wait<0>(dK_sum, dS_operand);
-    Q.release();
-    row += Br;
-    dQ_at = dQ_at + Br * Dh;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    named_barrier_sync(kP_full, kPair);
+    auto& dS = dP;
+    mul_fragments(dS, P_of_warp);
+    if (!last) named_barrier_arrive(kP_free, kPair);
+    auto dS_operand = as_operand<T>(dS);
+    if (q_tile > 0) named_barrier_sync(kdS_free, kPair);
+    write_matrices(tile_dS, dS_operand, warp_row);
+    fence_proxy_async();  // dQ reads what threads have written
+    named_barrier_arrive(kdS_full, kPair);
+    Q.wait();
+    start_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
+    if (!last) {
+      start_dP();  // of the next tile
+      wait_AB<1>(dK_sum, dS_operand);
+      Q.release();
+      wgmma_wait<0>(dP);
+    } else {
+      wait_AB<0>(dK_sum, dS_operand);
+      Q.release();
     }
   }
 }
 
+/// Consumer 2: dQ. dQ_at: the sums of row first_row of the first head.
+template <class T, int Dh>
+__device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
+                                       const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
+                                       const Loop& loop, const Problem& p) {
+  const int warp = uniform(warp_id() % 4);
+  int row = loop.first_row;
+  for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
+    named_barrier_sync(kdS_full, kPair);
+#pragma unroll 1
+    for (int piece = 0; piece < Dh / kPiece; ++piece) {
+      Accumulator<16, kPiece> dQ;
+      wgmma_fence(dQ);
+      wgmm_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
+      wgmma_commit();
+      wgmma_wait<0>(dQ);
+      if (piece + 1 == Dh / kPiece && q_tile + 1 < loop.q_tiles)
+        named_barrier_arrive(kdS_free, kPair);
+      add_fragments(dQ_at + place_in_dQ(piece, warp), dQ);
+    }
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = loop.first_row;
+      dQ_at = dQ_at + int64_t{loop.first_row} * Dh;
+    }
+  }
+}
+
+/// By a consumer: sums to a map, through a tile whose last reader is done, and then it is free.
+template <int kWritten, class T, int Dh, class RingKV>
+__device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
+                                          const Work& w, const Problem& p) {
+  const int warp = warp_id() % 4;
+#pragma unroll
+  for (int i = 0; i < sums.kProducts; ++i)
+    write_matrices(ring.tile(), as_operand<T>(sums.of[i]), warp * 16, i * sums.kColumns);
+  fence_proxy_async();                       // TMA reads what threads have written
+  named_barrier_sync(kWritten, kWarpgroup);  // all rows are written
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map, ring.tile(), 0, w.tile * Bc, w.head % p.Hk, w.head / p.Hk);
+    tma_store_commit();
+    tma_store_wait_read<0>();
+    ring.set_free();
+  }
+}
+
 /// As in sm90.cu: dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs.
-template <class T>
+template <class T, int Dh>
 __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
@@ -215,72 +315,84 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
 
   SharedMemory smem;
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
-  StagesWithRows<TileQ, 1, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const auto dS_stages = smem.tiles<TileS>("dS", kStages_dS);
-  const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumers);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumers);
-  const auto smem_index = smem.take<int>("index", 1);  // which tile of K and V it is
+  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  const TileS tile_dS{smem.tiles<TileS>("dS")};
+  const auto tile_P = smem.take<float>("P", Bc * Br);    // in register order
+  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 2 * 4);  // a release by each warp of two consumers
+  dO.init(smem, "minus_delta", "dO_full", "dO_free", 2 * 4);
+  const auto smem_work = smem.take<Work>("work", 1);  // which tile of K and V it is
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
   if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   __syncthreads();                              // and before anybody waits there
 
+  const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
+  const auto current = [&]() -> Work {  // in registers of the warp, as in sm90.cu
+    const Work w = smem_work[0];
+    return {uniform(w.head), uniform(w.tile)};
+  };
+  const auto each_tile = [&](auto work) {
+    for (;; K.at.next(), V.at.next()) {
+      K.wait();
+      const Work w = current();
+      if (w.head < 0) break;
+      const int key = w.tile * Bc, first_row = p.first_query(key) / Br * Br;
+      work(w, Loop{first_row, p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br)), key,
+                   p.causal ? key - p.N_kv + p.N : -Bc});
+    }
+  };
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    produce(K, V, Q, dO, smem_index, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
-            tiles, rows, p);
+    if (threadIdx.x == 0)
+      produce(K, V, Q, dO, smem_work, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
+              tiles, rows, p);
     return;
   }
-
-  setmaxnreg_inc<kConsumerRegisters>();
-  for (;; K.at.next(), V.at.next()) {
-    K.wait();
-    const int index = uniform(smem_index[0]);
-    if (index >= tiles * p.B * p.Hk) break;
-    V.wait();
-    const Work w = work_of(index, tiles, p);
-    const int key = w.tile * Bc, first_row = p.first_query(key) / Br * Br;
-    Accumulator<16, kColumns> dK_sum, dV_sum;
-    accumulate(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile,
-               dQ_sum + (int64_t{w.head} * (p.H / p.Hk) * rows + first_row) * Dh, key, first_row, p,
-               dK_sum, dV_sum);
-    named_barrier_sync(kAll, kThreads);  // all warps are done with K and V
-
-    // Through the tiles of K and V, from where TMA takes them.
-    const int warp_row = warp_id() % 4 * 16, column = (warpgroup_id() - 1) * kColumns;
-    for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-    write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row, column);
-    write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row, column);
-    fence_proxy_async();                 // TMA reads what threads have written
-    named_barrier_sync(kAll, kThreads);  // all rows are written
-    if (threadIdx.x == kWarpgroup) {
-      tma_store(map_dK, K.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
-      tma_store(map_dV, V.tile(), 0, key, w.head % p.Hk, w.head / p.Hk);
-      tma_store_commit();
-      tma_store_wait_read<0>();
-      K.set_free();
-      V.set_free();
-    }
+  if (warpgroup_id() == 1) {
+    setmaxnreg_dec<kdQRegisters>();
+    each_tile([&](const Work& w, const Loop& loop) {
+      add_dQ(K.tile(), tile_dS,
+             dQ_sum + (int64_t{w.head} * (p.H / p.Hk) * rows + loop.first_row) * Dh, loop, p);
+      named_barrier_arrive(kAll, kThreads);
+    });
+    return;
   }
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
+  if (warpgroup_id() == 2) {
+    setmaxnreg_inc<kdVRegisters>();
+    each_tile([&](const Work&, const Loop& loop) {
+      Sums<Dh> dV_sum;
+      sum_dV(Q, dO, K.tile(), P_of_warp, loop, p, dV_sum);
+      const Work w = current();            // read anew: kept, it would take registers
+      named_barrier_sync(kAll, kThreads);  // all warps are done with K and V
+      write_out<kdV_written, T>(V, dV_sum, map_dV, w, p);
+    });
+  } else {
+    setmaxnreg_inc<kdKRegisters>();
+    each_tile([&](const Work&, const Loop& loop) {
+      V.wait();
+      Sums<Dh> dK_sum;
+      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, loop.q_tiles, dK_sum);
+      const Work w = current();
+      named_barrier_sync(kAll, kThreads);
+      for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+      write_out<kdK_written, T>(K, dK_sum, map_dK, w, p);
+    });
+  }
 }
 
 /// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
-template <class T>
+template <class T, int Dh>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  constexpr int kOfTile = kConsumers * kPieces;
-  const int number = static_cast<int>(blockIdx.x) % kOfTile, column = number * 64;
-  const int64_t at = int64_t{blockIdx.x} / kOfTile * Br;  // its tile's first row of all
+  constexpr int kPieces = Dh / kPiece;
+  const int piece = static_cast<int>(blockIdx.x) % kPieces, column = piece * kPiece;
+  const int64_t at = int64_t{blockIdx.x} / kPieces * Br;  // its tile's first row of all
   const int row = static_cast<int>(at % rows);
-  Accumulator<16, 64> sum;
-  read_fragments(sum,
-                 dQ_sum + (at * Dh + place_in_dQ(number / kPieces, warp_id(), number % kPieces)));
+  Accumulator<16, kPiece> sum;
+  read_fragments(sum, dQ_sum + (at * Dh + place_in_dQ(piece, warp_id())));
   for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   SharedMemory smem;
-  using Tile = SwizzledTile<T, 64, 64>;
+  using Tile = SwizzledTile<T, Br, kPiece>;
   const Tile tile{smem.tiles<Tile>("dQ")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
@@ -289,8 +401,9 @@ __global__ void __launch_bounds__(kWarpgroup)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device) {
-  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumers), .stages = 1};
-  choose_tile(plan, kTiles, {}, device.sram_bytes, smem_bytes);
+  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
+  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumers), .stages = kStages};
+  choose_tile(plan, kTiles, {}, device.sram_bytes, Dh == 192 ? smem_bytes<192> : smem_bytes<256>);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, Br) * Br;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
@@ -304,22 +417,22 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;
   const int tiles = static_cast<int>(ceil_div(p.N_kv, Bc));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
-  with_type_and_head_dim(p, [&]<class T, int padded>() {
-    if constexpr (padded == Dh) {
+  with_type_and_head_dim<kHopperHeadDims>(p, [&]<class T, int Dh>() {
+    if constexpr (Dh > 128) {
       const auto map = [&](const char* name, int length, int heads) {
         return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
       };
-      launch("preprocess", preprocess<T>, dim3(ceil_div(rows_of_all * (Dh / 8), kElementwise)),
+      launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(rows_of_all * 32, kElementwise)),
              dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
              hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, next, rows, p);
-      launch("key_gradients", key_gradients<T>,
+      launch("key_gradients", key_gradients<T, Dh>,
              dim3(std::min<int64_t>(int64_t{tiles} * p.B * p.Hk, multiprocessors())),
              dim3(kWarpgroup + kThreads), plan.smem_bytes, map("Q", p.N, p.H),
              map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk), map("dO", p.N, p.H),
              map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum, next,
              tiles, rows, p);
-      launch("postprocess", postprocess<T>, dim3(rows_of_all / Br * kConsumers * kPieces),
-             dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+      launch("postprocess", postprocess<T, Dh>, dim3(rows_of_all / Br * (Dh / kPiece)),
+             dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), rows, p);
     }
   });
 }

@@ -54,34 +54,29 @@ constexpr int64_t shared_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 
-/// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim(d).
-template <class F>
+/// Calls f<T, Dh>() with the problem's I/O type and padded head size, padded_head_dim<sizes>(d).
+template <const auto& sizes = kHeadDims, class F>
 void with_type_and_head_dim(const Problem& p, F f) {
 #ifdef LADDER_ONE_KERNEL
   // Compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
-  const auto with_head_dim = [&]<class T>() {
-    switch (padded_head_dim(p.d)) {
-      case 32:
-        return f.template operator()<T, 32>();
-      case 64:
-        return f.template operator()<T, 64>();
-      case 128:
-        return f.template operator()<T, 128>();
-      default:
-        return f.template operator()<T, 256>();
-    }
+  const auto with_size = [&]<int Dh>() {
+    if (padded_head_dim<sizes>(p.d) != Dh) return;
+    with_io_type(p.dtype, [&]<class T>() { f.template operator()<T, Dh>(); });
   };
-  with_io_type(p.dtype, with_head_dim);
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    (with_size.template operator()<sizes[i]>(), ...);
+  }
+  (std::make_index_sequence<std::size(sizes)>());
 #endif
 }
 
 /// Calls f<T, Dh, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize:
 /// compiles f for every tile in it.
-template <const auto& tiles, class F>
+template <const auto& tiles, const auto& sizes = kHeadDims, class F>
 void with_tile(const Problem& p, const Plan& plan, F f) {
-  with_type_and_head_dim(p, [&]<class T, int Dh>() {
+  with_type_and_head_dim<sizes>(p, [&]<class T, int Dh>() {
     const auto with_entry = [&]<size_t i>() {
       constexpr TileSize tile = tiles[i];
       if constexpr (tile.max_d == tiles_for(tiles, Dh))

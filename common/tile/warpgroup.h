@@ -23,15 +23,15 @@ __device__ __forceinline__ int warpgroup_id() {
 /// a panel chunk c (16 bytes) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
 /// Where C of e4m3 is no multiple of 128, panels are 64 bytes wide under a swizzle of as many:
 /// chunk c of row r stands at place c XOR r/2 (mod 4), so that 8 rows meet no bank twice here too.
-/// (32 columns have a panel of 64 to themselves.)
+/// (32 columns, and the last 32 of 96, have a panel of 64 to themselves.)
 template <class T, int R, int C>
 struct SwizzledTile {
   using Element = T;
   static constexpr int kChunk = 16 / int{sizeof(T)};                             // elements
   static constexpr int kPanelBytes = sizeof(T) == 2 || C % 128 == 0 ? 128 : 64;  // of a row
   static constexpr int kColumns = kPanelBytes / int{sizeof(T)};                  // of a panel
-  static_assert(R % 8 == 0 && (C == 32 || C % kColumns == 0));
-  static constexpr int kPanels = C <= kColumns ? 1 : C / kColumns;
+  static_assert(R % 8 == 0 && C % 32 == 0);
+  static constexpr int kPanels = ceil_div(C, kColumns);
   static constexpr int kPanel = R * kColumns;  // elements
   static_assert(kPanel * sizeof(T) % 1024 == 0);
   static constexpr int kRows = R, kChunks = C / kChunk;  // of the tile

@@ -25,7 +25,7 @@ NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
 #!/bin/sh
 case "$*" in
-*-lms*) echo 1755; echo 1200; exec sleep 60;;
+*-lms*) echo 1755; echo 1200; echo 1700; exec sleep 60;;
 *) cat gpu;;
 esac
 '''
@@ -68,7 +68,7 @@ class Fake(fake_ladder.FakeLadder):
         super().setUp()
         self.ladder(self.STEPS, gpu=True)
         self.write("path/nvidia-smi", NVIDIA_SMI.replace("gpu", self.at("gpu")), 0o755)
-        self.write("gpu", f"{NAME}, 570.1\n")
+        self.write("gpu", f"{NAME}, 570.1\nNVIDIA T4, 560.2\n")
         self.environment["PATH"] = f"{self.root}/path:{os.environ['PATH']}"
 
     def call(self, part, *options, status=0):
@@ -119,7 +119,7 @@ class Bench(Fake):
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
         self.assertTrue(like(runs[-1], rung="06_backward", step="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
-                             commit="abc", sm_mhz=1477.5, unknown=[1, {"a": None}]), runs[-1])
+                             commit="abc", sm_mhz=1700, unknown=[1, {"a": None}]), runs[-1])
 
     def test_what_is_there_is_kept(self):
         self.bench()

@@ -89,6 +89,12 @@ class Figures(Changed):
         self.assertEqual(data["speedup"]["panels"][2]["bars"][0]["label"], "06 deterministic")
         self.assertNotIn("tflops_bwd", data)
 
+    def test_what_is_not_finite_has_no_error(self):
+        for r in self.records(rung="05_flash_v2", step="mma", input="outliers"):
+            r["errors"]["o"]["nonfinite"] = 1
+        rows = self.figures()["error"]["panels"][1]["rows"]
+        self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 mma"])
+
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
             self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
@@ -118,8 +124,13 @@ class Tables(Changed):
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
-            record["kernels"][0]["arrays"]["Q"]["read"] *= 2
-        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 4096 at N = 2,048 r \|")
+            counts = record["kernels"][0]["arrays"]["Q"]
+            counts["read"] += counts["read"] // 512
+        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 2052 at N = 2,048 r \|")
+
+    def test_all_days_of_a_profile_are_said(self):
+        self.data["profile.jsonl"][0]["date"] = "2026-01-01"
+        self.assertRegex(self.table("profile"), r", 2026-01-01, [\d-]{10}")
 
     def test_verdicts_that_the_committed_table_has_not(self):
         def check(claim, verdict):
@@ -204,7 +215,7 @@ class Command(Scratch):
         self.write("bad.jsonl", '{"machine": 1}')
         for words, why in ((("bad.jsonl", "--check"), "was not written by scripts/figures measure"),
                            (("sim.jsonl", "--check"), "sim.jsonl holds no GPU's measurements"),
-                           (("--only", "x"), "there are speedup")):
+                           (("--only", "error,x"), "x: there are speedup")):
             self.assertIn(why, self.plot(*words, status=2).stderr)
 
 

@@ -72,9 +72,8 @@ class OfTheCode(unittest.TestCase):
             measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
-        self.assertEqual([(s["rung"], s["step"]) for s in self.steps],
-                         [(step.rung, step.name) for step in ladder.steps
-                          if not step.decoding])
+        self.assertEqual(self.steps, [{"kind": "step", **step.registered()}
+                                      for step in ladder.steps if not step.decoding])
 
     def test_traces(self):
         self.assertEqual(traces.all_traces(programs_in(BIN)),

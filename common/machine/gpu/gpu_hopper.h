@@ -262,14 +262,18 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_REGISTERS_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define LADDER_REGISTERS_40 LADDER_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define LADDER_REGISTERS_64                                                          \
-  LADDER_REGISTERS_32                                                                \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+#define LADDER_REGISTERS_48 \
+  LADDER_REGISTERS_40       \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LADDER_REGISTERS_64 \
+  LADDER_REGISTERS_48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define LADDER_REGISTERS_96                                                          \
+  LADDER_REGISTERS_64                                                                \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define LADDER_REGISTERS_128                                                                     \
-  LADDER_REGISTERS_64                                                                            \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  LADDER_REGISTERS_96                                                                            \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
   "%127"
@@ -277,7 +281,9 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 #define LADDER_SUMS_16(j) LADDER_SUMS(j), LADDER_SUMS(j + 1), LADDER_SUMS(j + 2), LADDER_SUMS(j + 3)
 #define LADDER_SUMS_32(j) LADDER_SUMS_16(j), LADDER_SUMS_16(j + 4)
 #define LADDER_SUMS_40(j) LADDER_SUMS_32(j), LADDER_SUMS(j + 8), LADDER_SUMS(j + 9)
+#define LADDER_SUMS_48(j) LADDER_SUMS_32(j), LADDER_SUMS_16(j + 8)
 #define LADDER_SUMS_64(j) LADDER_SUMS_32(j), LADDER_SUMS_32(j + 8)
+#define LADDER_SUMS_96(j) LADDER_SUMS_64(j), LADDER_SUMS_32(j + 16)
 #define LADDER_SUMS_128(j) LADDER_SUMS_64(j), LADDER_SUMS_64(j + 16)
 
 // n is the number of registers of d. The operands after them have their numbers from there on.
@@ -311,7 +317,9 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 LADDER_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
 LADDER_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
 LADDER_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
+LADDER_WGMMA(96, 48, 49, 50, 51, 52, 53, 54)
 LADDER_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
+LADDER_WGMMA(192, 96, 97, 98, 99, 100, 101, 102)
 LADDER_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 #undef LADDER_WGMMA
 #undef LADDER_WGMMA_OF_TYPE

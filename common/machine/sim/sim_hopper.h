@@ -178,7 +178,7 @@ void done_with(Smem<T> tile, int n) {
 
 /// Whether gpu_hopper.h has a product 8·n wide.
 template <int n>
-constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 16 || n == 32;
+constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 12 || n == 16 || n == 24 || n == 32;
 template <class T>
 Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;

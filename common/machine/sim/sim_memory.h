@@ -241,6 +241,11 @@ inline void read_4(float (&x)[4], Hbm<const float> source) {
   const auto read = source.load_as<std::array<float, 4>>("read of 4 floats");
   std::copy(read.begin(), read.end(), x);
 }
+inline void read_4(float (&x)[4], Smem<float> source) {
+  source.check_aligned("read of 4 floats from", 16);
+  const auto read = source.load_as<std::array<float, 4>>(0);
+  std::copy(read.begin(), read.end(), x);
+}
 inline void store_4(Smem<float> target, const float (&x)[4]) {
   target.check_aligned("store of 4 floats to", 16);
   for (const float f : x) check_waited_for(f);

@@ -337,6 +337,21 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
   EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::S_and_P_stored, all).overflowing_rows, 0);
 }
 
+TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
+  // Q·K of 2^127 and of 2^128, and S·log2(e) below 2^128 and above; S itself is below.
+  for (const auto& [q, scale, lost] : {std::tuple(0x1p63f, 0.25f, false),
+                                       {0x1p64f, 0.25f, true},
+                                       {0x1p63f, 1.375f, false},
+                                       {0x1p63f, 1.5f, true}}) {
+    const Problem p{
+        .H = 1, .Hk = 1, .N = 1, .N_kv = 1, .d = 8, .dtype = DType::bf16, .scale = scale};
+    const std::vector<float> Q = {q, 0, 0, 0, 0, 0, 0, 0}, K = {0x1p64f, 0, 0, 0, 0, 0, 0, 0};
+    const Inputs in{round_all(p.dtype, Q), round_all(p.dtype, K), round_all(p.dtype, K), {}};
+    const Reference reference(p, in, Rounding::on_chip, {{0}, {}});
+    EXPECT_EQ(std::isinf(reference.lse.plain[0]), lost) << q << ", " << scale;
+  }
+}
+
 TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   const auto both = [](int N, int N_kv, int H) {
     const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};

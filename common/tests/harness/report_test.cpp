@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "harness/options.h"
+
 namespace ladder {
 namespace {
 
@@ -97,6 +99,29 @@ TEST(Report, TableOfARunOnTheGpu) {
   r.direction = "bwd";
   expect_in(to_table(r, false), {"backward", "distinct read", "–", "by the formula that the sim"});
   EXPECT_EQ(r.flops(), 2.5 * on_the_gpu("tile", 2).flops());
+}
+
+// The blocks of a GPU are the driver's, the rest follows from plan, formula and device.
+TEST(Report, BudgetOfABlock) {
+  Options options;
+  Report r = on_the_gpu("tile", 2);
+  r.device.sram_bytes = 100'000, r.device.multiprocessors = 10;
+  r.plan.head_dim = 64, r.plan.stages = 2;
+  r.kernels[0].occupancy = Occupancy{.registers = 168, .blocks_per_sm = 2, .blocks = 30};
+  EXPECT_EQ(to_text(r, options, false).find("budget"), std::string::npos);
+  options.run.verbose = true;
+  const char* blocks = "budget: scores: 30 blocks, 2 at once on each SM of 10: 1.50 waves; 168 ";
+  expect_in(
+      to_text(r, options, false),
+      {"budget: 40960 B of shared memory a block, of 100000: room for 2\n",
+       "budget: 107 FLOPs a byte that is asked for, 205 of inputs and outputs once\n", blocks});
+  r.model->back().arrays.push_back({"LSE", 0, 8});
+  expect_in(to_text(r, options, false), {"16 registers of a thread for S and 32 for O, of 255\n",
+                                         "4096 B of K or V a copy, 4 in flight at most\n"});
+  r.model = {};
+  const std::string library = to_text(r, options, false);
+  expect_in(library, {blocks});
+  EXPECT_EQ(library.find("budget: 40960"), std::string::npos) << library;
 }
 
 // A library's kernels have no formula.

@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   const Step& step = GetParam();
-  for (const int d : {32, 64, 128, 256}) {
+  for (const int d : kHopperHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     for (int64_t sram = SimOptions{}.sram_bytes; sram > 0;) {
       SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
@@ -242,7 +242,10 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
         plans = plan_run(step, spec_of(c).problem, {}, device->info());
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
-        break;  // no tile is small enough
+        for (DeviceInfo less = device->info(); less.sram_bytes > 0;
+             less.sram_bytes = less.sram_bytes * 3 / 4)
+          EXPECT_THROW(plan_run(step, spec_of(c).problem, {}, less), Error) << less.sram_bytes;
+        break;  // no tile is small enough, here or in less
       }
       for (const Report& r : run_case(*device, step, c)) {
         EXPECT_TRUE(r.pass());
@@ -275,6 +278,28 @@ TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
   for (const int64_t sram : {101376, 65536})
     if (!step.needs.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), step);
 }
+// A tile that a step takes for some shapes alone is right for any.
+void check_tiles(Device& device, const Step& step) {
+  for (const TileSize& tile : step.tiles)
+    for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
+                          Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}}) {
+      SCOPED_TRACE(testing::Message() << step.name << ", " << c.name << ", tile " << tile.block_q
+                                      << " " << tile.block_kv);
+      const TileRequest request{tile.block_q, tile.block_kv};
+      if (refuses(device, step, c, request)) continue;
+      for (const Report& r : run_case(device, step, c, request)) {
+        expect_pass(*r.errors);
+        if (step.device == DeviceKind::sim) expect_formula_is_count(r);
+      }
+    }
+}
+TEST_P(SmallerSharedMemory, OrABlockOfAnotherSizeHasATileThatIsRight) {
+  check_tiles(*open_sim({}), GetParam());
+}
+TEST_F(GpuTest, IsRightWithEachTile) {
+  for (const Step& step : steps_)
+    if (step.needs.exact_architecture) check_tiles(*device_, step);
+}
 TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {101376, 65536})
     for (const Step& step : steps_)
@@ -288,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
-      {"blind_rows", 1, 2, 1, 217, 128, 64, true, bf, Input::outliers},
+      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},

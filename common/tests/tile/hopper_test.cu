@@ -106,6 +106,7 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
   check(Case<fp16, 64, 32>{}, 8, 65, 64);
   check(Case<bf16, 64, 32>{}, 32, 64, 0);
   check(Case<bf16, 128, 128>{}, 80, 130, 0);
+  check(Case<bf16, 64, 96>{}, 88, 130, 64);
   check(Case<fp16, 176, 128>{}, 128, 500, 176);
   check(Case<bf16, 64, 256>{}, 184, 70, 64);
   check(Case<bf16, 64, 256>{}, 256, 64, 64);  // all of it past the end
@@ -251,7 +252,8 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
   check_each(check, ABt<fp16, 32, 32, kShared>{}, ABt<bf16, 64, 128, kShared>{},
              ABt<fp16, 128, 64, kShared>{}, ABt<bf16, 256, 256, kShared>{},
              ABt<fp16, 32, 64, kRegisters>{}, ABt<bf16, 64, 128, kRegisters>{},
-             ABt<bf16, 128, 32, kRegisters>{}, ABt<fp16, 256, 64, kRegisters>{});
+             ABt<bf16, 128, 32, kRegisters>{}, ABt<fp16, 256, 64, kRegisters>{},
+             ABt<bf16, 96, 192, kShared>{}, ABt<fp16, 192, 96, kRegisters>{});
   check_each(check, ABt<e4m3, 32, 32, kShared>{}, ABt<e4m3, 64, 192, kShared>{},
              ABt<e4m3, 128, 256, kShared>{}, ABt<e4m3, 256, 128, kShared>{},
              ABt<e4m3, 32, 32, kRegisters>{}, ABt<e4m3, 64, 64, kRegisters>{},
@@ -262,9 +264,11 @@ TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
              AB<fp16, 128, 64, kShared>{}, AB<bf16, 256, 64, kShared>{},
              AB<bf16, 32, 176, kRegisters>{}, AB<fp16, 64, 128, kRegisters>{},
              AB<bf16, 128, 80, kRegisters>{}, AB<fp16, 256, 64, kRegisters>{},
-             AB<fp16, 64, 64, kRegisters, 64>{}, AB<bf16, 128, 80, kRegisters, 128>{});
+             AB<fp16, 64, 64, kRegisters, 64>{}, AB<bf16, 128, 80, kRegisters, 128>{},
+             AB<bf16, 96, 96, kRegisters>{}, AB<fp16, 192, 96, kShared>{});
   check_each(check, AtB<fp16, 32, 64>{}, AtB<fp16, 64, 64>{}, AtB<bf16, 128, 80>{},
-             AtB<bf16, 256, 64>{}, AtB<bf16, 64, 64, 64>{}, AtB<fp16, 128, 80, 128>{});
+             AtB<bf16, 256, 64>{}, AtB<bf16, 64, 64, 64>{}, AtB<fp16, 128, 80, 128>{},
+             AtB<fp16, 96, 64>{}, AtB<bf16, 192, 64>{});
 }
 
 // Sums of e4m3 products that tell how many bits the chip keeps, and random ones: those of both

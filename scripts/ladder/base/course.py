@@ -125,7 +125,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
 # Kernels whose use of shared memory is compared with its rate, (rung, step, kernel); and peers, of
 # which only the rate is known.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
-    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "late", "split", "sm90")]
+    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
 # Shown on the roofline beside each rung's default.

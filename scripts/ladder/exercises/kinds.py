@@ -150,7 +150,8 @@ class Program:
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = json_lines("\n".join(re.findall("^{.*}$", said, re.M)), self.path)
-        err = "\n".join(re.findall(r"^\w+: .*", said, re.M))
+        err = "\n".join(line for line in said.splitlines()
+                        if line and not re.match(r"\{|\[where\]|.*\[0x\w+\]$|.*…$", line))
         if status in (GOOD, WRONG_RESULT) and records:
             return Run(status, records, err)
         return Run(status, [], NOT_RUN if said == NOT_RUN else
