@@ -218,16 +218,19 @@ BREAKS = [
           "does not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended "
           "too.",
           [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
-    Break("forever", "hopper/producer.cu", "always: never ends",
-          "The consumers never release V: when its stages are full, the producer waits for ever, "
-          "and then so do they.",
+    Break("stuck", "hopper/producer.cu",
+          "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
+          "few keys: right",
+          "release() gives V's stage back and goes on to the next. Without it the consumers read the "
+          "first tile again each time, and the producer waits for a stage that nobody frees.",
           [("    wgmma_wait<0>(O_sum, P);\n    V.release();\n", "    wgmma_wait<0>(O_sum, P);\n")]),
     Break("early", "hopper/producer.cu", "always: a fault",
           "K's stage is given back while the product still reads it: wgmma runs on after it has "
           "been started, until wgmma_wait.",
           [("    wgmma_wait<0>(S);\n    K.release();\n",
             "    K.release();\n    wgmma_wait<0>(S);\n")]),
-    Break("tally", "hopper/counter.cu", "always: a fault",
+    Break("tally", "hopper/counter.cu",
+          "whole tiles, ragged, causal: a fault; few keys: right; counts differ: next",
           "Blocks read, add and write the counter in three steps, so that two may take the same "
           "tile; it takes an atomicAdd.",
           [("index = gridDim.x + atomicAdd(next, 1);",
