@@ -85,9 +85,10 @@ PIPELINED = [
                "--set", "parts=1"]),
 ]
 
-# Kernel → the products of its warpgroups, by the array of the right operand, in turn.
+# Kernel → the products of its warpgroups, by the array of the right operand, in turn. Where a block
+# stays, K and V share stages.
 PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
-            "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"], "K": ["dQ"]}}
+            "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"], "K": ["dQ"], "KV": ["dQ"]}}
 
 # ---- figures ----
 
