@@ -101,13 +101,13 @@ class Task:
 
     def registered(self, text: str) -> str:
         """A copy's text whose step is called, and comes, as the real one. Lines stay lines."""
-        after = re.findall(r' \.after = "\w+",', self.real.text)
-        text = re.sub(r' \.after = "\w+",', "", text)
-        text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', text)
+        place = r' \.(?:after = "\w+"|aside = true|is_default = [^,]*),'
+        now = "".join(re.findall(place, self.real.text))
+        text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', re.sub(place, "", text))
         if ".max_subtracted_by" not in self.real.text:
             text = re.sub(r'\.max_subtracted_by = "\w+",?', "", text)
-        text, found = re.subn(r'^( +\.name = )"\w+",', rf'\1"{self.real.step}",{"".join(after)}',
-                              text, count=1, flags=re.MULTILINE)
+        text, found = re.subn(r'^( +\.name = )"\w+",', rf'\1"{self.real.step}",{now}', text,
+                              count=1, flags=re.MULTILINE)
         if not found:
             raise Stop("Not yet: the end of the file, which registers the step, is gone: "
                        "`const Register step{{ … }};`", WRONG_RESULT)

@@ -96,11 +96,12 @@ class Program:
 
     def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
         self.build, self.copy, self.folder = build, copy, f"{copy}.made"
-        self.rung, self.step = file.split(os.sep)[0], Source(file).step
+        self.rung = file.split(os.sep)[0]
         self.path = os.path.join(build, "bin", self.rung)
         self.stopped = False  # by a limit of time
         if not os.path.exists(self.path):
             raise Stop(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
+        self.step = Source(file).step
         if copy:
             os.makedirs(self.folder, exist_ok=True)
             self.made = os.path.join(self.folder, os.path.basename(file))
