@@ -199,8 +199,8 @@ class Command(Scratch):
         self.assertIn("has changes of yours", self.exercise("05/skip", "--blanks", status=2))
         self.assertIn("no blanks", self.exercise("05/mma", "--blanks", status=2))
         hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
-        for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", "rows.cu, changed: attention, "
-                                      "forward, traffic", r"\n@@ ")):
+        for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.",
+                                      "rows.cu, changed: attention, forward, traffic", r"\n@@ ")):
             self.assertRegex(hint, said)
         self.assertIn("\n+  const int tiles = ", self.exercise("05/skip", "--solution"))
 
@@ -213,7 +213,7 @@ class Command(Scratch):
                            ("00/last_key --check", "there is no copy yet"),
                            ("02/bound --check", "an answer in words; given: no"),
                            ("--hint", "which exercise?"),
-                           ("05/fp8", "no exercise 05/fp8, but 05_flash_v2/hopper/fp8.cu is for reading: "),
+                           ("05/fp8", "05/fp8, but 05_flash_v2/hopper/fp8.cu is for reading: "),
                            ("05/tile", "there is no exercise 05/tile: scripts/exercise lists them"),
                            ("05/skip --check", "there is no copy yet"),
                            ("05/skip --gpu", "there is no copy yet"),

@@ -58,8 +58,8 @@ def linked(build: str, program: str, old: str, new: str, folder: str, *more: str
         linking[linking.index(old)] = new
     else:  # it is in a library: an object that comes before the library is taken instead
         linking.insert(linking.index("-o"), new)
-    run_tool([*linking, *more], build, "it does not link ({}): is everything built? scripts/run builds it",
-             NO_DEVICE)
+    run_tool([*linking, *more], build,
+             "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
     return made
 
 
