@@ -18,6 +18,7 @@ from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
 from ladder.explore.page import pane_of
+from ladder.explore.times import put_landings
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
@@ -61,6 +62,12 @@ class TraceTest(unittest.TestCase):
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
+
+    def test_what_is_under_way_ends_where_somebody_first_knows(self):
+        events = [Event(Kind.TMA_LOAD, lands=0, order=[0, 1]),
+                  *(Event(Kind.MBARRIER_WAIT, awaits=0, order=[0, end]) for end in (4, 9, 5))]
+        put_landings(events, "order")
+        self.assertEqual([event.order[2] for event in events], [4, 4, 9, 5])
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
