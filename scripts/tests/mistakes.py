@@ -1,4 +1,5 @@
-"""Mistakes of the kind that one makes, each a change to a sound source, that the tests must find.
+"""Mistakes of the kind that one makes, each a change to a sound source, that the tests must find;
+breaks_test has more, which learners are shown.
 
 `mistakes.py BUILD` builds the suite of each rung that has some with copies of its sources that hold
 all of them, and runs it on each: LADDER_MISTAKE chooses one while the program runs, or none. A
@@ -40,10 +41,6 @@ MISTAKES = {
         Mistake("tile", "formula_misses_the_last_tile", "ceil_div(p.N_kv, kTile)",
                 "(ON ? p.N_kv / kTile : WAS)", FORMULA),
     ],
-    "01_tiled_matmul/attention.cu": [
-        Mistake("pipeline", "waits_for_a_stage_too_few", "cp_async_wait<kStages - 2>",
-                "(ON ? cp_async_wait<kStages - 1> : WAS)", FAULT),
-    ],
     "06_backward/stored.cu": [
         Mistake("stored", "forgets_delta", "float(ds[e]) - delta",
                 "float(ds[e]) - (ON ? 0 : delta)", WRONG),
@@ -57,11 +54,6 @@ MISTAKES = {
         Mistake("wgmma", "adds_to_dQ_plainly", "atomic_add_pair(block",
                 "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
                 "else atomic_add_pair(at, x, y); }(block", FAULT + "in the same kernel"),
-    ],
-    "05_flash_v2/hopper/counter.cu": [
-        Mistake("counter", "counts_plainly", "atomicAdd(next",
-                "[&](auto at, int x) { if (!ON) return atomicAdd(at, x); const int n = at[0]; "
-                "at[0] = n + x; return n; }(next", FAULT + "in the same kernel"),
     ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [

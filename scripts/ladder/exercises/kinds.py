@@ -270,8 +270,8 @@ class Climb:
 
 
 class Break(NamedTuple):
-    """A mistake in a file of the rung, to be found by what it does. `shows`: that, as breaks.summary
-    has it; a test holds it. `why`: what it is, when it has been found."""
+    """A mistake in a file of the rung, to be found by what it does. `shows`: that, in the line that
+    breaks.Seen has; a test holds it. `why`: what it is, when it has been found."""
 
     name: str
     file: str
