@@ -1,5 +1,5 @@
-"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs on
-the sim; what is seen from outside is shown, and the mistake when its line has been found."""
+"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs
+on the sim; what is seen from outside is shown, and the mistake when its line has been found."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
     seen = broken.seen(build, copy)
     if line is None:
         print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
-              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
+              f"{os.path.relpath(copy)}\n"
+              "Which of its lines is wrong, or beside one that is missing?"
               f"  scripts/exercise --break {name} --answer LINE")
         if not sys.stdin.isatty():
             return GOOD
