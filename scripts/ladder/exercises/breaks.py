@@ -1,5 +1,5 @@
-"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs on
-the sim; what is seen from outside is shown, and the mistake when its line has been found."""
+"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs
+on the sim; what is seen from outside is shown, and the mistake when its line has been found."""
 
 from __future__ import annotations
 
