@@ -272,17 +272,17 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
       wgmma_fence(S, Q_rows);
-      wgmm_ABt(S, Q_rows, K.tile());
+      wgmma_set_ABt(S, Q_rows, K.tile());
     } else {
       wgmma_fence(S);
-      wgmm_ABt(S, Q.tile(), K.tile());
+      wgmma_set_ABt(S, Q.tile(), K.tile());
     }
     wgmma_commit();
   };
   // O += P·V; of two levels P·V alone, of kPart columns.
   const auto start_part = [&](int column) {
     wgmma_fence(tile_sum, P);
-    wgmm_ABt(tile_sum, P, V.tile(), column);
+    wgmma_set_ABt(tile_sum, P, V.tile(), column);
     wgmma_commit();
   };
   const auto start_output = [&] {

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Accumulator<16, Dh> O_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
     wgmma_fence(S);
-    wgmm_ABt(S, Q.tile(), K.tile());
+    wgmma_set_ABt(S, Q.tile(), K.tile());
     wgmma_commit();
   };
   const auto start_output = [&] {  // O += P·V

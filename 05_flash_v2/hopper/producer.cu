@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     K.wait();
     Accumulator<16, Bc> S;
     wgmma_fence(S);
-    wgmm_ABt(S, Q.tile(), K.tile());
+    wgmma_set_ABt(S, Q.tile(), K.tile());
     wgmma_commit();
     wgmma_wait<0>(S);
     K.release();

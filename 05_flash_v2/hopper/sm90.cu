@@ -263,10 +263,10 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh)) {
       wgmma_fence(S, Q_rows);
-      wgmm_ABt(S, Q_rows, K.tile());
+      wgmma_set_ABt(S, Q_rows, K.tile());
     } else {
       wgmma_fence(S);
-      wgmm_ABt(S, Q.tile(), K.tile());
+      wgmma_set_ABt(S, Q.tile(), K.tile());
     }
     wgmma_commit();
   };

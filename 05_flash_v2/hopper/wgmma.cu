@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     Accumulator<kWarpRows, Bc> S;
     wgmma_fence(S);
-    wgmm_ABt(S, tile_Q, warpgroup_row, tile_K);
+    wgmma_set_ABt(S, tile_Q, warpgroup_row, tile_K);
     wgmma_commit();
     wgmma_wait<0>(S);
     if (key + Bc > p.keys(row))

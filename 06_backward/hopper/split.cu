@@ -187,7 +187,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     S = {};                        // or the compiler would keep the last tile's
     Q_ahead.wait();
     wgmma_fence(S);
-    wgmm_ABt(S, tile_K, consumer_key, Q_ahead.tile());
+    wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
     wgmma_commit();
     Q_ahead.at.next();
   };
@@ -234,7 +234,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmm_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     dO.release();  // dV is done; asked sooner, it would hold up dQ
     if (q_tile + 1 < q_tiles) {

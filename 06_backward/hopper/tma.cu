@@ -125,7 +125,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     dO.wait();
     fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
     wgmma_fence(S, dP);
-    wgmm_ABt(S, Q.tile(), of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
+    wgmma_set_ABt(S, Q.tile(), of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
     wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
@@ -154,7 +154,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmm_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum);
     Q.release();

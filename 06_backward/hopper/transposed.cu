@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(S, dP);
-    wgmm_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
+    wgmma_set_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
     wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
     wgmma_commit();
@@ -186,7 +186,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmm_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dS_operand);
     Q.release();

@@ -129,7 +129,7 @@ __device__ __forceinline__ void accumulate(
 
     fill_rows(dP, make_rows<16>([&](int i) -> float { return delta_tile[S_row + i]; }));
     wgmma_fence(S, dP);
-    wgmm_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
+    wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
     wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
@@ -155,7 +155,7 @@ __device__ __forceinline__ void accumulate(
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
-    wgmm_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dV_sum);
     add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());

@@ -175,7 +175,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     S = {};
     Q.wait();
     wgmma_fence(S);
-    wgmm_ABt(S, tile_K, Q.tile());
+    wgmma_set_ABt(S, tile_K, Q.tile());
     wgmma_commit();
   };
   start_scores();
@@ -266,7 +266,7 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
     for (int piece = 0; piece < Dh / kPiece; ++piece) {
       Accumulator<16, kPiece> dQ;
       wgmma_fence(dQ);
-      wgmm_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
+      wgmma_set_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
       wgmma_commit();
       wgmma_wait<0>(dQ);
       if (piece + 1 == Dh / kPiece && q_tile + 1 < loop.q_tiles)

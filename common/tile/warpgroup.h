@@ -136,9 +136,9 @@ template <class T>
 inline constexpr int kInner = 32 / int{sizeof(T)};
 
 /// S += A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another. Like
-/// mma_ABt, wgmma_… adds; wgmm_…, below, is the same with scale_d = 0: it overwrites. Of e4m3 there
-/// is no wgmma_AB: both operands must have the inner dimension's elements next to each other, so
-/// that A·B takes B stored as Bᵀ and is wgmma_ABt too.
+/// mma_ABt, wgmma_… adds; wgmma_set_…, below, is the same with scale_d = 0: it overwrites. Of e4m3
+/// there is no wgmma_AB: both operands must have the inner dimension's elements next to each other,
+/// so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
 template <int scale_d = 1, class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
                                           int row, const SwizzledTile<T, RB, C>& B, int row_b = 0) {
@@ -203,15 +203,15 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
 
 /// The products that overwrite their sums, of the operands that wgmma_… takes.
 template <class Sums, class... Operands>
-__device__ __forceinline__ void wgmm_ABt(Sums& S, Operands&&... operands) {
+__device__ __forceinline__ void wgmma_set_ABt(Sums& S, Operands&&... operands) {
   wgmma_ABt<0>(S, operands...);
 }
 template <class Sums, class... Operands>
-__device__ __forceinline__ void wgmm_AB(Sums& O, Operands&&... operands) {
+__device__ __forceinline__ void wgmma_set_AB(Sums& O, Operands&&... operands) {
   wgmma_AB<0>(O, operands...);
 }
 template <class Sums, class... Operands>
-__device__ __forceinline__ void wgmm_AtB(Sums& O, Operands&&... operands) {
+__device__ __forceinline__ void wgmma_set_AtB(Sums& O, Operands&&... operands) {
   wgmma_AtB<0>(O, operands...);
 }
 
