@@ -115,8 +115,8 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
     seen = broken.seen(build, copy)
     if line is None:
         print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
-              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
-              f"  scripts/exercise --break {name} --answer LINE")
+              f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is "
+              f"missing?  scripts/exercise --break {name} --answer LINE")
         if not sys.stdin.isatty():
             return GOOD
         for word in iter(lambda: sys.stdin.readline().strip(), ""):
