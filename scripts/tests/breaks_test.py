@@ -30,8 +30,8 @@ class Breaks(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts/exercise"),
                                    "--break", *words, "--build", BUILD, "--folder", folder],
-                                  timeout=SECONDS, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  encoding="utf-8")
+                                  timeout=SECONDS, stdin=terminal, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, encoding="utf-8")
         os.close(terminal)
         os.close(person)
         self.assertEqual(done.returncode, status, done)
