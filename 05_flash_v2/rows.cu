@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
   const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
-  __syncwarp();
+  __syncwarp();  // all lanes have written
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;

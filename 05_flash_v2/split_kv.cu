@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
 
-  let_next_kernel_start();
+  let_next_kernel_start();  // merge's blocks: they wait on their SMs until this kernel has ended
 
   auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
   Accumulator<kWarpRows, Dh> O_sum;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
     __syncwarp();  // where no key is seen, no barrier came after Q's copies
     write(tile_O, O_sum, 0, 0);
-    __syncwarp();
+    __syncwarp();  // all lanes have written
     copy_out<32>(O + to * p.d, p.d, tile_O, rows - row, p.d, lane_id());
     for_each_row(m, l, [&](int i, float max, float sum) {
       if (row + i < rows) LSE[to + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto warp_m = smem.take<float>("m", kWarps);
   const auto warp_l = smem.take<float>("l", kWarps);
   const auto warp_O = smem.take<float>("O", kWarps * Dh);
-  wait_for_kernel_before();
+  wait_for_kernel_before();  // which writes the parts
 
   float m = -INFINITY, l = 0, o[Dh / 32] = {};
   for (int first = kAtOnce * warp_id(); first < parts; first += kAtOnce * kWarps) {

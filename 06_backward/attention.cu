@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
   const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
-  __syncwarp();
+  __syncwarp();  // all lanes have written
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
@@ -226,6 +226,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
+      // Past N all are zeros: P is 1 there, harmless since dO and D are 0.
       copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
     }
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // these tiles are complete, and all warps are done with the ones before
+    __syncthreads();  // these tiles are complete, and all warps are done with the last, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
-    // looked at after them.
+    // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -327,7 +328,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   choose_tile(
       plan, kTiles, request, device.sram_bytes,
       [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
-      2);  // blocks an SM: one of four warps would leave nothing to run while they wait
+      2);  // blocks an SM: while one block's four warps wait, the other's run
   return plan;
 }
 

@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
+      // Past N all are zeros: P is 1 there, harmless since dO and D are 0.
       copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
     }
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // these tiles are complete, and all warps are done with the ones before
+    __syncthreads();  // these tiles are complete, and all warps are done with the last, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
     // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
-    // looked at after them.
+    // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(kThreads)
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
   const Tile<T, kWarpRows, Dh> tile_dQ{tile_Q.data + warp_row * Dh};
   write(tile_dQ, dQ_sum, 0, 0);
-  __syncwarp();
+  __syncwarp();  // all lanes have written
   copy_out<32>(dQ + (p.q_row(bh) + row) * p.d, p.d, tile_dQ, p.N - row, p.d, lane_id());
 }
 

@@ -359,11 +359,11 @@ __global__ void __launch_bounds__(threads(Br), 1)
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as V.wait(), though the turns alone would do
+      K.wait();  // as below for V, though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // or the release could count for the round before
+      V.wait();  // else the release may end the round before, whose V others still read
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);

@@ -168,6 +168,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -178,6 +179,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
+    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
+    // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -199,7 +202,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV is done; asked sooner, it would hold up dQ
+    dO.release();  // dV has read it; before dQ, this would only hold dQ up
     if (q_tile + 1 < q_tiles) {
       start_scores();  // of the next tile
       start_dK();

@@ -164,6 +164,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -174,6 +175,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
+    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
+    // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);

@@ -231,6 +231,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -241,6 +242,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
+    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
+    // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -262,7 +265,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV is done; asked sooner, it would hold up dQ
+    dO.release();  // dV has read it; before dQ, this would only hold dQ up
     if (q_tile + 1 < q_tiles) {
       Q_ahead = Q;  // worked out anew: kept, it would take registers that are scarce here
       Q_ahead.at.next();
@@ -359,7 +362,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
       tma_store(map_dK, K.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
       tma_store(map_dV, V.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
       tma_store_commit();
-      tma_store_wait_read<0>();
+      tma_store_wait_read<0>();  // dK and dV have left the tiles of K and V
       K.set_free();
       V.set_free();
     }

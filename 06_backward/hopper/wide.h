@@ -185,6 +185,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < loop.first_seen + Bc - 1 || loop.key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
