@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // these tiles are complete, and all warps are done with the last, P and dS
+    __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
 
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
-  __syncthreads();  // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });

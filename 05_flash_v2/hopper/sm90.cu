@@ -353,9 +353,9 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// Of the compiled tiles that fit, the one that takes least time, a tile of Q less where some of
-/// its consumers have no rows. With 256 queries a tile of 192 would leave one of 64 for a whole
-/// block.
+/// Where any tile will do: of the compiled ones that fit, the one that takes least time, a tile of
+/// Q less where some of its consumers have no rows. With 256 queries a tile of 192 would leave one
+/// of 64 for a whole block.
 TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
   // The sim plans as for an H100.
   const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;

@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
   accumulate<Br>(Q, dO, K.tile(), V.tile(), tile_P, tile_dS, dQ_at, key, first_row, p, dK_sum,
                  dV_sum, start_copies);
-  __syncthreads();  // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   const int warp_row = warp_id() * 16;  // of the tiles of K and V

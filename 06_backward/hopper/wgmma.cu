@@ -120,7 +120,7 @@ __device__ __forceinline__ void accumulate(
     const int stage = q_tile % kStages;
     cp_async_wait<0>();
     fence_proxy_async();  // the products read what threads have copied
-    __syncthreads();      // these tiles are complete, and all warps are done with the ones before
+    __syncthreads();      // these tiles are here, and all warps are done with the last, P and dS
     start_copies();
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
   accumulate<Br>(Q_stages, dO_stages, LSE_stages, delta_stages, tile_K, tile_V, tile_P, tile_dS,
                  dQ_at, key, first_row, p, dK_sum, dV_sum, start_copies);
-  __syncthreads();  // all warps are done with K and V
+  __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   const int warp_row = warp_id() * 16;  // of the tiles of K and V
