@@ -97,8 +97,8 @@ class Judging(unittest.TestCase):
             "\n  seven --batch 1 --heads 9 --kv-heads 3 --seqlen 7 --seqlen-kv 7 --head-dim 40 "
             "--causal --dtype bf16 --input outliers: o: max error 0.0179; the same in 1 more\n"
             "  the 2 other cases were not run after that\n",
-            self.judged(0.5, "o: max error 0.017881, 0 not finite", "o: max error 1e-05, 0 not finite",
-                        kinds.NOT_RUN, kinds.NOT_RUN).why)
+            self.judged(0.5, *[f"o: max error {error}, 0 not finite"
+                                for error in (0.017881, 1e-05)], *[kinds.NOT_RUN] * 2).why)
         maps = "  {}\n    Which is: {{ (\"a\", {{ (\"K\", (9, 0)), (\"V\", ({}, 0)) }}) }}\n"
         text = maps.format("formula", 4096) + maps.format("counted", 2048)
         self.assertEqual(climb.formula_in(text), "V of a: it says 4,096 bytes read and 0 written, "
