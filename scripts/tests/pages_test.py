@@ -173,8 +173,8 @@ class ReadingTimes(unittest.TestCase):
                 self.assertLessEqual(abs(self.minutes(text) - minutes), 5, self.minutes(text))
                 for said in re.findall(r"\*Reading time:\* (\d+)", text):
                     self.assertEqual(int(said), minutes)
-        hours = math.ceil(sum(promised.values()) / 60)
-        self.assertIn(f"{hours} hours in all", " ".join(readme.split()))
+        hours, minutes = divmod(sum(promised.values()), 60)
+        self.assertIn(f"{hours} hours {minutes} minutes in all", " ".join(readme.split()))
 
     def test_what_is_counted(self):
         text = ("one two\n```cuda\na\nb\n```\n```console\nc\n```\n| d |\n## Check yourself\n\n"
