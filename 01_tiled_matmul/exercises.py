@@ -40,7 +40,8 @@ CLIMBS = [
     Climb("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
     Climb("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
     Climb("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
-                       "S sectors", "V sectors"]),
+                       "S sectors", "V sectors"],
+          unchecked="ldmatrix"),
     Climb("swizzle", 45, ["bank_conflicts"], blanks=True),
     Climb("pipeline", 90, ["flops_under_copies"]),
 ]

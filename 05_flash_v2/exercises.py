@@ -189,18 +189,23 @@ EXERCISES = [
 # Which checks the step before fails.
 CLIMBS = [
     Climb("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
-                       "m sectors", "workspace_bytes"]),
-    Climb("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"]),
+                       "m sectors", "workspace_bytes"],
+          unchecked="that each tile of Q has a block of its own"),
+    Climb("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"],
+          unchecked="that the sums of lanes meet only at the end"),
     Climb("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
-    Climb("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True),
-    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"]),
+    Climb("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
+          unchecked="the order of blocks"),
+    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that two blocks fit an SM"),
     Climb("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
-    Climb("tma", 120, ["consumer_copies"]),
-    Climb("producer", 120, ["barriers", "consumer_copies"]),
+    Climb("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
+    Climb("producer", 120, ["barriers", "consumer_copies"],
+          unchecked="the registers that are handed over"),
     Climb("overlap", 90, ["exps_under_products"], blanks=True),
     Climb("counter", 60, ["atomics"]),
-    Climb("lazy", 60, ["other_flops"]),
-    Climb("own_keys", 60, ["matmul_flops"], blanks=True),
+    Climb("lazy", 60, ["other_flops"], unchecked="that lanes compare maxima only where m rises"),
+    Climb("own_keys", 60, ["matmul_flops"], blanks=True,
+          unchecked="that tiles of Q are laid from the last row up"),
 ]
 
 # Mistakes to be found by what they do.

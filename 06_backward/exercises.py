@@ -36,8 +36,8 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
 
 # Which checks the step before fails.
 CLIMBS = [
-    Climb("transposed", 90, ["sram_write_bytes"], blanks=True),
-    Climb("bulk_add", 120, ["dQ_sum sectors", "atomics"]),
+    Climb("transposed", 90, ["sram_write_bytes"], blanks=True, unchecked="the barrier less"),
+    Climb("bulk_add", 120, ["dQ_sum sectors", "atomics"], unchecked="that dK and dV leave by TMA"),
     Climb("ahead", 60, ["stores_under_products"], blanks=True),
 ]
 

@@ -78,6 +78,34 @@ class Tables(unittest.TestCase):
                               read(ROOT, re.findall(r"\S+\.md", task.hints[0])[0]))
 
 
+class Judging(unittest.TestCase):
+    def judged(self, right, *said):
+        names = [*climb.BY_CASES, "LSE", *TASKS["05/skip"].check.fails]
+        return climb.judged_by(
+            TASKS["05/skip"], [climb.Check(name, name != climb.RESULTS or right == 1,
+                                           right if name == climb.RESULTS else 1, name)
+                               for name in names], [climb.Case("seven", one) for one in said])
+
+    def test_points_follow_results(self):
+        self.assertEqual(self.judged(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
+        self.assertEqual(self.judged(1).share, 1)
+
+    def test_what_is_said(self):
+        self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
+                      "the order of blocks.", self.judged(1).why)
+        self.assertIn(
+            "\n  seven --batch 1 --heads 9 --kv-heads 3 --seqlen 7 --seqlen-kv 7 --head-dim 40 "
+            "--causal --dtype bf16 --input outliers: o: max error 0.0179; the same in 1 more\n"
+            "  the 2 other cases were not run after that\n",
+            self.judged(0.5, *[f"o: max error {error}, 0 not finite"
+                                for error in (0.017881, 1e-05)], *[kinds.NOT_RUN] * 2).why)
+        maps = "  {}\n    Which is: {{ (\"a\", {{ (\"K\", (9, 0)), (\"V\", ({}, 0)) }}) }}\n"
+        text = maps.format("formula", 4096) + maps.format("counted", 2048)
+        self.assertEqual(climb.formula_in(text), "V of a: it says 4,096 bytes read and 0 written, "
+                         "counted are 2,048 and 0")
+        self.assertEqual(climb.formula_in(text.replace("4096", "2048")), "")
+
+
 class Climbs(unittest.TestCase):
     """All copies are built at once, by as many compilers as there are cores."""
 

@@ -150,8 +150,8 @@ class Code(unittest.TestCase):
 
 class Command(Scratch):
     def exercise(self, *words, status=0):
-        done = self.run_it(os.path.join(ROOT, "scripts/exercise"), *words, "--folder", self.root,
-                           "--build", os.path.dirname(BIN), status=status)
+        done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "--folder", self.root,
+                           "--build", os.path.dirname(BIN), *words, status=status)
         return done.stdout if status in (0, 1) else done.stderr
 
     def test_a_task_and_its_copy(self):
@@ -160,8 +160,18 @@ class Command(Scratch):
         write(path, text=read(path) + "// mine\n")
         self.exercise("03/skip")  # keeps what the reader has
         self.assertIn("// mine", read(path))
-        self.exercise("03/skip", "--restart")
-        self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
+        for kept in (f"{path}.old", f"{path}.old.old"):
+            self.assertIn(os.path.basename(kept), self.exercise("03/skip", "--restart"))
+            self.assertEqual(read(path), read(ROOT, "03_online_softmax/attention.cu"))
+            self.assertIn("// mine", read(kept))
+            write(path, text="// mine again\n")
+
+    def test_a_copy_without_programs_and_one_without_its_folder(self):
+        for words in ("05/skip", "05/skip --check"):  # the copy is made even so
+            self.assertIn("05_flash_v2 is not built yet: scripts/run builds it",
+                          self.exercise(*words.split(), "--build", self.root, status=3))
+        write(self.at("00/last_key/attention.cu"), text="what?")
+        self.assertIn("not compile", self.exercise("00/last_key", "--check", status=1))
 
     def test_hints_one_by_one(self):
         hints = EXERCISES["01/bytes"].hints
@@ -184,6 +194,8 @@ class Command(Scratch):
         self.assertLessEqual({"right": False, "points": 1, "of": 2, "minutes": 10}.items(),
                              said.items())
         self.assertEqual([case["right"] for case in said["cases"]], [True, False])
+        said = json.loads(self.exercise("05/skip", "--check", "--json", status=1))
+        self.assertEqual((said["points"], said["said"][:16]), (0, "there is no copy"))
         said = json.loads(self.exercise("02/bound", "--check", "--json"))
         self.assertEqual([said[key] for key in ("right", "points", "of")], [None, None, 1])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import math
 import os
 import re
 from typing import Iterable, NamedTuple, Sequence
@@ -128,7 +129,7 @@ def read_tasks() -> dict[str, Task]:
 class Case(NamedTuple):
     name: str
     said: str  # what is wrong with its results, "" for nothing
-    formula: bool = True  # whether its formula is what was counted
+    formula: str = ""  # what is wrong with its traffic()
 
 
 # What the suite prints of a case: its name, what it says, and "" where it did not end.
@@ -143,6 +144,7 @@ class Copy(Program):
 
     def __init__(self, build: str, task: Task, path: str) -> None:
         self.task, rung = task, task.real.rung
+        Program(build, task.file)  # raises Stop where it is not built
         if not os.path.exists(f"{build}/CMakeFiles/suite.dir/common/tests/suite/suite_test.cpp.o"):
             preset = "default" if os.path.basename(build) == "build" else os.path.basename(build)
             if not ready("scripts/exercise", "build", preset, "suite", rung):
@@ -160,11 +162,38 @@ class Copy(Program):
                 "it ends the program" * (status >= 0)
             wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong)
             wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
-            unproven = not end or re.search(r"^ +formula$|C\+\+ exception", text, re.MULTILINE)
+            unproven = not end or "C++ exception" in text
             found.append(Case(name.removeprefix(f"{self.step}_"),
-                              self.ending(0 if end else status, text, wrong), not unproven))
+                              self.ending(0 if end else status, text, wrong),
+                              "not counted" if unproven else formula_in(text)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
-        return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
+        return found + [Case("another", *[NOT_RUN] * 2)] * (int(ran[1]) - len(found) if ran else 1)
+
+
+def formula_in(text: str) -> str:
+    """Of what the suite prints, the first array whose bytes are not what traffic() says, or ""."""
+    maps = re.findall(r"^ +(?:formula|counted)\n +Which is: (.*)", text, re.MULTILINE) or ["", ""]
+    said, counted = ({(kernel, array): (int(read), int(written))
+                      for kernel, arrays in re.findall(r'\("(\w+)", \{(.*?)\}', each)
+                      for array, read, written in re.findall(r'"(\w+)", \((\d+), (\d+)', arrays)}
+                     for each in maps[:2])
+    for at in sorted({*said, *counted}):
+        mine, real = said.get(at, (0, 0)), counted.get(at, (0, 0))
+        if mine != real:
+            return (f"{at[1]} of {at[0]}: it says {mine[0]:,} bytes read and {mine[1]:,} written, "
+                    f"counted are {real[0]:,} and {real[1]:,}")
+    return ""
+
+
+def options_of(case: str) -> str:
+    """A case of the suite's, or a shape, as options."""
+    words = "".join(re.findall(rf'{{"{case}", ([^}}]*)}}',
+                               read(f"{ROOT}/common/tests/suite/cases.h"))).split(", ")
+    options = [f" --{name} {word}" for name, word in zip(
+        ("batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim"), words) if word]
+    return "".join(options) + " --causal" * ("true" in words) + " --dtype bf16" * (
+        "bf" in words) + " --input outliers" * ("Input::outliers" in words) + (
+        ", with values of its own" * (len(words) > 9)) or f" {SHAPES.get(case, '')}".rstrip()
 
 
 # ---- what is compared ----
@@ -276,13 +305,15 @@ def check(copy: Copy) -> Judged:
     cases = ran + [Case(name, said_of(run.result())) for name, run in runs.items()]
     counted = compared(task, {shape: (runs[shape].result().records[-1], record.result())
                               for shape, record in wanted.items() if runs[shape].result().records})
+    formula = next((f"; {case.name}{options_of(case.name)}: {case.formula}"
+                    for case in ran if ": it says" in case.formula), "")
     checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
               for name, good, text in (
                   (RESULTS, [not case.said for case in cases], "results right in {} of {}"),
                   (SCHEDULES, [not case.said for case in bits.result()],
                    "the same bits in each order of threads: {} of {}"),
-                  (FORMULA, [case.formula for case in ran],
-                   "its traffic() says what is counted in {} of {}"))]
+                  (FORMULA, [not case.formula for case in ran],
+                   "its traffic() says what is counted in {} of {}" + formula))]
     checks += [min(each, key=lambda one: one.share) for each in counted.values()]
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
                for name in task.check.fails if name not in {one.name for one in checks}]
@@ -298,11 +329,13 @@ def said_of(run: Run) -> str:
 
 
 def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Judged:
-    """The step before has no points, by what it lacks; what it had is to stay."""
+    """The step before has no points, by what it lacks; what it had is to stay. With wrong results
+    there is half at most, and by how many are right."""
     own = [one.held for one in checks if one.name in task.check.fails]
-    others = [one.share if one.name == RESULTS else one.held for one in checks
-              if one.name not in task.check.fails]
-    share = sum(own) / len(own) * sum(others) / len(others)
+    right = [one for one in checks if one.name in (RESULTS, SCHEDULES)]
+    others = [one.held for one in checks if one not in right and one.name not in task.check.fails]
+    share = (sum(own) / len(own) * sum(others) / len(others) * math.prod(one.share for one in right)
+             / (1 if all(one.held for one in right) else 2))
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
     few = [one.name for one in checks if one.held and one.name not in BY_CASES
            and (one.name in task.check.fails or not one.name.endswith(" sectors"))]
@@ -314,9 +347,20 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
               abs(shares.get(name.partition(" ")[0], 9) - one.share) > 0.01]
     lines += [f"  {shape}: {options}" for shape, options in SHAPES.items()
               if any(f"({shape})" in line for line in lines)]
-    wrong = [f"  {case.name}: {case.said}" for case in cases if case.said]
-    lines += wrong[:3] + [f"  and {len(wrong) - 3} cases more"] * (len(wrong) > 3)
-    lines.append("Right: this is the step." if not lacks else
+    wrong: dict[str, list[Case]] = {}  # by faults that are alike but for numbers
+    for case in (case for case in cases if case.said):
+        wrong.setdefault(re.sub(r"\d[\d.e+-]*", "#", case.said), []).append(case)
+    after = len(wrong.pop(NOT_RUN, ()))
+    lines += [f"  {case.name}{options_of(case.name)}: "
+              + re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda long: f"{float(long[0]):.3g}",
+                       case.said.replace(", 0 not finite", ""))
+              + f"; the same in {len(more)} more" * bool(more)
+              for case, *more in list(wrong.values())[:3]]
+    lines += [f"  and {len(wrong) - 3} other faults"] * (len(wrong) > 3)
+    lines += [f"  the {after} other cases were not run after that"] * (after > 0)
+    lines.append("Right: its results are, and it counts what the step counts" +
+                 f"; not checked: {task.check.unchecked}" * bool(task.check.unchecked) + "."
+                 if not lacks else
                  f"Not yet: {int(Climb.points * share)} of {Climb.points} points.")
     return Judged(not lacks, "\n".join(lines), [(case.name, not case.said, case.said)
                                                 for case in cases], share,
