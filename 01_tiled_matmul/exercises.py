@@ -41,7 +41,7 @@ CLIMBS = [
     Climb("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
     Climb("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
                        "S sectors", "V sectors"],
-          unchecked="ldmatrix"),
+          unchecked="that fragments come by ldmatrix"),
     Climb("swizzle", 45, ["bank_conflicts"], blanks=True),
     Climb("pipeline", 90, ["flops_under_copies"]),
 ]
