@@ -335,6 +335,7 @@ class Files(Case):
                             ("q", (2, 2, 3, 8)), ("q", (1, 2, 3, 16)), ("do", (1, 2, 4, 8)),
                             ("do", (1, 1, 3, 8)), ("do", (2, 2, 3, 8))]}
         bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
+        with_which = {"q": "k.npy", "k": "v.npy", "v": "k.npy", "do": "q.npy"}
         for name, content, word in bad:
             path = self.at("in", f"{name}.npy")
             os.rename(path, path + ".good")
@@ -343,7 +344,8 @@ class Files(Case):
             elif content is not None:
                 self.put(content, path)
             with self.subTest(name=name, word=word):
-                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word)
+                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word,
+                                with_which[name] if word == "agree" else "")
             os.rename(path + ".good", path)
         for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 2, 3, 264), "multiple of 8"),
                             ((1, 1, 3, 8), "divide"), ((1, 3, 3, 8), "divide")):
