@@ -436,6 +436,11 @@ __global__ void __launch_bounds__(32 * kMergeRows)
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
+/// The sim plans as for an H100.
+int64_t multiprocessors_of(const DeviceInfo& device) {
+  return device.multiprocessors > 0 ? device.multiprocessors : 132;
+}
+
 /// Of the compiled tiles that fit and are not asked to be others, the one that takes least time,
 /// and in how many parts, a tile of Q less where some of its consumers have no rows. With 256
 /// queries a tile of 192 would leave one of 64 for a whole block. Parts cost a start and an end
@@ -446,8 +451,7 @@ struct Choice {
 };
 Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
                int asked_parts) {
-  // The sim plans as for an H100.
-  const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
+  const int64_t multiprocessors = multiprocessors_of(device);
   const int64_t heads = int64_t{p.B} * p.H;
   Choice best{.tile = asked};
   double least = 0;
@@ -498,6 +502,10 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                       {"l_parts", plan.parts * rows * 4}};
   else
     plan.workspace = {{"next", 4}};
+  const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
+               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
+               " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
   return plan;
 }
 
@@ -524,7 +532,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
         return;
       }
     const auto next = hbm<int>(a["next"]);
-    const Hbm<float> no_parts;
+    const Hbm<float> no_parts{};
     launch("clear", clear, dim3(1), dim3(1), 0, next);
     launch<Start::early>(
         "attention", attention<T, Dh, Br, Bc, false>,
