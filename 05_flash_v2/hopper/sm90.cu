@@ -38,8 +38,7 @@ constexpr float kSlack = 8;
 // Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
 // tensor cores.
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
-constexpr int kMergeRows = 4;   // of a block of merge, a warp each
-constexpr int kMostParts = 32;  // a lane of merge each
+constexpr int kMergeThreads = 128;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
 /// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
@@ -239,8 +238,7 @@ __device__ __forceinline__ void store_part(const Accumulator<16, Dh>& O_sum, con
   const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
   for_each_pair(O_sum, [&](int i, int j, float a, float b) {
     if (row + i >= p.N || j >= p.d) return;
-    O_parts[(to + i) * p.d + j] = a;
-    O_parts[(to + i) * p.d + j + 1] = b;
+    store_pair(O_parts + ((to + i) * p.d + j), a, b);
   });
   for_each_row(m, sum_over_lanes(l), [&](int i, float max, float sum) {
     if (row + i >= p.N) return;
@@ -404,35 +402,38 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// O and LSE of a row, a warp each, from its parts, by 03's rule. grid: (B·H·N / rows of a block).
+/// O and LSE from the parts, by 03's rule. A thread has 8 columns of a row. grid: (B·H·N · Dh/8 /
+/// kMergeThreads).
 template <class T, int Dh>
-__global__ void __launch_bounds__(32 * kMergeRows)
+__global__ void __launch_bounds__(kMergeThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
           HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
-  const int64_t rows = int64_t{p.B} * p.H * p.N, row = int64_t{blockIdx.x} * kMergeRows + warp_id();
-  if (row >= rows) return;
-  const int lane = lane_id();
+  const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
+  const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
+  const int column = static_cast<int>(thread % (Dh / 8)) * 8;
+  if (row >= rows || column >= p.d) return;
   wait_for_kernel_before();  // which writes the parts
 
-  const bool real = lane < parts;  // m and l: a part a lane
-  const float m_part = real ? m_parts[lane * rows + row] : -INFINITY, m = warp_max(m_part);
-  const float weight = exp2_fast(m_part - (m == -INFINITY ? 0 : m));
-  const float l = warp_sum(real ? weight * l_parts[lane * rows + row] : 0);
-  float o[Dh / 32] = {};
-#pragma unroll 4  // so that their loads overlap
+  float m = -INFINITY, l = 0, o[8] = {};
+#pragma unroll 4  // their loads overlap
   for (int part = 0; part < parts; ++part) {
-    const float w = __shfl_sync(0xffffffff, weight, part);
-#pragma unroll
-    for (int e = 0; e < Dh / 32; ++e)
-      if (lane + 32 * e < p.d) o[e] += w * O_parts[(part * rows + row) * p.d + lane + 32 * e];
+    const int64_t at = part * rows + row;
+    const float m_part = m_parts[at], l_part = l_parts[at];
+    const auto O_part = read_chunk(O_parts + (at * p.d + column));
+    const float m_new = fmaxf(m, m_part), shift = m_new == -INFINITY ? 0 : m_new;
+    const float alpha = exp2_fast(m - shift), weight = exp2_fast(m_part - shift);
+    for (int e = 0; e < 8; ++e) o[e] = alpha * o[e] + weight * O_part[e];
+    l = alpha * l + weight * l_part;
+    m = m_new;
   }
   const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key
-#pragma unroll
-  for (int e = 0; e < Dh / 32; ++e)
-    if (lane + 32 * e < p.d) O[row * p.d + lane + 32 * e] = T(o[e] * inverse);
-  if (lane == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
+  Chunk<T> out;
+  for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
+  write_chunk(O + (row * p.d + column), out);
+  if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
+constexpr int kMostParts = 32;  // that the plan takes
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
@@ -441,45 +442,54 @@ int64_t multiprocessors_of(const DeviceInfo& device) {
   return device.multiprocessors > 0 ? device.multiprocessors : 132;
 }
 
-/// Of the compiled tiles that fit and are not asked to be others, the one that takes least time,
-/// and in how many parts, a tile of Q less where some of its consumers have no rows. With 256
-/// queries a tile of 192 would leave one of 64 for a whole block. Parts cost a start and an end
-/// each, and to merge them takes 3 µs and what it writes and reads, at 3 TB/s.
+/// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
+/// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
+/// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
+/// Each part starts and ends, and to merge them takes 4 µs and their bytes, written and read, at
+/// 2 TB/s.
+double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
+  const auto [max_d, Br, Bc] = timed.size;
+  const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
+  double all = 0, longest = 0;
+  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
+    const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
+    all += share * (timed.kv_tile * static_cast<double>(kv_tiles) + timed.ends * parts);
+    const int64_t of_part = ceil_div(kv_tiles, parts);
+    longest =
+        std::max(longest, share * (timed.kv_tile * static_cast<double>(of_part) + timed.ends));
+  }
+  const int64_t of_SM = blocks_of_SM(max_d, Br, Bc), at_once = of_SM * multiprocessors;
+  const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
+                               heads * all / at_once + longest);  // no schedule takes longer
+  const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
+  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time +
+         (parts > 1 ? 4 + megabytes / 2 : 0);
+}
+
+/// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
+/// its parts; 0 asked: any number.
 struct Choice {
   TileRequest tile;
   int parts = 1;
 };
 Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
                int asked_parts) {
-  const int64_t multiprocessors = multiprocessors_of(device);
-  const int64_t heads = int64_t{p.B} * p.H;
   Choice best{.tile = asked};
   double least = 0;
-  for (const auto& [size, kv_tile, ends] : kTimed) {
-    const auto [max_d, Br, Bc] = size;
+  for (const TimedTile& timed : kTimed) {
+    const auto [max_d, Br, Bc] = timed.size;
+    const bool split = asked_parts != 1 && may_split(Dh, Br);
     if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes ||
-        !asked.matches(size))
+        !asked.matches(timed.size) || (asked_parts > 1 && !split))
       continue;
-    if (asked_parts > 1 && !may_split(Dh, Br)) continue;
-    const int most = !may_split(Dh, Br) ? 1 : asked_parts > 0 ? asked_parts : kMostParts;
-    for (int parts = asked_parts > 0 ? most : 1; parts <= most; ++parts) {
-      double all = 0, longest = 0;
-      for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
-        const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-        const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
-        const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
-        all += share * (kv_tile * static_cast<double>(kv_tiles) + ends * parts);
-        longest = std::max(
-            longest, share * (kv_tile * static_cast<double>(ceil_div(kv_tiles, parts)) + ends));
-      }
-      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors;
-      const double time =
-          std::min(
-              time_of(heads * all, longest, heads * ceil_div(p.N, Br) * parts, at_once, p.causal),
-              heads * all / at_once + longest) +  // unequal tiles: no schedule takes longer
-          (parts > 1 ? 3 + 8e-6 * parts * heads * p.N * p.d / 3 : 0);
-      if (least == 0 || time < (parts > 1 ? 0.95 : 1) * least)
-        least = time, best.tile.block_q = Br, best.tile.block_kv = Bc, best.parts = parts;
+    const int first = split && asked_parts > 0 ? asked_parts : 1;
+    for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
+      const double time = time_of_tiles(p, timed, parts, multiprocessors_of(device));
+      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      least = time;
+      best = {{Br, Bc}, parts};
     }
   }
   return best;
@@ -525,10 +535,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
         launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
                dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, Hbm<int>{},
                O_parts, m_parts, l_parts, p);
-        launch<Start::early>(
-            "merge", merge<T, Dh>, dim3(ceil_div(int64_t{p.B} * p.H * p.N, kMergeRows)),
-            dim3(32 * kMergeRows), 0, Hbm<const float>(O_parts), Hbm<const float>(m_parts),
-            Hbm<const float>(l_parts), hbm<T>(a["O"]), LSE, plan.parts, p);
+        const int64_t merge_threads = int64_t{p.B} * p.H * p.N * (Dh / 8);
+        launch<Start::early>("merge", merge<T, Dh>, dim3(ceil_div(merge_threads, kMergeThreads)),
+                             dim3(kMergeThreads), 0, Hbm<const float>(O_parts),
+                             Hbm<const float>(m_parts), Hbm<const float>(l_parts), hbm<T>(a["O"]),
+                             LSE, plan.parts, p);
         return;
       }
     const auto next = hbm<int>(a["next"]);
@@ -567,8 +578,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
               {"l_parts", 0, m_parts}}},
             {"merge",
              {{"O_parts", O_parts, 0},
-              {"m_parts", m_parts, 0},
-              {"l_parts", m_parts, 0},
+              {"m_parts", m_parts * (p.d / 8), 0},
+              {"l_parts", m_parts * (p.d / 8), 0},
               {"O", 0, q},
               {"LSE", 0, lse}}}};
   }
