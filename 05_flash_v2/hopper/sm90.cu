@@ -601,7 +601,7 @@ const Register step{{
     .after = "pdl",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "Q in registers",
-              .change = {"sram_operand_bytes", "less", "--head-dim 128"},
+              .change = {"sram_operand_bytes", "less", "--head-dim 128 --block-q 128"},
               .summary = "and Q in registers where there is room",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},

@@ -49,7 +49,8 @@ class Measurement(NamedTuple):
     options: tuple[str, ...]
 
     def words(self, device: str) -> list[str]:
-        """Its command: the program's name, then the options."""
+        """Its command: the program's name, then the options. On the sim one head stands for many,
+        so steps plan as for a GPU that it fills."""
         point = self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
@@ -57,7 +58,7 @@ class Measurement(NamedTuple):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [self.rung, "--device", device, "--step", self.step,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
-                 *["--causal"] * point.causal, *self.options]
+                 *["--causal"] * point.causal, *["--sms", "1"] * (device == "sim"), *self.options]
         return [str(word) for word in words]
 
     def fields(self) -> Record:
