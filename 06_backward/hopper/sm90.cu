@@ -428,17 +428,14 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  if (Dh > 128) {
-    Plan plan = wide::plan(p, device);
-    plan.settings = choose_settings(kSettings, request.settings);
-    plan.note += std::string(plan.note.empty() ? "" : "; ") +
-                 "one block for each tile of keys, whatever `parts`, at a head size over 128";
-    return plan;
-  }
-  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
+  Plan plan{
+      .head_dim = padded_head_dim(p.d), .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
+  if (p.d > 128)
+    plan = wide::plan(p, device);
+  else
+    choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+                [&](int Br, int Bc) { return backward_smem_bytes(plan.head_dim, Br, Bc); });
+  const int Dh = plan.head_dim;
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
