@@ -93,13 +93,15 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
 }
 
 /// Share `index` of `parts` for each tile of keys: as in sm90.cu.
-__device__ __forceinline__ Share share_of(int index, int tiles, int parts, const Problem& p) {
+__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
+                                          const Problem& p) {
   const int group = p.H / p.Hk;
   const auto [bh_part, tile] =
       longest_first(index, {.heads = p.B * p.Hk * parts,
                             .tiles = tiles,
                             .head_bytes = int64_t{4} * kIoBytes * p.N * p.d * group / parts,
-                            .uneven = p.causal});
+                            .uneven = p.causal,
+                            .at_once = at_once});
   const int first_row = p.first_query(tile * Bc) / Br * Br;
   const int of_head = static_cast<int>(ceil_div(p.N - first_row, Br));
   const int bh = bh_part / parts, part = bh_part % parts;
@@ -123,7 +125,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
                                         const Problem& p) {
   int index = blockIdx.x;
   while (index < tiles * p.B * p.Hk * parts) {
-    const Share share = share_of(index, tiles, parts, p);
+    const Share share = share_of(index, tiles, parts, gridDim.x, p);
     const int key = share.tile * Bc, batch = share.bh / p.Hk, head_kv = share.bh % p.Hk;
     int head = share.head, row = share.row;
 #pragma unroll 1  // unrolled, it would spill from its few registers
