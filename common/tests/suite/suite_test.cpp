@@ -333,8 +333,10 @@ void check_settings(Device& device, const Step& step) {
                                     << request.block_q << " " << request.block_kv);
     if (refuses(device, step, c, request)) return;
     const auto reports = run_case(device, step, c, request);
-    for (const auto& [name, value] : request.settings)
+    for (const auto& [name, value] : request.settings) {
       EXPECT_EQ(reports.back().plan.settings.at(name), value);
+      if (name == "parts") EXPECT_EQ(reports.back().plan.parts, std::stoi(value));
+    }
     for (const Report& r : reports) {
       if (step.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
