@@ -315,6 +315,7 @@ void check_settings(Device& device, const Step& step) {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
+      {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
   };
