@@ -36,12 +36,12 @@ constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProduc
 /// Named barriers: of all consumers, and what one tells the next.
 enum Named { kAll = 1, kP_full, kP_free, kdS_full, kdS_free, kdV_written, kdK_written };
 
-/// What is to be done at once: as in sm90.cu, but with what consumers need.
+/// What is to be done at once, as in sm90.cu: a share of the tiles of Q that see a tile of keys.
 struct Share {
   int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;  // of Q that sees one of the keys; in whole tiles
-  int head, row;  // of the share's first tile of Q
-  int q_tiles;    // to the next head's at first_row; none where there are more parts
+  int first_row;  // of each head of Q that sees one of the keys; in whole tiles
+  int head, row;  // of the first of its tiles of Q
+  int q_tiles;    // of Q from there on; none where there are more parts than tiles
 };
 
 template <int Dh>

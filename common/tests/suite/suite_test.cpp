@@ -336,7 +336,9 @@ void check_settings(Device& device, const Step& step) {
     const auto reports = run_case(device, step, c, request);
     for (const auto& [name, value] : request.settings) {
       EXPECT_EQ(reports.back().plan.settings.at(name), value);
-      if (name == "parts") EXPECT_EQ(reports.back().plan.parts, std::stoi(value));
+      if (name == "parts") {
+        EXPECT_EQ(reports.back().plan.parts, std::stoi(value));
+      }
     }
     for (const Report& r : reports) {
       if (step.device == DeviceKind::sim) expect_formula_is_count(r);
