@@ -315,6 +315,7 @@ void check_settings(Device& device, const Step& step) {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
+      {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
   };
@@ -333,8 +334,12 @@ void check_settings(Device& device, const Step& step) {
                                     << request.block_q << " " << request.block_kv);
     if (refuses(device, step, c, request)) return;
     const auto reports = run_case(device, step, c, request);
-    for (const auto& [name, value] : request.settings)
+    for (const auto& [name, value] : request.settings) {
       EXPECT_EQ(reports.back().plan.settings.at(name), value);
+      if (name == "parts") {
+        EXPECT_EQ(reports.back().plan.parts, std::stoi(value));
+      }
+    }
     for (const Report& r : reports) {
       if (step.device == DeviceKind::sim) expect_formula_is_count(r);
       expect_pass(*r.errors);
