@@ -1,5 +1,5 @@
 """Mistakes of the kind that one makes, each a change to a sound source, that the tests must find;
-breaks_test has more, which learners are shown.
+climb_test has more, which learners are shown.
 
 `mistakes.py BUILD` builds the suite of each rung that has some with copies of its sources that hold
 all of them, and runs it on each: LADDER_MISTAKE chooses one while the program runs, or none. A

@@ -8,7 +8,7 @@ endfunction()
 foreach(name alone run ready style diff bench figures pages)
   ladder_script_test(${name} ${name})
 endforeach()
-foreach(name changes lessons exercises results explore explore_page)
+foreach(name lessons exercises results explore explore_page)
   ladder_script_test(${name} ${name} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endforeach()
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds

@@ -42,18 +42,8 @@ const std::string kHalves("\x00\x3c\x00\xc0\x01\x00\xff\x7b", 8);
 std::string good(int version) {
   return npy(header_of("'<f4'", "(2, 3)"), kValues, version);
 }
-std::string halves(int version) {
-  return npy(header_of("'<f2'", "(4,)"), kHalves, version);
-}
-std::string with_value(size_t at, float value) {
-  std::vector<float> values = kSix;
-  values[at] = value;
-  return npy(header_of("'<f4'", "(2, 3)"), bytes_of(values));
-}
 
 const std::pair<std::string, const char*> kBad[] = {
-    {"", "is not a .npy file"},
-    {"PK\x03\x04 a zip file, as numpy.savez writes", "is not a .npy file"},
     {"\x92" + good(1).substr(1), "is not a .npy file"},
     {good(4), "version 1.0, 2.0 or 3.0"},
     {good(0), "version 1.0, 2.0 or 3.0"},
@@ -63,10 +53,9 @@ const std::pair<std::string, const char*> kBad[] = {
     {npy("{'descr': '<f4', 'fortran_order': False}", kValues), "header"},
     {npy("{'descr': '<f4', 'shape': (6,)}", kValues), "header \"{'descr': '<f4', 'shape': (6,)}\""},
     {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6, ", kValues), "at \"\""},
-    {npy("hello", kValues), "header"},
     {npy("{'descr': ", kValues), "header"},
-    {with_value(4, INFINITY), "holds inf as number 5 of 6"},
-    {with_value(1, NAN), "holds nan as number 2 of 6"},
+    {npy(header_of("'<f4'", "(2,)"), bytes_of({1, INFINITY})), "holds inf as number 2 of 2"},
+    {npy(header_of("'<f4'", "(2,)"), bytes_of({NAN, 1})), "holds nan as number 1 of 2"},
     {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
 };
 constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'<i4'", "'|O'", "''", "'\x1b[2J'"};
@@ -75,16 +64,12 @@ constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(5,)", "is too long: shape (5,) needs 20 bytes of values, 24 are there"},
     {"(7,)", "is truncated: shape (7,) needs 28"},
     {"()", "shape () needs 4 bytes"},
-    {"(0,)", "no number above 0"},
-    {"(2, 0, 3)", "at \"0,3)"},
+    {"(2, 0, 3)", "no number above 0, or the product exceeds 2⁶³, at \"0,3)"},
     {"(-6,)", "at \"-6"},
     {"(6.0,)", "at \".0,)"},
     {"(six,)", "at \"six"},
     {"[6]", "header"},
-    {"6", "header"},
     {"(6,", "at \"}"},
-    {"(", "at \",}"},
-    {"(9223372036854775807,)", "exceeds 2⁶³"},
     {"(99999999999999999999,)", "exceeds 2⁶³"},
     {"(4294967296, 4294967296)", "exceeds 2⁶³"},
     {"(4611686018427387910,)", "exceeds 2⁶³"},  // wraps to 24 bytes in 64 bits
@@ -94,7 +79,8 @@ TEST(Npy, ReadsEveryVersion) {
   for (const int version : {1, 2, 3}) {
     EXPECT_EQ(parse(good(version)).shape, (std::vector<int64_t>{2, 3}));
     EXPECT_EQ(parse(good(version)).values, kSix);
-    EXPECT_EQ(parse(halves(version)).values, (std::vector<float>{1, -2, 0x1p-24f, 65504}));
+    EXPECT_EQ(parse(npy(header_of("'<f2'", "(4,)"), kHalves, version)).values,
+              (std::vector<float>{1, -2, 0x1p-24f, 65504}));
   }
   for (const char* header :
        {"{'descr':'<f4','fortran_order':False,'shape':(2,3)}",

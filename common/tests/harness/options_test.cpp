@@ -181,9 +181,7 @@ struct Refusal {
 };
 const Refusal kRefused[] = {
     // What is no option.
-    {kNaive, "--nonsense=3", "unknown option '--nonsense'; --help lists all"},
-    {kNaive, "--Workload", "unknown option '--Workload';"},
-    {kNaive, "-seqlen 3", "unknown option '-seqlen'"},
+    {kNaive, "--Workload", "unknown option '--Workload'; --help lists all"},
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
     {kNaive, "-- --json", "unknown option '--'"},
@@ -193,23 +191,15 @@ const Refusal kRefused[] = {
     {kNaive, "--batch", "--batch needs a value: --batch B"},
     {kNaive, "--dtype --json", "--dtype needs a value: --dtype TYPE"},
     {kNaive, "--load ''", "--load needs a value: --load DIR"},
-    {kNaive, "--save=", "--save needs a value: --save DIR"},
     // Numbers; of those that count something see below.
     {kNaive, "--head-dim 60", "head-dim 60: give a multiple of 8 from 8 to 256"},
     {kNaive, "--head-dim 264", "head-dim 264: give"},
     {kNaive, "--seed -1", "--seed '-1': give a whole number from 0 to 18446744073709551615"},
     {kNaive, "--seed 18446744073709551616", "'18446744073709551616': give"},
-    {kNaive, "--seed 1.5", "--seed '1.5': give"},
     // One of several.
     {kNaive, "--dtype fp32", "--dtype 'fp32': give one of fp16, bf16"},
-    {kNaive, "--dtype FP16", "--dtype 'FP16': give"},
-    {kNaive, "--input uniform", "--input 'uniform': give one of normal, outliers"},
-    {kNaive, "--device tpu", "--device 'tpu': give one of auto, gpu, sim"},
-    {kNaive, "--check some", "--check 'some': give one of full, sampled, off"},
-    {kNaive, "--schedule sideways", "'sideways': give one of forward, reverse, random"},
-    {kNaive, "--schedule forward:1", "'forward:1': give one of"},
-    {kNaive, "--schedule random:", "--schedule '': give random:SEED, SEED a whole number"},
-    {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED"},
+    {kNaive, "--schedule forward:1", "'forward:1': give one of forward, reverse, random"},
+    {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED, SEED a whole number"},
     {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
     // What does not go together.
     {kTiled, "--step tile,mma --save out", "--save is for one step, and --step tile,mma"},

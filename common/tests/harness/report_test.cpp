@@ -10,16 +10,16 @@
 namespace ladder {
 namespace {
 
-Report on_the_gpu(const std::string& step, double ms) {
-  Report r{.rung = "01_test", .step = step, .direction = "fwd"};
+Report on_the_gpu() {
+  Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
   r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
   r.plan.settings = {{"scale", "tile"}};
-  r.kernels = {{.name = "scores", .time_ms = ms / 4}, {.name = "output", .time_ms = ms / 2}};
+  r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
   r.kernels[0].dram = DramCounts{100, 50};
   r.model = Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
-  r.timing = Timing{ms, ms / 2, 2000 * ms, 7};
+  r.timing = Timing{2, 1, 4000, 7};
   r.dram = DramCounts{1500, 50};
   r.workspace_bytes = 999'600;
   r.errors = {{.name = "o", .max = 0.5, .tolerance = 1, .compared = "all"},
@@ -34,7 +34,7 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
 }
 
 TEST(Report, JsonOfARunOnTheGpu) {
-  const Report r = on_the_gpu("tile", 2);
+  const Report r = on_the_gpu();
   // 4 · 1024 · 512 · 64 · 4 FLOPs, half of them hidden, in 2 ms.
   expect_in(to_json(r),
             {"\"device_name\": \"a \\\"GPU\\\"\\u000a\"", "\"tflops\": 0.134217728",
@@ -72,7 +72,7 @@ TEST(Report, CountsOfARunOnTheSim) {
 }
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   EXPECT_TRUE(r.pass());
   (*r.errors)[1].max = 1.5;
   EXPECT_FALSE(r.pass());
@@ -86,7 +86,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
 }
 
 TEST(Report, TableOfARunOnTheGpu) {
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   expect_in(
       to_table(r, false),
       {"01_test · tile · forward · a ", "heads 4 (2 of K and V), seqlen 1024 × 512", "fp16, causal",
@@ -98,13 +98,13 @@ TEST(Report, TableOfARunOnTheGpu) {
   r.dram = {};
   r.direction = "bwd";
   expect_in(to_table(r, false), {"backward", "distinct read", "–", "by the formula that the sim"});
-  EXPECT_EQ(r.flops(), 2.5 * on_the_gpu("tile", 2).flops());
+  EXPECT_EQ(r.flops(), 2.5 * on_the_gpu().flops());
 }
 
 // The blocks of a GPU are the driver's, the rest follows from plan, formula and device.
 TEST(Report, BudgetOfABlock) {
   Options options;
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   r.device.sram_bytes = 100'000, r.device.multiprocessors = 10;
   r.plan.head_dim = 64, r.plan.stages = 2;
   r.kernels[0].occupancy = Occupancy{.registers = 168, .blocks_per_sm = 2, .blocks = 30};
@@ -118,17 +118,11 @@ TEST(Report, BudgetOfABlock) {
   r.model->back().arrays.push_back({"LSE", 0, 8});
   expect_in(to_text(r, options, false), {"16 registers of a thread for S and 32 for O, of 255\n",
                                          "4096 B of K or V a copy, 4 in flight at most\n"});
-  r.model = {};
+  r.model = {};  // a library's kernels have no formula
+  expect_in(to_json(r), {"\"smem_bytes\": null", "\"model_read_bytes\": null"});
   const std::string library = to_text(r, options, false);
   expect_in(library, {blocks});
   EXPECT_EQ(library.find("budget: 40960"), std::string::npos) << library;
-}
-
-// A library's kernels have no formula.
-TEST(Report, WithoutAFormula) {
-  Report r = on_the_gpu("cublas", 1);
-  r.model = {};
-  expect_in(to_json(r), {"\"smem_bytes\": null", "\"model_read_bytes\": null"});
 }
 
 }  // namespace
