@@ -33,17 +33,34 @@ def argument(default=None):
     return default
 
 
+def programs():
+    """The folder of the programs: the first word of the command line, else build/bin."""
+    folder = argument(os.path.join(ROOT, "build/bin"))
+    if not os.path.exists(os.path.join(folder, "00_naive")):
+        sys.exit(f"{sys.argv[0]}: no programs in {folder}; give the folder that has them")
+    return folder
+
+
+def scratch(test):
+    """A folder that goes with a test's class."""
+    folder = tempfile.TemporaryDirectory()
+    test.addClassCleanup(folder.cleanup)
+    return folder.name
+
+
 def read(*path):
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()
 
 
 def write(*path, text, mode=0o644):
-    """Writes a file, its folder too; returns its path."""
+    """Writes a file, of bytes, text or JSON, and its folder too; returns its path."""
     path = os.path.join(*path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text if isinstance(text, str) else json.dumps(text))
+    if not isinstance(text, bytes):
+        text = (text if isinstance(text, str) else json.dumps(text)).encode()
+    with open(path, "wb") as file:
+        file.write(text)
     os.chmod(path, mode)
     return path
 

@@ -10,15 +10,14 @@ import concurrent.futures
 import os
 import re
 import subprocess
-import tempfile
 import unittest
 from unittest import mock
 
-from base import ROOT, SCRIPTS, SECONDS, argument, read, write
+from base import ROOT, SCRIPTS, SECONDS, Scratch, programs, read, scratch, write
 from ladder.base.console import Stop
 from ladder.exercises import breaks, climb, kinds
 
-BUILD = os.path.dirname(argument(os.path.join(ROOT, "build/bin")))
+BUILD = os.path.dirname(programs())
 TASKS = climb.read_tasks()
 ALL = os.environ.get("LADDER_CLIMB") == "all"
 TOUCHED = subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
@@ -115,9 +114,7 @@ class Climbs(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
+        cls.folder = scratch(cls)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.real = {name: pool.submit(cls.copy, "real", name, planted(TASKS[name].real.text))
                         for name in CLIMBED}
@@ -174,7 +171,7 @@ class Climbs(unittest.TestCase):
                         self.copy("wrong", name, re.sub(was, now, text, count=1))
 
 
-class Breaks(unittest.TestCase):
+class Breaks(Scratch):
     """Ready-made mistakes: what is said of each in a line is what its runs come to; its line is
     taken, no other is; and nothing gives it away before."""
 
@@ -182,11 +179,9 @@ class Breaks(unittest.TestCase):
         """What --break prints on a terminal where this is typed."""
         person, terminal = os.openpty()
         os.write(person, said.encode())
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build",
-                                   BUILD, "--folder", folder], timeout=SECONDS, stdin=terminal,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  encoding="utf-8")
+        done = subprocess.run([os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build",
+                               BUILD, "--folder", self.root], timeout=SECONDS, stdin=terminal,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
         os.close(terminal)
         os.close(person)
         self.assertEqual(done.returncode, status, done)

@@ -5,18 +5,15 @@ Run alone: python3 scripts/tests/explore_page_test.py BUILD_DIR/bin [unittest op
 
 import os
 import re
-import tempfile
 import unittest
 
-from base import ROOT, argument, read, write
+from base import ROOT, read, scratch, write
 import browser
-import explore_test
-from explore_test import SMALL, explore
+from explore_test import BIN, SMALL, explore, run, traced
 from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.page import page_of, pane_of, sums
 
-BIN = ""
 SAME = "= the program's counts"
 # Of a pane.
 TOLD = "pane.find('.event').textContent"
@@ -44,8 +41,7 @@ class PageTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
+        cls.folder = scratch(cls)
         cls.page = cls.made("04", "05/mma", *SMALL.split()[4:])
         cls.browser = browser.Browser()
         cls.addClassCleanup(cls.browser.close)
@@ -53,7 +49,7 @@ class PageTest(unittest.TestCase):
 
     @classmethod
     def made(cls, *words, **how):
-        page = os.path.join(cls.folder.name, f"{len(os.listdir(cls.folder.name))}.html")
+        page = os.path.join(cls.folder, f"{len(os.listdir(cls.folder))}.html")
         cls.said = explore(*words, "--out", page, **how).stderr
         return page
 
@@ -94,11 +90,11 @@ class PageTest(unittest.TestCase):
             options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
                        "--head-dim 64 --check off --causal")
             for more in ("", " --schedule random:3")[:1 + (step.name in ("tile", "sm90"))]:
-                trace, records = explore_test.traced(step.rung, options + more)
+                trace, records = traced(step.rung, options + more)
                 panes.append(pane_of(trace, records, options + more))
                 with self.subTest(step.name + more):
                     self.check_events(trace, panes[-1])
-        self.open("#t=1e9", write(self.folder.name, "every.html", text=page_of(panes)), width=800)
+        self.open("#t=1e9", write(self.folder, "every.html", text=page_of(panes)), width=800)
         for pane, verdict in zip(panes, self.of_panes(VERDICTS)):
             self.assertEqual(verdict, SAME, pane["command"])
 
@@ -132,8 +128,8 @@ class PageTest(unittest.TestCase):
         self.value("$('speed').value = '4', explorer.seek(explorer.last * 0.97)")  # it takes long
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
-        expected = [sums(explore_test.run("04_flash_v1", SMALL)),
-                    sums(explore_test.run("05_flash_v2", "--step mma " + SMALL))]
+        expected = [sums(run("04_flash_v1", SMALL)),
+                    sums(run("05_flash_v2", "--step mma " + SMALL))]
         self.assertEqual(self.of_panes(COUNTS), expected)
         shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):
@@ -301,12 +297,12 @@ class PageTest(unittest.TestCase):
     # ---- faults ----
 
     def test_a_missing_barrier(self):
-        file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder.name, "broken")
+        file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder, "broken")
         text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
         copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
         changed(os.path.dirname(BIN), "01_tiled_matmul", file, copy, folder)
         self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
-                                 status=1, programs=folder))
+                                 status=1, folder=folder))
         self.assertIn("which is unwritten", self.said)
         self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
                                                        ".textContent"))
@@ -317,5 +313,4 @@ class PageTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN = explore_test.BIN = argument()
     unittest.main()

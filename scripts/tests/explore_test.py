@@ -12,7 +12,7 @@ import unittest
 import zlib
 from unittest import mock
 
-from base import ROOT, Scratch, argument, printed, read
+from base import ROOT, Scratch, printed, programs, read
 from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
@@ -22,13 +22,13 @@ from ladder.explore.times import put_landings
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
-BIN = ""
+BIN = programs()
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
 
-def explore(*words, status=0, programs=None):
+def explore(*words, status=0, folder=BIN):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
-    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", programs or BIN, *words]
+    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", folder, *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
@@ -186,5 +186,4 @@ class CommandTest(Scratch):
 
 
 if __name__ == "__main__":
-    BIN = argument()
     unittest.main()

@@ -12,7 +12,7 @@ from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
 from ladder.show import measured
-from ladder.show.draw import renewed, stale
+from ladder.show.draw import renewed
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
 
@@ -107,8 +107,6 @@ class Figures(Changed):
 
 
 class Tables(Changed):
-    EVERY = "".join(f"{name}\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\n" for name in TABLES)
-
     def test_what_was_not_in_turn_is_said(self):
         for peer in self.records(kind="peer"):
             peer["beside"] = ["05_flash_v2 sm90", "06_backward sm90"]
@@ -147,18 +145,11 @@ class Tables(Changed):
                 r["workspace_bytes"] *= 1.1 * r["seqlen"] ** with_n
             check(claim, "**no**")
 
-    def test_markers(self):
-        files = Files(GPU)
-        text, differ = renewed(self.write("whole.md", self.EVERY), files)
-        self.assertEqual((set(differ), "old\n" in text), (set(TABLES), False))
-        good, old = self.write("whole.md", text), self.write("old.md", self.EVERY)
-        self.assertEqual(renewed(good, files), (text, []))
-        self.assertEqual(sum("old.md is stale" in line for line in
-                             stale(files, self.root, [good, old, good])), len(TABLES))
+    def test_markers_that_are_none(self):
         for text in ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "<!-- peers:begin -->\n",
                      "<!-- peers:end -->\n<!-- peers:begin -->\n"):
             with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, peers"):
-                renewed(self.write("page.md", text), files)
+                renewed(self.write("page.md", text), Files(GPU))
 
     def test_each_stands_in_a_page(self):
         pages = "".join(map(read, course_pages()))

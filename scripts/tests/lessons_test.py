@@ -17,14 +17,13 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from base import ROOT, SECONDS, argument, fences, read
+from base import ROOT, SECONDS, fences, programs, read
 from ladder.base.files import course_pages
 
-BIN = os.path.join(ROOT, "build/bin")
+BIN = programs()
 
 NOT_RUN = [("--device gpu", "needs a GPU"),
            ("^scripts/(?:run .|test|figures|explore)", "has tests of its own")]
@@ -193,8 +192,5 @@ class Comparison(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN = argument(BIN)
-    if not glob.glob(os.path.join(BIN, "[0-9][0-9]_*")):
-        sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
     add_tests()
     unittest.main()
