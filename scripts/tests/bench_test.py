@@ -325,21 +325,15 @@ class Timing(unittest.TestCase):
             self.assertEqual(found, times[warm_up:])
 
 
-NCU = '''\
-==PROF== Connected
-"ID","Kernel Name",{names}
-"","",{units}
-"0","attention",{values}
-'''
-
-
 class Profile(Fake):
     def ncu(self, *lacking, tail=""):
         """One that writes this, by 132 SMs and each metric 20."""
         names = [name for name in profile.METRICS.values() if name not in lacking]
         values = ["2,640" if name == "sm__cycles_active.sum" else "20" for name in names]
-        self.write("csv", NCU.format(**{key: ",".join(f'"{text}"' for text in of) for key, of in (
-            ("names", names), ("units", ["inst"] * len(names)), ("values", values))}))
+        rows = (["ID", "Kernel Name", *names], ["", "", *["inst"] * len(names)],
+                ["0", "attention", *values])
+        self.write("csv", "==PROF== Connected\n" + "".join(
+            ",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
         self.write("path/ncu", f"""#!/bin/sh
 echo ncu "$@" >>{self.at("called")}
 while [ "$1" != --log-file ]; do shift; done

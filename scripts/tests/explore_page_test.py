@@ -45,7 +45,7 @@ class PageTest(unittest.TestCase):
         cls.page = cls.made("04", "05/mma", *SMALL.split()[4:])
         cls.browser = browser.Browser()
         cls.addClassCleanup(cls.browser.close)
-        cls.value = cls.browser.value
+        cls.value, cls.press = cls.browser.value, cls.browser.press
 
     @classmethod
     def made(cls, *words, **how):
@@ -57,20 +57,12 @@ class PageTest(unittest.TestCase):
         self.browser.errors.clear()
         self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
 
-    def open(self, fragment="", page=None, width=1280, colour="light"):
-        self.browser.size(width, 800)
-        self.browser.prefer(colour)
-        self.browser.open(page or self.page, fragment)
-        self.browser.drawn()
+    def open(self, fragment="", page=None, **how):
+        self.browser.open(page or self.page, fragment, **how)
 
     def do(self, expression):
         """Something that is drawn thereafter."""
         self.value(expression + "; 0")
-        self.browser.drawn()
-
-    def press(self, *keys, **how):
-        for key in keys:
-            self.browser.press(key, **how)
         self.browser.drawn()
 
     def of_panes(self, expression):
@@ -123,7 +115,7 @@ class PageTest(unittest.TestCase):
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
         self.open("#t=0")
-        self.browser.press(" ")
+        self.press(" ")
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
         self.value("$('speed').value = '4', explorer.seek(explorer.last * 0.97)")  # it takes long
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
@@ -246,7 +238,7 @@ class PageTest(unittest.TestCase):
             "!(e.ariaLabel || e.closest('label'))).map(e => e.outerHTML)"), [])
         reached = []
         for _ in range(40):
-            self.browser.press("Tab")
+            self.press("Tab")
             reached.append(self.value("document.activeElement.id || "
                                       "document.activeElement.ariaLabel || ''"))
             if reached[-1].startswith("Arrays in HBM"):

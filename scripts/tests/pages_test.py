@@ -176,11 +176,6 @@ class ReadingTimes(unittest.TestCase):
         hours, minutes = divmod(sum(promised.values()), 60)
         self.assertIn(f"{hours} hours {minutes} minutes in all", " ".join(readme.split()))
 
-    def test_what_is_counted(self):
-        text = ("one two\n```cuda\na\nb\n```\n```console\nc\n```\n| d |\n## Check yourself\n\n"
-                "1. e\n<details>f</details>\n## g\n1. h\n")
-        self.assertAlmostEqual(self.minutes(text), 7 / 100 + 2 / 2 + 1)
-
 
 class Links(unittest.TestCase):
     """Links within the repository lead to a file, and to a heading of it."""
