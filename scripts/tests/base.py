@@ -26,16 +26,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
 
 
-def argument(default=None):
-    """The first word of the command line, a path, where it is no option of unittest's."""
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        return os.path.abspath(sys.argv.pop(1))
-    return default
-
-
 def programs():
-    """The folder of the programs: the first word of the command line, else build/bin."""
-    folder = argument(os.path.join(ROOT, "build/bin"))
+    """The folder of the programs: the first word of the command line where that is no option of
+    unittest's, else build/bin."""
+    folder = os.path.join(ROOT, "build/bin")
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        folder = os.path.abspath(sys.argv.pop(1))
     if not os.path.exists(os.path.join(folder, "00_naive")):
         sys.exit(f"{sys.argv[0]}: no programs in {folder}; give the folder that has them")
     return folder

@@ -6,13 +6,13 @@ import json
 import os
 import pickle
 import unittest
-import unittest.mock
+from unittest import mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
 from ladder.show import measured
-from ladder.show.draw import renewed
+from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
 
@@ -28,7 +28,7 @@ class Changed(Scratch):
     def setUp(self):
         super().setUp()
         self.data = pickle.loads(PICKLED)
-        patch = unittest.mock.patch.object(
+        patch = mock.patch.object(
             measured, "read_lines", lambda path: self.data.get(os.path.basename(path), []))
         patch.start()
         self.addCleanup(patch.stop)
@@ -145,11 +145,16 @@ class Tables(Changed):
                 r["workspace_bytes"] *= 1.1 * r["seqlen"] ** with_n
             check(claim, "**no**")
 
-    def test_markers_that_are_none(self):
+    def test_a_stale_table_of_several_pages_and_markers_that_are_none(self):
+        files = Files(GPU)
+        old = self.write("old.md", "<!-- claims:begin -->\nold\n<!-- claims:end -->\n")
+        good = self.write("good.md", renewed(old, files)[0])
+        self.assertEqual(sum("old.md is stale" in line for line in
+                             stale(files, self.root, [good, old, good])), 1)
         for text in ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "<!-- peers:begin -->\n",
                      "<!-- peers:end -->\n<!-- peers:begin -->\n"):
             with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, peers"):
-                renewed(self.write("page.md", text), Files(GPU))
+                renewed(self.write("page.md", text), files)
 
     def test_each_stands_in_a_page(self):
         pages = "".join(map(read, course_pages()))

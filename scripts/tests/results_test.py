@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from base import RESULTS, ROOT, argument, printed
+from base import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import Ladder, ladder_of, programs_in
 from ladder.base.records import count_of
@@ -13,7 +13,7 @@ from ladder.measure import grid, run as measure, traces
 from ladder.show.draw import stale
 from ladder.show.measured import Files, Measured
 
-BIN = os.path.join(ROOT, "build/bin")
+BIN = programs()
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|barriers|"
                     r"bank_conflicts|workspace_bytes|smem_bytes|block_\w+|warps|stages")
 
@@ -59,8 +59,6 @@ def counted(steps, options):
 
 class OfTheCode(unittest.TestCase):
     def setUp(self):
-        if not os.path.exists(os.path.join(BIN, "00_naive")):
-            self.skipTest(f"no programs in {BIN}")
         self.ladder = ladder_of(programs_in(BIN), "sim")
         lines = read_lines(os.path.join(RESULTS, "sim.jsonl"))
         self.runs, self.steps = ([line for line in lines if line["kind"] == kind]
@@ -135,5 +133,4 @@ class OfTheCode(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN = argument(BIN)
     unittest.main()

@@ -2,6 +2,7 @@
 // mistakes that drawn ones hardly show.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -109,15 +110,13 @@ constexpr std::array<bool, 7> choices_of(const Case& c) {
 constexpr bool all_triples_come_up() {
   for (size_t i = 0; i < 7; ++i)
     for (size_t j = 0; j < i; ++j)
-      for (size_t k = 0; k < j; ++k) {
-        std::array<bool, 8> seen = {};
-        for (const Case& c : kCases) {
-          const auto made = choices_of(c);
-          seen[made[i] * size_t{4} + made[j] * size_t{2} + made[k]] = true;
-        }
-        for (const bool one : seen)
-          if (!one) return false;
-      }
+      for (size_t k = 0; k < j; ++k)
+        for (int wanted = 0; wanted < 8; ++wanted)
+          if (std::ranges::none_of(kCases, [&](const Case& c) {
+                const auto made = choices_of(c);
+                return made[i] * 4 + made[j] * 2 + made[k] == wanted;
+              }))
+            return false;
   return true;
 }
 static_assert(all_triples_come_up(), "three choices that no case of the suite makes at once");
