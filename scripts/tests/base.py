@@ -82,29 +82,6 @@ def wait_for(path):
         time.sleep(0.02)
 
 
-def listed(rung, step, device="sim", **changes):
-    """A line of a program's --list."""
-    return {"rung": rung, "step": step, "device": device, "default": False,
-            "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
-            "after": "", "backward": False, "deterministic": False, "needs": "7.5",
-            "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
-            "source": f"{rung}/{step}.cu", **changes}
-
-
-def program(path, steps, body=""):
-    """A program that lists these steps, and for all else does what `body`, lines of shell, says."""
-    lines = "\n".join(map(json.dumps, steps))
-    return write(path, mode=0o755, text=f"""\
-#!/bin/sh
-if [ "$*" = --list ]; then cat <<'LIST'
-{lines}
-LIST
-exit; fi
-if [ "$*" = --help ]; then printf '\\nOutput\\n  --save DIR\\n  --json\\n\\nExamples\\n'; exit; fi
-{body}
-""")
-
-
 @functools.cache
 def printed(program, *options):
     """The JSON objects of a run, all of which has to pass where it is checked."""

@@ -1,5 +1,5 @@
-"""Tests of traces, their replay, and of the explorer: the tiles of S, the command, and its page in a
-browser; that is skipped where there is no Chromium.
+"""Tests of traces, their replay, and of the explorer: the tiles of S, the command, and its page in
+a browser; that is skipped where there is no Chromium.
 
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options or cases]
 """
