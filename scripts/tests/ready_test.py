@@ -206,8 +206,6 @@ class Building(Machine):
                 "measure.run --grid paper,long --again --time 25",
                 "measure.run --sim --again", "show.draw --readme"][:count])
 
-
-class Refused(Machine):
     def test_what_the_system_refuses_is_a_message(self):
         build = self.write("build", "a file")
         self.assertIn(f"scripts/run: {build} is no folder that can be written. Did root make it? "

@@ -27,9 +27,6 @@ struct Case {
   const char* name;
   Problem p;
 };
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
 
 const Case kCases[] = {
     {"square", {.N = 6, .N_kv = 6, .d = 8}},
