@@ -41,8 +41,7 @@ endfunction()
 set(on_gpu LABELS gpu RESOURCE_LOCK gpu)
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    tile/narrow_float_test harness/npy_test harness/options_test harness/reference_test
-    harness/report_test)
+    tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
   get_filename_component(part ${name} DIRECTORY)
   get_filename_component(program ${name} NAME)
   ladder_program(${part} ${program} ${tests}/${name}.cpp)

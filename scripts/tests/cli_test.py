@@ -3,7 +3,7 @@
 Runs the program as a subprocess, on the sim unless a test says otherwise. Class `Rung` holds for
 every rung and what is its own; the others are the same for all and are run on one, 06_backward,
 which has LSE, tiles and a backward pass. What the command line refuses in which words is in
-options_test.cpp, and which .npy files are no arrays in npy_test.cpp.
+options_test.cpp, as is which .npy files are no arrays.
 """
 
 import glob
