@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <random>
 #include <type_traits>
@@ -113,7 +113,7 @@ class DeviceTest : public ::testing::Test {
   }
   /// Poisoned: NaN in every type.
   Array& make(const char* name, int64_t bytes) {
-    return *buffers_.emplace_back(*device_, name, bytes).array();
+    return *arrays_.emplace_back(device_->allocate(name, bytes));
   }
   template <class T>
   std::vector<OnHost<T>> values(const Array& array) {
@@ -142,7 +142,7 @@ class DeviceTest : public ::testing::Test {
 
  private:
   std::unique_ptr<Device> device_;
-  std::deque<Buffer> buffers_;
+  std::vector<std::shared_ptr<Array>> arrays_;
   std::mt19937 random_{0};
 };
 

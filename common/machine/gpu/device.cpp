@@ -115,8 +115,11 @@ class Gpu : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  Array* allocate(const std::string& name, int64_t bytes) override {
-    auto array = std::make_unique<Array>(Array{name, nullptr, bytes});
+  std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) override {
+    const std::shared_ptr<Array> array(new Array{name, nullptr, bytes}, [](Array* owned) {
+      cudaFree(owned->data);
+      delete owned;
+    });
     const cudaError_t error =
         cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     if (error != cudaSuccess) {
@@ -124,11 +127,7 @@ class Gpu : public Device {
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
     }
     check(cudaMemset(array->data, 0xff, static_cast<size_t>(bytes)), "cudaMemset");
-    return array.release();
-  }
-  void release(Array* array) noexcept override {
-    cudaFree(array->data);
-    delete array;
+    return array;
   }
   void upload(Array& array, const void* host) override {
     check(cudaMemcpy(array.data, host, static_cast<size_t>(array.bytes), cudaMemcpyHostToDevice),
@@ -196,9 +195,9 @@ class Gpu : public Device {
     // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
     // ends each range and forces out what the work has left to be written back.
     const int64_t half = 2 * info_.l2_bytes;
-    const Buffer swept(*this, "swept", 2 * half);
+    const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
-      queue_sweep(static_cast<char*>(swept.array()->data) + from, half);
+      queue_sweep(static_cast<char*>(swept->data) + from, half);
       check(cudaGetLastError(), "launching the sweep of L2");
     };
     int launches = 0;
@@ -270,8 +269,8 @@ class Gpu : public Device {
 
   void flush() {
     const size_t bytes = 2 * static_cast<size_t>(info_.l2_bytes);
-    if (!flush_) flush_ = std::make_unique<Buffer>(*this, "flush", static_cast<int64_t>(bytes));
-    check(cudaMemsetAsync(flush_->array()->data, 0, bytes), "overwriting L2");
+    if (!flush_) flush_ = allocate("flush", static_cast<int64_t>(bytes));
+    check(cudaMemsetAsync(flush_->data, 0, bytes), "overwriting L2");
   }
 
   void observe(const std::function<void()>& work, Observer by) {
@@ -292,7 +291,7 @@ class Gpu : public Device {
 
   DeviceInfo info_;
   std::string rung_;
-  std::unique_ptr<Buffer> flush_;
+  std::shared_ptr<Array> flush_;
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ void Block::thread_main() {
   Fiber& fiber = *thread.fiber;
   fiber.arrived();
   try {
-    (*block.launch_->body)();
+    block.launch_->body();
     block.memory.end_thread(block.running_);
     if (block.async_) block.async_->end_thread();
     if (fiber.overflowed())

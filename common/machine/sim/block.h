@@ -45,18 +45,24 @@ inline constexpr int kMaxThreads = 1024;  // of a block
 
 /// A kernel that is being run.
 struct Launch {
-  std::string rung, kernel;
+  std::string kernel;
   dim3 grid, block;
   int64_t shared_bytes = 0;
-  const std::function<void()>* body = nullptr;  // the kernel with its arguments
-  Schedule schedule;
+  const void* function = nullptr;  // the kernel's code, by which a trace finds its lines
+  std::function<void()> body;      // the kernel with its arguments
+  bool early = false;              // starts while the kernel before it may still be running
+  // Of the machine, which sets them.
+  std::string rung = {};
+  Schedule schedule = {};
   Recorder* recorder = nullptr;  // where a trace is written
-  bool early = false;            // starts while the kernel before it may still be running
   /// Whether some thread has let the next kernel start, or waited for the one before.
   mutable std::atomic<bool> lets_next_start{false}, waited{false};
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
+/// Runs a kernel to its end on the machine whose run() is under way. Throws its Fault. Defined in
+/// engine.cpp.
+void run_kernel(Launch&& launch);
 
 /// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
 struct Meeting {

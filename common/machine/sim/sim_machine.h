@@ -255,9 +255,13 @@ template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
-  Sim::current().launch(
-      name, grid, block, shared_bytes, reinterpret_cast<const void*>(kernel),
-      [&] { std::apply(kernel, parameters); }, start == Start::early);
+  run_kernel({.kernel = name,
+              .grid = grid,
+              .block = block,
+              .shared_bytes = shared_bytes,
+              .function = reinterpret_cast<const void*>(kernel),
+              .body = [&] { std::apply(kernel, parameters); },
+              .early = start == Start::early});
 }
 
 }  // namespace ladder::sim

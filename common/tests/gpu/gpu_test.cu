@@ -75,13 +75,13 @@ TEST_F(GpuMachine, CublasMakesProducts) {
 // that it wrote there, to be written back later.
 TEST_F(GpuMachine, DramCountsACopy) {
   for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
-    const Buffer x(device(), "x", bytes), y(device(), "y", bytes);
+    const auto x = device().allocate("x", bytes), y = device().allocate("y", bytes);
     DramReport report;
     try {
       report = device().dram([&] {
         for (const char* name : {"copy", "again"})
           launch(name, copy_all, dim3(static_cast<unsigned>(bytes / 4 / 256)), dim3(256), 0,
-                 hbm<const float>(*x.array()), hbm<float>(*y.array()));
+                 hbm<const float>(*x), hbm<float>(*y));
       });
     } catch (const Error& e) {
       GTEST_SKIP() << e.what();
