@@ -83,9 +83,7 @@ struct Operand {
   void read(int64_t row, double* to) const {
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t i = row * columns + c;
-      to[c] = quantised ? double{quantised->values[static_cast<size_t>(i)]} *
-                              quantised->scales[static_cast<size_t>(row)]
-                        : given[i];
+      to[c] = quantised ? double{quantised->values[i]} * quantised->scales[row] : given[i];
     }
   }
 };
@@ -293,9 +291,14 @@ void expect_rows(const Problem& p, const Choice& choice, Reference& out) {
   for (const int64_t head : choice.kv_heads)
     for (int j = 0; j < p.N_kv; ++j) kv_rows.push_back(head * p.N_kv + j);
   const std::string compared = text(choice.rows.size(), p.N);
-  std::string kv_compared = text(static_cast<size_t>(p.N_kv), p.N_kv);
+  std::string kv_compared = text(p.N_kv, p.N_kv);
   if (std::ssize(choice.kv_heads) < p.B * p.Hk)
     kv_compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
+  const auto expected = [](const char* name, const std::vector<int64_t>& of, int columns,
+                           const std::string& which) -> ExpectedTensor {
+    const std::vector<double> zeros(of.size() * columns);
+    return {name, of, columns, which, zeros, zeros};
+  };
   out.o = expected("o", rows, p.d, compared);
   out.lse = expected("lse", rows, 1, compared);
   out.lse.relative = 0x1p-20 * std::max(1.0, std::sqrt(p.d) / 8);
@@ -355,7 +358,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
     block.K = &K;
     block.V = &V;
     if (quantised) {
-      block.s_V = &quantised->V.scales[static_cast<size_t>(first_key)];
+      block.s_V = &quantised->V.scales[first_key];
       block.p_exponent = quantisation->p_exponent;
     }
     const bool with_dk_dv =
@@ -369,7 +372,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
         block.weight.assign(n, 0);
         // Several rows at a time where they are short: starting a thread takes longer.
         parallel_for(
-            std::ssize(block.rows), [&](int64_t r) { block.compute(static_cast<size_t>(r)); },
+            std::ssize(block.rows), [&](int64_t r) { block.compute(r); },
             std::clamp(4096 / p.N_kv, 1, 8));
         for (size_t r = 0; r < n; ++r)
           if (block.place(r)) dq_weight = std::max(dq_weight, block.weight[r]);

@@ -53,12 +53,6 @@ TensorError compare_each(const ExpectedTensor& expected, auto out, auto rounding
 
 }  // namespace
 
-ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns,
-                        const std::string& compared) {
-  const std::vector<double> zeros(rows.size() * static_cast<size_t>(columns));
-  return {name, std::move(rows), columns, compared, zeros, zeros};
-}
-
 TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
   return compare_each(
       expected, [&](int64_t i) { return out[i]; },
@@ -67,7 +61,7 @@ TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
 
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out) {
   return compare_each(
-      expected, [&](int64_t i) { return out[static_cast<size_t>(i)]; }, [](double) { return 0.0; });
+      expected, [&](int64_t i) { return out[i]; }, [](double) { return 0.0; });
 }
 
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out) {

@@ -65,7 +65,7 @@ double rounded(DType dtype, double x) {
 }
 
 float Tensor::operator[](int64_t i) const {
-  return widen(dtype, bits[static_cast<size_t>(i)]);
+  return widen(dtype, bits[i]);
 }
 
 Tensor round_all(DType dtype, const std::vector<float>& values) {
@@ -83,7 +83,7 @@ std::vector<float> widen_all(const Tensor& tensor) {
 }
 
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream) {
-  Tensor t{dtype, std::vector<uint16_t>(static_cast<size_t>(size))};
+  Tensor t{dtype, std::vector<uint16_t>(size)};
   parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
     // Two rounds of the generator separate streams whose seeds or chunks are neighbours.
     Random key(seed * 4 + static_cast<uint64_t>(stream));
@@ -91,7 +91,7 @@ Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {
       double x = random.normal();
       if (input == Input::outliers && random.uniform() < 0.001) x += 10 * random.normal();
-      t.bits[static_cast<size_t>(i)] = round_to(dtype, static_cast<float>(x));
+      t.bits[i] = round_to(dtype, static_cast<float>(x));
     }
   });
   return t;

@@ -35,8 +35,8 @@ using OnHost = std::conditional_t<
 struct Matrix {
   int columns = 1;
   std::vector<float> all;
-  float& operator()(int i, int j) { return all[static_cast<size_t>(i * columns + j)]; }
-  float operator()(int i, int j) const { return all[static_cast<size_t>(i * columns + j)]; }
+  float& operator()(int i, int j) { return all[i * columns + j]; }
+  float operator()(int i, int j) const { return all[i * columns + j]; }
 };
 
 /// Of how many of rows × columns elements (i, j) `is` is true.
@@ -95,7 +95,7 @@ class DeviceTest : public ::testing::Test {
   template <class T>
   Matrix random_matrix(int rows, int columns) {
     std::uniform_real_distribution<float> uniform(-1, 1);
-    Matrix m{columns, std::vector<float>(static_cast<size_t>(rows * columns))};
+    Matrix m{columns, std::vector<float>(rows * columns)};
     for (float& x : m.all)
       x = sizeof(T) == 1 ? static_cast<float>(random_() % 17) - 8
                          : float(OnHost<T>(uniform(random_)));

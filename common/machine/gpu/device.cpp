@@ -120,21 +120,19 @@ class Gpu : public Device {
       cudaFree(owned->data);
       delete owned;
     });
-    const cudaError_t error =
-        cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    const cudaError_t error = cudaMalloc(&array->data, std::max<int64_t>(bytes, 1));
     if (error != cudaSuccess) {
       cudaGetLastError();  // a failed allocation is not an error of what comes next
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
     }
-    check(cudaMemset(array->data, 0xff, static_cast<size_t>(bytes)), "cudaMemset");
+    check(cudaMemset(array->data, 0xff, bytes), "cudaMemset");
     return array;
   }
   void upload(Array& array, const void* host) override {
-    check(cudaMemcpy(array.data, host, static_cast<size_t>(array.bytes), cudaMemcpyHostToDevice),
-          "copying to the GPU");
+    check(cudaMemcpy(array.data, host, array.bytes, cudaMemcpyHostToDevice), "copying to the GPU");
   }
   void download(void* host, const Array& array) override {
-    check(cudaMemcpy(host, array.data, static_cast<size_t>(array.bytes), cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(host, array.data, array.bytes, cudaMemcpyDeviceToHost),
           "copying from the GPU");
   }
 
@@ -254,7 +252,7 @@ class Gpu : public Device {
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
   /// launch time hides behind the GPU's work.
   std::vector<double> batch(const std::function<void()>& work, int size) {
-    std::vector<Stopwatch> watches(static_cast<size_t>(size));
+    std::vector<Stopwatch> watches(size);
     for (Stopwatch& watch : watches) {
       flush();
       watch.start();
@@ -325,8 +323,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     require(cudaFuncGetAttributes(&attributes, kernel));
     o.registers = attributes.numRegs;
     require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z),
-        static_cast<size_t>(shared_bytes)));
+        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z), shared_bytes));
     return o;
   };
   const auto queue = [&] {

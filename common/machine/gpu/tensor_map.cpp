@@ -12,7 +12,7 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes) {
   cuuint64_t sizes[4], strides[4];  // bytes from one row, head, batch to the next
   for (int i = 0; i < 4; ++i) {
-    sizes[i] = static_cast<cuuint64_t>(extents[static_cast<size_t>(i)]);
+    sizes[i] = static_cast<cuuint64_t>(extents[i]);
     strides[i] = (i == 0 ? static_cast<cuuint64_t>(element_bytes) : strides[i - 1]) * sizes[i];
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / element_bytes),

@@ -18,7 +18,7 @@ constexpr Schedule::Order kOrders[] = {Schedule::Order::forward, Schedule::Order
                                        Schedule::Order::random};
 
 inline std::vector<float> iota(int n) {
-  std::vector<float> v(static_cast<size_t>(n));
+  std::vector<float> v(n);
   std::iota(v.begin(), v.end(), 0.0f);
   return v;
 }
