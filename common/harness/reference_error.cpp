@@ -23,10 +23,8 @@ TensorError compare_each(const ExpectedTensor& expected, auto out, auto rounding
   double largest = 0, off = 0, difference2 = 0, reference2 = 0;
   int64_t finite = 0;
   for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
-    const auto at = static_cast<size_t>(i);
-    const double value =
-        out(expected.rows[at / static_cast<size_t>(columns)] * columns + i % columns);
-    const double ref = expected.exact[at], plain = expected.plain[at];
+    const double value = out(expected.rows[i / columns] * columns + i % columns);
+    const double ref = expected.exact[i], plain = expected.plain[i];
     if (!std::isfinite(ref)) {
       if (value != ref)
         error.max = std::numeric_limits<double>::infinity();  // should have been that infinity

@@ -70,15 +70,14 @@ float Tensor::operator[](int64_t i) const {
 
 Tensor round_all(DType dtype, const std::vector<float>& values) {
   Tensor t{dtype, std::vector<uint16_t>(values.size())};
-  std::transform(values.begin(), values.end(), t.bits.begin(),
-                 [&](float x) { return round_to(dtype, x); });
+  std::ranges::transform(values, t.bits.begin(), [&](float x) { return round_to(dtype, x); });
   return t;
 }
 
 std::vector<float> widen_all(const Tensor& tensor) {
   std::vector<float> values(tensor.bits.size());
-  std::transform(tensor.bits.begin(), tensor.bits.end(), values.begin(),
-                 [&](uint16_t b) { return widen(tensor.dtype, b); });
+  std::ranges::transform(tensor.bits, values.begin(),
+                         [&](auto b) { return widen(tensor.dtype, b); });
   return values;
 }
 

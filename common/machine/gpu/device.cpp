@@ -53,13 +53,11 @@ class Stopwatch {
   Event begin_ = create(), end_ = create();
 };
 
-/// An NVTX range, as long as the object lives.
-class Range {
- public:
-  explicit Range(const char* name) { nvtxRangePushA(name); }
-  Range(const Range&) = delete;
-  ~Range() { nvtxRangePop(); }
-};
+/// An NVTX range, as long as what is returned lives.
+std::shared_ptr<void> range(const char* name) {
+  nvtxRangePushA(name);
+  return {nullptr, [](void*) { nvtxRangePop(); }};
+}
 
 /// Called for each launch; must call `queue` to run it. `occupancy` is empty where it is not known.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
@@ -274,7 +272,7 @@ class Gpu : public Device {
   }
 
   void observe(const std::function<void()>& work, Observer by) {
-    const Range range(rung_.c_str());
+    const auto of_rung = range(rung_.c_str());
     const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });  // or a throw
     observer = std::move(by);
     work();
@@ -350,7 +348,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
 
 void launch_as(const char* name, const std::function<void()>& queue,
                const std::function<Occupancy()>& occupancy) {
-  const Range range(name);
+  const auto of_kernel = range(name);
   observer ? observer(name, queue, occupancy) : queue();
 }
 
