@@ -169,7 +169,7 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
             (Settings{{"scale", "head"}, {"spread", "off"}}));
   const auto each = each_step(options("--step tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
-  EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].output.json);
+  EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].json);
 }
 
 TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
