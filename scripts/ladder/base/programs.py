@@ -40,6 +40,10 @@ class Step(NamedTuple):
     plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]
     program: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.rung, self.name
+
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
         """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)

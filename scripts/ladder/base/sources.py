@@ -44,7 +44,7 @@ def read_sources() -> list[Source]:
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
     """The steps that are called so, each as find() takes a name."""
-    by_name = {(step.rung, step.name): step for step in steps}
+    by_name = {step.key: step for step in steps}
     sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
     chosen = [find(sources, name) for name in names]
     return [by_name[source.rung, source.step] for source in chosen]

@@ -28,8 +28,7 @@ from ladder.base.files import RESULTS, read
 from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
-from ladder.measure.grid import (HEAD_DIMS, UNCHECKED, Measurement, key, measurement_of,
-                                 paper_point)
+from ladder.measure.grid import HEAD_DIMS, UNCHECKED, Measurement, key, paper_point
 from ladder.measure.machine import add_options, machine
 from ladder.measure.results import Results
 
@@ -71,13 +70,13 @@ def counted(words: list[str], kernel: str, what: str, progress: Progress) -> dic
     return values_of(text, kernel)
 
 
-def profiled(program: str, measurement: Measurement, progress: Progress) -> list[Record]:
+def profiled(measurement: Measurement, progress: Progress) -> list[Record]:
     """The lines of a step's own pass: the backward one, where it has one."""
-    words, what = [program, *measurement.words("gpu")[1:], "--json"], measurement.text()
+    words, what = [*measurement.command(), "--json"], measurement.text()
     status, out, message = run_quietly(words, what, progress)
     if status:
         raise Stop(f"{what}: status {status}: {message}", status)
-    record = json_lines(out, measurement.rung)[-1]
+    record = json_lines(out, measurement.step.rung)[-1]
     return [{"kind": "profile", **measurement.fields(), "kernel": kernel["name"],
              **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
                                                 "block_kv")}, "time_ms": kernel["time_ms"],
@@ -94,12 +93,12 @@ def profile(options: argparse.Namespace) -> int:
     results, progress = Results(path, gpu), Progress()
     for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
-            measurement = measurement_of(
-                step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), *UNCHECKED)
+            measurement = Measurement(
+                step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), UNCHECKED)
             name = key(measurement.fields())
             if options.again or not results.texts.get(name):
                 results.put(name, [{**line, **about}
-                                   for line in profiled(step.program, measurement, progress)])
+                                   for line in profiled(measurement, progress)])
     progress.clear()
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD

@@ -54,8 +54,8 @@ from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Group, Key, Measurement, Peer, Work,
-                                 key, loaded, plan)
+from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
+                                 loaded, plan)
 from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
@@ -94,16 +94,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 class Bench:
     """Measures into a file. `about`: what its lines say of the machine."""
 
-    def __init__(self, options: argparse.Namespace, programs: dict[str, str], ladder: Ladder,
-                 results: Results, about: Record) -> None:
-        self.options, self.programs, self.results = options, programs, results
-        self.ladder, self.about = ladder, about
+    def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
+                 about: Record) -> None:
+        self.options, self.ladder, self.results, self.about = options, ladder, results, about
         self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
         self.clock: Clock | None = None
         self.failures = 0
 
-    def go(self, groups: list[Group]) -> None:
+    def go(self, groups: list[list[Work]]) -> None:
         self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
@@ -121,29 +120,23 @@ class Bench:
                 self.clock.stop()
             self.progress.clear()
 
-    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Work, list[str]]]:
+    def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
         after it."""
         tasks: dict[Key, tuple[Work, list[str]]] = {}
         compared = self.ladder.beside_peers().values()
-        for point, measurements in groups:
-            ours = list(filter(self.wanted, measurements))
-            # The peers just before what is compared with them.
-            last = [measurement for measurement in ours if measurement.rung in compared]
-            peer_runs = [Peer(library, direction, point)
-                         for direction in ("fwd", "bwd") for library in self.options.peers
-                         if point and self.pytorch
-                         and not (point.decoding() and direction == "bwd")]
-            beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
-            in_turn: list[Work] = [*(other for other in ours if other not in last),
-                                   *filter(self.wanted, peer_runs), *last]
-            for work in in_turn:
+        for group in groups:
+            wanted = list(filter(self.wanted, group))
+            beside = sorted({" ".join(work.step.key) for work in wanted
+                             if isinstance(work, Measurement) and work.step.rung in compared})
+            for work in wanted:
                 tasks.setdefault(key(work.fields()), (work, beside))
         return tasks
 
-    def wanted(self, measurement: Work) -> bool:
+    def wanted(self, work: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
-        return self.options.again or not self.results.texts.get(key(measurement.fields()))
+        return (self.options.again or not self.results.texts.get(key(work.fields()))) and (
+            isinstance(work, Measurement) or bool(self.pytorch))
 
     def find_pytorch(self) -> None:
         """Starts PyTorch, if it is there and wanted, and measures the ceilings."""
@@ -174,11 +167,10 @@ class Bench:
         print(text, file=sys.stderr, flush=True)
 
     def run(self, measurement: Measurement, what: str) -> None:
-        rung, words = measurement.rung, measurement.words("sim" if self.options.sim else "gpu")
+        rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
-        status, out, message = run_quietly(
-            [self.programs[rung], *loaded(words[1:]), "--json"], what, self.progress)
+        status, out, message = run_quietly([*words, "--json"], what, self.progress)
         message = message.removeprefix(f"{rung}: ")
         try:
             records = json_lines(out, rung)
@@ -230,12 +222,12 @@ def bench(options: argparse.Namespace) -> int:
     # Steps for decoding have a grid of their own and are not listed; a step that the file lists
     # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
-    names = {(step.rung, step.name) for step in ladder.steps}
+    names = {step.key for step in ladder.steps}
     gone = [line for line in read_lines(path)
             if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
-    work = Bench(options, programs, ladder, results, about)
+    work = Bench(options, ladder, results, about)
     try:
         work.go(groups)
     except (KeyboardInterrupt, SystemExit):
