@@ -73,12 +73,11 @@ class Fake(fake_ladder.FakeLadder):
 
     def call(self, part, *options, status=0):
         """Runs measure or profile here: what it said."""
-        command = {measure: measure.bench, profile: profile.profile}[part]
         with unittest.mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
                 contextlib.redirect_stderr(io.StringIO()) as said:
             try:
-                found = command(part.parse(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
-                                            "--commit", "abc", *options]))
+                found = part.main(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
+                                   "--commit", "abc", *options])
             except (Stop, SystemExit) as stop:
                 found = getattr(stop, "status", getattr(stop, "code", None))
                 print(stop, file=said)

@@ -12,7 +12,7 @@ import unittest
 from base import SECONDS
 from fake_ladder import FakeLadder
 
-COMMAND = [sys.executable, "-S", "-m", "ladder.front.run"]  # no packages: it starts sooner
+COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
 
 

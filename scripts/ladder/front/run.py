@@ -17,13 +17,14 @@ import sys
 from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, Stop, run_command, wrap)
+                                 Progress, Stop, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import (Step, json_lines, programs_in, refuse_output, run_quietly,
                                   rungs, steps_of)
 from ladder.base.records import Record, total, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
+COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
@@ -75,7 +76,7 @@ def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> N
 
 def parse(words: list[str]) -> argparse.Namespace:
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
-    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False,
+    parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
     parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
@@ -152,7 +153,7 @@ def next_steps(steps: list[Step]) -> list[str]:
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
-def ladder(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
     if words:
@@ -190,7 +191,3 @@ def ladder(words: list[str]) -> int:
     elif gpu and not counters and why_not and any(run.device == "gpu" for run in shown):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     return max((run.status for run in shown), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:])))

@@ -15,14 +15,13 @@ Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no GPU, no ncu, o
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import shutil
 import sys
 import tempfile
 
-from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop
 from ladder.base.course import PROFILED_LENGTH
 from ladder.base.files import RESULTS, read
 from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
@@ -32,6 +31,7 @@ from ladder.measure.grid import HEAD_DIMS, UNCHECKED, Measurement, key, paper_po
 from ladder.measure.machine import add_options, machine
 from ladder.measure.results import Results
 
+COMMAND = "scripts/figures profile"
 # Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
 # each), are an SM's, on average.
 METRICS = {
@@ -84,7 +84,10 @@ def profiled(measurement: Measurement, progress: Progress) -> list[Record]:
             for kernel in record["kernels"] if kernel["time_ms"] >= 0.1 * record["time_ms"]]
 
 
-def profile(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    parser = Parser(COMMAND, __doc__)
+    add_options(parser, "profile.jsonl")
+    options = parser.parse_args(words)
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
@@ -102,13 +105,3 @@ def profile(options: argparse.Namespace) -> int:
     progress.clear()
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser("scripts/figures profile", __doc__)
-    add_options(parser, "profile.jsonl")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures profile", lambda: profile(parse())))

@@ -48,7 +48,7 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                                 run_command, some_of)
+                                 some_of)
 from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
 from ladder.base.records import Record
@@ -60,6 +60,8 @@ from ladder.measure.machine import Clock, add_options, machine, output_of
 from ladder.measure.results import Results
 from ladder.measure.traces import write_traces
 
+COMMAND = "scripts/figures measure"
+
 
 def positive(text: str) -> float:
     value = float(text)
@@ -68,8 +70,8 @@ def positive(text: str) -> float:
     return value
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser("scripts/figures measure", __doc__)
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser(COMMAND, __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
                         help=f"{', '.join(GRIDS)} (default quick)")
     parser.add_argument("--sim", action="store_true",
@@ -83,7 +85,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
     add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
@@ -209,7 +211,8 @@ def wants_dram(measurement: Measurement) -> bool:
             and point.batch * point.seqlen == TOKENS)
 
 
-def bench(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    options = parse(words)
     programs = programs_in(options.bin)
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
@@ -241,7 +244,3 @@ def bench(options: argparse.Namespace) -> int:
         print(f"{work.failures} failed: see above.", file=sys.stderr)
         return WRONG_RESULT
     return GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures measure", lambda: bench(parse())))

@@ -30,17 +30,18 @@ import re
 import sys
 from typing import Collection, Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
 from ladder.base.files import RESULTS, course_pages, newest_measured, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
 
+COMMAND = "scripts/figures draw"
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
-def parse() -> argparse.Namespace:
-    parser = Parser("scripts/figures draw", __doc__)
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser(COMMAND, __doc__)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
@@ -50,7 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
@@ -111,7 +112,8 @@ def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
             yield f"the table {name} of {os.path.relpath(path)} is stale"
 
 
-def plot(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    options = parse(words)
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
@@ -129,7 +131,3 @@ def plot(options: argparse.Namespace) -> int:
             print(f"Wrote the tables of {os.path.relpath(path)}: {', '.join(differ)}.",
                   file=sys.stderr)
     return GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures draw", lambda: plot(parse())))
