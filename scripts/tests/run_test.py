@@ -194,7 +194,7 @@ class RunTest(FakeLadder):
                              ("--step=nosuch", "there are naive")):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
-        self.assertIn("no JSON", self.table(status=1).stderr)
+        self.assertIn("no JSON", self.table(status=1).stdout)
 
     # ---- what takes long ----
 

@@ -124,6 +124,18 @@ def json_lines(text: str, name: str) -> list[Record]:
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
 
 
+def run_json(command: Sequence[str], what: str,
+             progress: Progress | None = None) -> tuple[int, list[Record], str]:
+    """Runs a program with --json to its end: status (negative for a signal), records, last lines of
+    stderr. What is no JSON is a wrong result, but of a program that failed by itself, whose lines
+    may be cut short."""
+    status, out, message = run_quietly([*command, "--json"], what, progress)
+    try:
+        return status, json_lines(out, os.path.basename(command[0])), message
+    except Stop as stop:
+        return status or stop.status, [], message if status else str(stop)
+
+
 def rungs() -> list[str]:
     """The names of the folders that hold a rung."""
     sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))

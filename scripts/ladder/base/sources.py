@@ -1,10 +1,12 @@
-"""The files of the ladder's steps, and what they may be called."""
+"""The files of the ladder's steps, what they may be called, and what differs between two."""
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
+from typing import Iterator
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT, read
@@ -77,3 +79,34 @@ def names_of(definition: str) -> set[str]:
                   "", definition)
     name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
     return {name[1] or name[2]} if name else set()
+
+
+# ---- what changed, line by line ----
+
+Matcher = difflib.SequenceMatcher[str]
+
+
+def compare(old: Source, new: Source) -> Matcher:
+    # A loop put around many lines is a change of two lines. Without autojunk: lines such as "}" are
+    # frequent, but they are no junk.
+    return difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
+                                   [line.lstrip() for line in new.lines], autojunk=False)
+
+
+def hunks(old: Source, new: Source, matcher: Matcher, context: int) -> Iterator[list[str]]:
+    """The lines of each hunk, as diff -U has them; its first is the @@ line."""
+    for group in matcher.get_grouped_opcodes(context):
+        first, last = group[0], group[-1]
+        lines = [f"@@ -{extent(first[1], last[2])} +{extent(first[3], last[4])} @@"]
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                lines += [" " + line for line in new.lines[j1:j2]]
+            else:
+                lines += ["-" + line for line in old.lines[i1:i2]]
+                lines += ["+" + line for line in new.lines[j1:j2]]
+        yield lines
+
+
+def extent(begin: int, end: int) -> str:
+    """As diff counts: a range without lines is named by the line before it."""
+    return f"{begin + (end > begin)},{end - begin}"

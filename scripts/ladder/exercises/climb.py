@@ -14,11 +14,11 @@ from typing import Iterable, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.base.diffs import compare, hunks
 from ladder.base.files import ROOT, read
-from ladder.base.programs import json_lines, ready, run_quietly
+from ladder.base.programs import ready, run_json
 from ladder.base.records import Record
-from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
+from ladder.base.sources import (DEFINITION, Source, compare, find, hunks, names_of,
+                                 read_sources)
 from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
@@ -277,12 +277,11 @@ def times(task: Task, build: str, path: str) -> str:
     for whose, program, step in ((task.old.name, f"{build}/bin/{task.old.rung}", task.old.step),
                                  ("yours", made, real.step),
                                  (real.name, f"{build}/bin/{real.rung}", real.step)):
-        status, out, err = run_quietly(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
-                                        "--device", "gpu", "--json", "--step", step,
-                                        *TIMED.split()], whose)
-        if not out.strip():
+        status, records, err = run_json(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
+                                         "--device", "gpu", "--step", step, *TIMED.split()], whose)
+        if not records:
             raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
-        ran = json_lines(out, whose)[-1]
+        ran = records[-1]
         lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")
     return "\n".join(lines)
 

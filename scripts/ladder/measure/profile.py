@@ -24,12 +24,11 @@ import tempfile
 from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop
 from ladder.base.course import PROFILED_LENGTH
 from ladder.base.files import RESULTS, read
-from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.programs import ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure.grid import HEAD_DIMS, UNCHECKED, Measurement, key, paper_point
-from ladder.measure.machine import add_options, machine
-from ladder.measure.results import Results
+from ladder.measure.results import Results, add_options, machine
 
 COMMAND = "scripts/figures profile"
 # Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
@@ -72,11 +71,11 @@ def counted(words: list[str], kernel: str, what: str, progress: Progress) -> dic
 
 def profiled(measurement: Measurement, progress: Progress) -> list[Record]:
     """The lines of a step's own pass: the backward one, where it has one."""
-    words, what = [*measurement.command(), "--json"], measurement.text()
-    status, out, message = run_quietly(words, what, progress)
+    words, what = measurement.command(), measurement.text()
+    status, records, message = run_json(words, what, progress)
     if status:
         raise Stop(f"{what}: status {status}: {message}", status)
-    record = json_lines(out, measurement.step.rung)[-1]
+    record = records[-1]
     return [{"kind": "profile", **measurement.fields(), "kernel": kernel["name"],
              **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
                                                 "block_kv")}, "time_ms": kernel["time_ms"],

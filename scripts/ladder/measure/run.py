@@ -50,14 +50,13 @@ import sys
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                                  some_of)
 from ladder.base.files import ROOT, file_of, read_lines
-from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.programs import Ladder, ladder_of, programs_in, run_json
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
                                  loaded, plan)
-from ladder.measure.machine import Clock, add_options, machine, output_of
-from ladder.measure.results import Results
+from ladder.measure.results import Clock, Results, add_options, machine, output_of
 from ladder.measure.traces import write_traces
 
 COMMAND = "scripts/figures measure"
@@ -172,12 +171,8 @@ class Bench:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
-        status, out, message = run_quietly([*words, "--json"], what, self.progress)
+        status, records, message = run_json(words, what, self.progress)
         message = message.removeprefix(f"{rung}: ")
-        try:
-            records = json_lines(out, rung)
-        except Stop as stop:
-            records, status, message = [], WRONG_RESULT, str(stop)
         if records:
             self.put("run", records, measurement)
         if status in (NO_DEVICE, BAD_USAGE) and not records:

@@ -25,13 +25,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import pathlib
 import re
 import sys
 from typing import Collection, Iterable, Iterator
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
-from ladder.base.files import RESULTS, course_pages, newest_measured, write_whole
+from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
@@ -80,7 +79,7 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = read(path)
     whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
     for name in re.findall(r"<!-- (\w+):begin -->", text):
         if name not in whole:
@@ -101,8 +100,8 @@ def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
     show what the measured files say."""
     for name, data in figure_data(files).items():
-        drawn = pathlib.Path(out, f"{name}.svg")
-        text = drawn.read_text(encoding="utf-8") if drawn.exists() else ""
+        drawn = os.path.join(out, f"{name}.svg")
+        text = read(drawn) if os.path.exists(drawn) else ""
         if text and not data:
             yield f"{os.path.relpath(drawn)} shows what the files no longer have"
         elif data and digest(name, data) not in text:

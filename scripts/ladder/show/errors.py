@@ -5,8 +5,8 @@ from __future__ import annotations
 from ladder.base import course
 from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
-from ladder.show.measured import Files, Measured, need, step_key
-from ladder.show.names import Data, StepKey, markdown, over_lengths
+from ladder.show.measured import (Data, Files, Measured, StepKey, markdown, need, over_lengths,
+                                  step_key)
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 

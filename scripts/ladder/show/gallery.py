@@ -14,8 +14,7 @@ from typing import Callable, List, NamedTuple
 
 from ladder.base import course
 from ladder.show import claims, errors, memory, pipeline, rates, tables
-from ladder.show.measured import Files, Missing
-from ladder.show.names import WAYS, Data
+from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
 PAPER = "scripts/figures measure --grid paper"
