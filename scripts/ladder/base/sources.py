@@ -81,30 +81,33 @@ def names_of(definition: str) -> set[str]:
     return {name[1] or name[2]} if name else set()
 
 
-# ---- what changed, line by line ----
+class Diff:
+    """What changed from a step's file to another's, line by line."""
 
-Matcher = difflib.SequenceMatcher[str]
+    def __init__(self, old: Source, new: Source) -> None:
+        self.old, self.new = old, new
+        # A loop put around many lines is a change of two lines. Without autojunk: lines such as "}"
+        # are frequent, but they are no junk.
+        self.matcher = difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
+                                               [line.lstrip() for line in new.lines],
+                                               autojunk=False)
 
+    def counts(self) -> tuple[int, int, int]:
+        """Lines added, removed, kept."""
+        kept = sum(block.size for block in self.matcher.get_matching_blocks())
+        return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
 
-def compare(old: Source, new: Source) -> Matcher:
-    # A loop put around many lines is a change of two lines. Without autojunk: lines such as "}" are
-    # frequent, but they are no junk.
-    return difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
-                                   [line.lstrip() for line in new.lines], autojunk=False)
-
-
-def hunks(old: Source, new: Source, matcher: Matcher, context: int) -> Iterator[list[str]]:
-    """The lines of each hunk, as diff -U has them; its first is the @@ line."""
-    for group in matcher.get_grouped_opcodes(context):
-        first, last = group[0], group[-1]
-        lines = [f"@@ -{extent(first[1], last[2])} +{extent(first[3], last[4])} @@"]
-        for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                lines += [" " + line for line in new.lines[j1:j2]]
-            else:
-                lines += ["-" + line for line in old.lines[i1:i2]]
-                lines += ["+" + line for line in new.lines[j1:j2]]
-        yield lines
+    def hunks(self, context: int) -> Iterator[list[str]]:
+        """The lines of each hunk, as diff -U has them; its first is the @@ line."""
+        for group in self.matcher.get_grouped_opcodes(context):
+            first, last = group[0], group[-1]
+            lines = [f"@@ -{extent(first[1], last[2])} +{extent(first[3], last[4])} @@"]
+            for tag, i1, i2, j1, j2 in group:
+                if tag != "equal":
+                    lines += ["-" + line for line in self.old.lines[i1:i2]]
+                mark = " " if tag == "equal" else "+"
+                lines += [mark + line for line in self.new.lines[j1:j2]]
+            yield lines
 
 
 def extent(begin: int, end: int) -> str:
