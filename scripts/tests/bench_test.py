@@ -16,8 +16,8 @@ from base import SCRIPTS, Scratch, like, read
 import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
-from ladder.base.programs import run_quietly
-from ladder.measure import machine, peers, profile, results, run as measure
+from ladder.base.programs import run_json
+from ladder.measure import peers, profile, results, run as measure
 from ladder.show.measured import Files
 from ladder.show.tables import models_table, profile_table, schedule_table
 
@@ -52,8 +52,8 @@ class FileTest(Scratch):
 
     def test_a_changed_tree_is_not_its_commit(self):
         for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
-            with mock.patch.object(machine, "output_of", side_effect=said):
-                self.assertEqual(machine.commit(), commit)
+            with mock.patch.object(results, "output_of", side_effect=said):
+                self.assertEqual(results.commit(), commit)
 
 
 class Fake(fake_ladder.FakeLadder):
@@ -73,12 +73,11 @@ class Fake(fake_ladder.FakeLadder):
 
     def call(self, part, *options, status=0):
         """Runs measure or profile here: what it said."""
-        command = {measure: measure.bench, profile: profile.profile}[part]
         with mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
                 contextlib.redirect_stderr(io.StringIO()) as said:
             try:
-                found = command(part.parse(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
-                                            "--commit", "abc", *options]))
+                found = part.main(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
+                                   "--commit", "abc", *options])
             except (Stop, SystemExit) as stop:
                 found = getattr(stop, "status", getattr(stop, "code", None))
                 print(stop, file=said)
@@ -224,8 +223,8 @@ class Peers(Fake):
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
         with mock.patch.object(
-                measure, "run_quietly", side_effect=lambda words, *more: (
-                    order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
+                measure, "run_json", side_effect=lambda words, *more: (
+                    order.append(os.path.basename(words[0])), run_json(words, *more))[1]):
             torch.randn.side_effect = lambda *_, **__: (
                 order.append("PyTorch") or mock.DEFAULT)
             self.bench(torch=torch)

@@ -70,7 +70,7 @@ class Answers(unittest.TestCase):
                         good, why, cases, share, _ = exercise.check.check(wrong)
                         self.assertFalse(good)
                         self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
-                        self.assertEqual([right for _, right, _ in cases].index(False), i)
+                        self.assertEqual([not said for _, said in cases].index(False), i)
                         self.assertEqual(share, 1 - 1 / len(right))
 
 
@@ -123,7 +123,7 @@ class Code(unittest.TestCase):
                                  ("errors", "max", "o is wrong: its error is"),
                                  ("errors", "nonfinite", "o is wrong: its error is")):
             run = self.unchanged[file].run("--seqlen 32 --check full")
-            self.assertEqual(wrong_in(run), None)
+            self.assertEqual(wrong_in(run), "")
             part = run.records[0][where]
             (part["o"] if where == "errors" else part[0])[key] += 1
             self.assertRegex(wrong_in(run), said)

@@ -15,7 +15,7 @@ from fake_ladder import FakeLadder
 from ladder.base.sources import read_sources
 from ladder.front import alone
 
-COMMAND = [sys.executable, "-S", "-m", "ladder.front.run"]  # no packages: it starts sooner
+COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
 
 
@@ -197,7 +197,7 @@ class RunTest(FakeLadder):
                              ("--step=nosuch", "there are naive")):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
-        self.assertIn("no JSON", self.table(status=1).stderr)
+        self.assertIn("no JSON", self.table(status=1).stdout)
 
     # ---- what takes long ----
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.show.measured import Files, bytes_a_head, need, of_the_paper, series
-from ladder.show.names import HEADS, Contender, Data, StepKey, library, markdown, number
+from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
+                                  markdown, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
