@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "machine/sim/engine.h"
+#include "machine/sim/tracked.h"
 
 namespace ladder::sim {
 
