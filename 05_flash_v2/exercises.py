@@ -179,6 +179,7 @@ EXERCISES = [
 
     Numbers("hopper_bytes", {"bytes requested": 526_336}),
     Numbers("in_vain", {"units": 20}),
+    Numbers("shared_tile", {"bytes requested": 452_864, "bytes of workspace": 67_584}),
     Experiment("key_order", "hopper/fp8.cu", [
         Mistake({"--seqlen-kv 3": {"o"}, "--seqlen-kv 2": set()},
                 "from three keys on `o` fails, and `lse` never does",

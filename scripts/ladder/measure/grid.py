@@ -48,7 +48,8 @@ class Measurement(NamedTuple):
     options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """The program, then the options."""
+        """The program, then the options. On the sim one head stands for many, so steps plan as for
+        a GPU that it fills."""
         step, point = self.step, self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
@@ -56,7 +57,7 @@ class Measurement(NamedTuple):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [step.program, "--device", step.device, "--step", step.name,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
-                 *["--causal"] * point.causal, *self.options]
+                 *["--causal"] * point.causal, *["--sms", "1"] * (step.device == "sim"), *self.options]
         return [str(word) for word in words]
 
     def fields(self) -> Record:
