@@ -57,7 +57,8 @@ class Measurement(NamedTuple):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [step.program, "--device", step.device, "--step", step.name,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
-                 *["--causal"] * point.causal, *["--sms", "1"] * (step.device == "sim"), *self.options]
+                 *["--causal"] * point.causal, *["--sms", "1"] * (step.device == "sim"),
+                 *self.options]
         return [str(word) for word in words]
 
     def fields(self) -> Record:
