@@ -128,7 +128,7 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   bool pass = true, wrong = false;
   for (const Report& report : reports) {
     if (const std::string text = to_text(report, options, colour); !text.empty())
-      print(std::exchange(between, options.output.json ? "" : "\n") + text);
+      print(std::exchange(between, options.json ? "" : "\n") + text);
     pass = pass && report.pass();
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
       wrong = wrong || e.wrong();

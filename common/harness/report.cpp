@@ -320,7 +320,7 @@ std::string to_table(const Report& r, bool colour) {
 }
 
 std::string to_text(const Report& report, const Options& options, bool colour) {
-  if (options.output.json) return to_json(report) + "\n";
+  if (options.json) return to_json(report) + "\n";
   std::string text = to_table(report, colour);
   if (options.run.verbose) text += budget_text(report);
   for (const KernelReport& k : report.kernels)
