@@ -88,14 +88,8 @@ class OfTheCode(unittest.TestCase):
                              "counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
-<<<<<<< HEAD
-        planned = {grid.key(one.fields()) for _, ones in grid.plan(
-            measure.parse(["--sim"]), self.ladder, self.ladder.steps) for one in ones}
-=======
-        ladder = ladder_of(programs_in(BIN), "sim")
         planned = {grid.key(one.fields()) for group in grid.plan(
-            measure.parse(["--sim"]), ladder, ladder.steps) for one in group}
->>>>>>> h_lessa
+            measure.parse(["--sim"]), self.ladder, self.ladder.steps) for one in group}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
         self.assertEqual(self.steps, [{"kind": "step", **step.registered()}
