@@ -505,6 +505,10 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   plan.stages = stages_of_KV(Dh, plan.block_kv);
   plan.warps = threads(plan.block_q) / 32;
   plan.parts = choice.parts;
+  if (asked != "auto" && plan.parts != std::stoi(asked))
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
+                                     std::to_string(plan.block_q) +
+                                     " rows; leave --block-q to the plan");
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   if (plan.parts > 1)
     plan.workspace = {{"O_parts", plan.parts * rows * p.d * 4},

@@ -87,10 +87,12 @@ class GpuLarge : public GpuTest {};
 
 /// Whether a step refuses this: on a GPU with less shared memory than an H100, as those of 7.5 may
 /// for wide heads (SmallerSharedMemory holds for whom), or because it is one of Hopper's that are
-/// compiled for narrower heads; then `sm90` is among those that are named.
+/// compiled for narrower heads; then `sm90` is among those that are named. Or because blocks do not
+/// share a tile of the size asked for.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = step.needs.exact_architecture && c.d > 128;
-  if (device.info().sram_bytes >= SimOptions{}.sram_bytes && !narrow) return false;
+  const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
+  if (device.info().sram_bytes >= SimOptions{}.sram_bytes && !narrow && !shared) return false;
   try {
     plan_run(step, spec_of(c).problem, tile, device.info());
   } catch (const Error& e) {
