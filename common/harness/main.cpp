@@ -56,16 +56,14 @@ void list_all_steps() {
       m.add("rung", step.rung).add("step", step.name);
       m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");
       m.add("default", step.name == by_default->name).add("by_name_only", by_name_only(step));
-      m.add("idea", step.shown.idea)
-          .add("summary", step.shown.summary)
-          .add("colour", step.shown.colour);
+      m.add("idea", step.shown.idea).add("summary", step.shown.summary);
+      m.add("colour", step.shown.colour);
       const auto& [count, how, on] = step.shown.change;
       m.raw("change", json::list(count, how, on));
       m.add("after", step.after).add("backward", bool{step.backward});
       m.add("deterministic", step.deterministic).add("needs", step.needs.capability());
-      m.add("exact_architecture", step.needs.exact_architecture)
-          .add("decoding", step.shown.decoding);
-      m.add("source", step.source);
+      m.add("exact_architecture", step.needs.exact_architecture);
+      m.add("decoding", step.shown.decoding).add("source", step.source);
       m.raw("tiles", json::array(step.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <numeric>
 #include <optional>
 
@@ -121,18 +122,16 @@ class Sim : public Device {
     const int64_t count = int64_t{grid.x} * grid.y * grid.z;
     std::atomic<int64_t> next{0};
     std::atomic<bool> stop{false};
-    struct Failure {
-      int64_t k = INT64_MAX;
-      std::exception_ptr what;
-    };
-    std::vector<Failure> failures(blocks_.size());
+    std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the order
+    std::mutex of_failures;
     on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
       this_block = blocks_[i].get();
       for (int64_t k; !stop && (k = next++) < count;) {
         try {
           this_block->run(launch, scheduled_block(launch.schedule, k, count));
         } catch (...) {
-          failures[i] = {k, std::current_exception()};
+          const std::lock_guard lock(of_failures);
+          failures[k] = std::current_exception();
           stop = true;
         }
         this_block->count_accesses(0, this_block->warps());
@@ -140,9 +139,7 @@ class Sim : public Device {
       }
       this_block = nullptr;
     });
-    const auto first = std::min_element(failures.begin(), failures.end(),
-                                        [](const auto& a, const auto& b) { return a.k < b.k; });
-    if (first->what) std::rethrow_exception(first->what);
+    if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
     // A later kernel waits for this one alone, and must find the one before this ended too.
     if (launch.early && !launch.waited)
       refuse("starts early, and no thread calls wait_for_kernel_before()");
