@@ -56,10 +56,11 @@ class RunTest(FakeLadder):
         # One wrong pass of two is enough; what was not checked is not wrong, and 0 is an error.
         for told, status in (({"fwd": {"pass": False}}, 1), ({"bwd": {"pass": False}}, 1),
                              ({"changes": {"pass": None, "errors": None}}, 0),
-                             ({"changes": {"errors": {"o": {"max": 0.0}}}}, 0)):
+                             ({"changes": {"workspace_bytes": 999_999,
+                                           "errors": {"o": {"max": 0.0}}}}, 0)):
             self.tell({"06_backward/mma": told})
             rows = self.rows(self.table("--all", status=status).stdout)
-        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 524 kB 0.0e+00 1.00")
+        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00 1.00")
         # Without the first step there is nothing to set the others against.
         self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 
