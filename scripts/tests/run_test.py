@@ -141,14 +141,16 @@ class RunTest(FakeLadder):
 
     def test_what_a_step_does_wrong_is_in_its_row_and_below(self):
         """And each step of a program that failed is run once more alone."""
-        overflow = {"pass": False, "errors": {"o": {"max": None, "nonfinite": 7}}}
+        overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
+                                              "o": {"max": None, "nonfinite": 7}}}
         good = "sim 34.0 MB 1.20 MB 524 kB 4.9e-04 1.00"
         nothing = "01 bad sim – – – – – ✗"
         for told, status, row, said in (
-                ({"status": 1, "changes": overflow, "err": "01_tiled_matmul: it subtracts no "
-                  "maximum;\n02_safe_softmax does"}, 1, f"01 bad {good} ✗".replace("4.9e-04",
-                                                                                   "inf/nan"),
-                 "failed (status 1):\n  it subtracts no maximum;\n  02_safe_softmax does\n"),
+                ({"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul: it "
+                  "subtracts no maximum;\n02_safe_softmax does"}, 1,
+                 f"01 bad {good} ✗".replace("4.9e-04", "inf/nan"),
+                 "failed (status 1):\n" + "  more\n" * 4 + "  it subtracts no maximum;\n"
+                 "  02_safe_softmax does\n"),
                 ({"changes": {"model_read_bytes": 29_999_998}}, 1, f"01 bad {good} ✗",
                  "HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
                  "29,999,998"),
