@@ -174,6 +174,9 @@ class RunTest(FakeLadder):
         self.assertRegex(result.stdout, "(?m)^01 bad .* 2.00× more .*✗$")
         self.assertIn("01_tiled_matmul bad on the sim failed (status 1):\n  no", result.stdout)
         self.assertNotIn("All results are right", " ".join(result.stdout.split()))
+        # After a row without a record there is nothing to set the next against.
+        self.tell({"01_tiled_matmul/bad": {"crash": True, "out": ""}})
+        self.assertNotRegex(self.table(status=128 + signal.SIGSEGV).stdout, "(?m)^01 last .*×")
 
     def test_what_the_programs_refuse(self):
         """It is said once, and the worst status is the status."""
