@@ -50,6 +50,11 @@ class FileTest(Scratch):
                 for of_line in ("2026-03-30", date, "2026-03-29")))
             self.assertEqual(os.path.basename(files.newest_measured(self.root) or "none"), newest)
 
+    def test_a_file_is_of_one_kind_of_gpu(self):
+        for gpu, name in ((NAME, "h100"), ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim"),
+                          ("Tesla T4", "t4"), ("NVIDIA TITAN V", "nvidia")):
+            self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
+
     def test_a_changed_tree_is_not_its_commit(self):
         for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
             with unittest.mock.patch.object(machine, "output_of", side_effect=said):
