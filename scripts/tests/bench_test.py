@@ -279,10 +279,13 @@ class Peers(Fake):
     def test_models_and_their_table(self):
         torch = fake_torch()
         self.bench("--grid", "models", "--peers", "flash,cudnn", torch=torch)
-        self.assertIn(
-            "05_flash_v2 --device gpu --step mma --batch 1 --heads 32 --seqlen 64 --head-dim 128 "
-            "--kv-heads 8 --seqlen-kv 16384 --dtype bf16 --causal --check off --time 5 --json",
-            self.calls())
+        called = self.calls()
+        for shape, cache, mask in (  # other heads of K and V, other keys, both
+                ("4 --heads 32 --seqlen 2048 --head-dim 128", "8 --seqlen-kv 2048", " --causal"),
+                ("16 --heads 20 --seqlen 448 --head-dim 64", "20 --seqlen-kv 1500", ""),
+                ("1 --heads 32 --seqlen 64 --head-dim 128", "8 --seqlen-kv 16384", " --causal")):
+            self.assertIn(f"05_flash_v2 --device gpu --step mma --batch {shape} --kv-heads {cache} "
+                          f"--dtype bf16{mask} --check off --time 5 --json", called)
         torch.bias.causal_lower_right.assert_called_with(64, 16384)
         self.write("out.jsonl", re.sub(r'("cudnn", "direction": "bwd".*?"time_ms": )2', r"\g<1>1",
                                        self.read("out.jsonl")))
