@@ -320,6 +320,7 @@ class Timing(unittest.TestCase):
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100),
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms
+                (20, lambda i: 1 + i // 8 / 32, 20, 52),  # steady batches, but none in turn
                 (20, lambda i: 1 + 0.01 * i, 20, 44),  # while the median moves, to 60 ms
                 (1, lambda i: 500, 4, 4)):
             times = []
