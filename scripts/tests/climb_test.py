@@ -72,10 +72,11 @@ class Tables(unittest.TestCase):
             with self.subTest(name):
                 by_cases = {one for one in task.check.fails if one in climb.BY_CASES}
                 self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
-                self.assertRegex(task.hints[0], r"/\w+\.md:\d+\.$")
+                page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
-                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n",
-                              read(ROOT, re.findall(r"\S+\.md", task.hints[0])[0]))
+                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n", read(ROOT, page))
+                self.assertRegex(read(ROOT, page).splitlines()[int(line) - 1],
+                                 rf"`{task.real.step}`|\({os.path.basename(task.file)}\)")
 
 
 class Judging(unittest.TestCase):
