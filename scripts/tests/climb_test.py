@@ -90,6 +90,8 @@ class Judging(unittest.TestCase):
     def test_points_follow_results(self):
         self.assertEqual(self.judged(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
         self.assertEqual(self.judged(1).share, 1)
+        self.assertEqual([kinds.Judged(False, "", share=share).points(10)
+                          for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
     def test_what_is_said(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
