@@ -187,6 +187,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
   EXPECT_EQ(c.arrays.at("rows").read_sectors, 7);
   EXPECT_EQ(c.write_sectors, 64);
   EXPECT_EQ(c.atomics, 64);
+  EXPECT_EQ(c.sram_write, 192 + 64 * 16);  // zeros too
 }
 
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
