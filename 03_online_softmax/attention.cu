@@ -81,11 +81,12 @@ __global__ void __launch_bounds__(32 * kWarps)
     const auto m_new = max(m, c * row_max(S));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum(S);
+    auto& P = S;
+    exp2_rows(P, c, shift);
+    l = alpha * l + row_sum(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V);
+    mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   mul_rows(O_sum, inverse_or_zero(l));
 

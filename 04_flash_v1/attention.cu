@@ -111,8 +111,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         copy_async<kThreads>(tile_Q, Q_head + int64_t{row + Br} * p.d, p.d, p.N - row - Br, p.d,
                              thread);
       cp_async_commit();
-      exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
-      write(warp_l, row_sum(S));
+      auto& P = S;
+      exp2_rows(P, c, finite_or_zero(max_over_warps(warp_m)));
+      write(warp_l, row_sum(P));
       __syncthreads();  // all warps' maxima and sums are there
 
       // One thread per row: l and m from HBM and back, and what O and P·V weigh in the new O.
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       }
 
       // O, 16 rows at a time, the old ones on their way while the product is computed.
-      const auto P = as_operand<T>(S);
+      const auto P_operand = as_operand<T>(P);
 #pragma unroll
       for (int g = 0; g < Br / kCombineRows; ++g) {
         const int first = row + kCombineRows * g, rows = p.N - first;
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         BlockFragment<kCombineRows, Dh, kThreads> O;
         load(O, O_rows, p.d, rows, p.d);
         Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
-        mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
+        mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
         write(warp_PV, PV);
         __syncthreads();  // all warps' sums are there
         BlockFragment<kCombineRows, Dh, kThreads> PV_sum;

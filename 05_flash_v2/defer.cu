@@ -97,19 +97,20 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     const auto m_new = max(m, max_over_warps(warp_m));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum_in_lane(S);
+    auto& P = S;
+    exp2_rows(P, c, shift);
+    l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     if (warp_id() == 0) write(weight, alpha);
     cp_async_wait<1>();
     __syncthreads();  // V has arrived too
 
     // O, 16 rows at a time.
-    const auto P = as_operand<T>(S);
+    const auto P_operand = as_operand<T>(P);
 #pragma unroll
     for (int g = 0; g < Br / kCombineRows; ++g) {
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
-      mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
+      mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
       __syncthreads();  // all warps' sums are there
       BlockFragment<kCombineRows, Dh, kThreads> PV_sum;

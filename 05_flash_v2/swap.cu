@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
                            thread);
     cp_async_commit();
-    exp2_rows(S, c, finite_or_zero(max_over_warps(warp_m)));  // S is P from here on
-    write(warp_l, row_sum(S));
+    auto& P = S;
+    exp2_rows(P, c, finite_or_zero(max_over_warps(warp_m)));
+    write(warp_l, row_sum(P));
     cp_async_wait<1>();
     __syncthreads();  // V has arrived too
 
@@ -118,11 +119,11 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     }
 
     // O, 16 rows at a time.
-    const auto P = as_operand<T>(S);
+    const auto P_operand = as_operand<T>(P);
 #pragma unroll
     for (int g = 0; g < Br / kCombineRows; ++g) {
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
-      mma_AB(PV, rows_of(P, g), tile_V, warp_key, 0);
+      mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
       write(warp_PV, PV);
       __syncthreads();  // all warps' sums are there
       BlockFragment<kCombineRows, Dh, kThreads> PV_sum;

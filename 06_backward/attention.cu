@@ -92,11 +92,12 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     const auto m_new = max(m, c * row_max(S));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum_in_lane(S);
+    auto& P = S;
+    exp2_rows(P, c, shift);
+    l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    mma_AB(O_sum, as_operand<T>(S), tile_V);
+    mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key

@@ -125,16 +125,17 @@ __global__ void __launch_bounds__(threads(Br), 1)
     const auto m_new = max(m, c * row_max(S));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum_in_lane(S);
+    auto& P = S;
+    exp2_rows(P, c, shift);
+    l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P = as_operand<T>(S);  // in registers that stay the product's until it is done
+    auto P_operand = as_operand<T>(P);  // in registers that stay the product's until it is done
     V.wait();
-    wgmma_fence(O_sum, P);
-    wgmma_AB(O_sum, P, V.tile());
+    wgmma_fence(O_sum, P_operand);
+    wgmma_AB(O_sum, P_operand, V.tile());
     wgmma_commit();
-    wgmma_wait<0>(O_sum, P);
+    wgmma_wait<0>(O_sum, P_operand);
     V.release();
   }
 

@@ -97,15 +97,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto m_new = max(m, c * row_max(S));
     const auto shift = finite_or_zero(m_new);
     const auto alpha = exp2(m - shift);
-    exp2_rows(S, c, shift);  // S is P from here on
-    l = alpha * l + row_sum_in_lane(S);
+    auto& P = S;
+    exp2_rows(P, c, shift);
+    l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P = as_operand<T>(S);  // in registers that stay the product's until it is done
-    wgmma_fence(O_sum, P);
-    wgmma_AB(O_sum, P, tile_V);
+    auto P_operand = as_operand<T>(P);  // in registers that stay the product's until it is done
+    wgmma_fence(O_sum, P_operand);
+    wgmma_AB(O_sum, P_operand, tile_V);
     wgmma_commit();
-    wgmma_wait<0>(O_sum, P);
+    wgmma_wait<0>(O_sum, P_operand);
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
