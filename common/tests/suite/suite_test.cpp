@@ -229,8 +229,9 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
 INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 
 // With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
-// tile that comes up on the way down is right, and so are fewer warps or stages; with the bytes that
-// the plan asks for and no more, of which it plans the same, or another tile that fits in twice.
+// tile that comes up on the way down is right, and so are fewer warps or stages; with the bytes
+// that the plan asks for and no more, of which it plans the same, or another tile that fits in
+// twice.
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   const Step& step = GetParam();
