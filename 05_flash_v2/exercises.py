@@ -179,6 +179,7 @@ EXERCISES = [
 
     Numbers("hopper_bytes", {"bytes requested": 526_336}),
     Numbers("in_vain", {"units": 20}),
+    Numbers("shared_tile", {"bytes requested": 452_864, "bytes of workspace": 67_584}),
     Experiment("key_order", "hopper/fp8.cu", [
         Mistake({"--seqlen-kv 3": {"o"}, "--seqlen-kv 2": set()},
                 "from three keys on `o` fails, and `lse` never does",
@@ -228,7 +229,8 @@ BREAKS = [
           "few keys: right",
           "release() gives V's stage back and goes on to the next. Without it the consumers read "
           "the first tile again each time, and the producer waits for a stage that nobody frees.",
-          [("    wgmma_wait<0>(O_sum, P);\n    V.release();\n", "    wgmma_wait<0>(O_sum, P);\n")]),
+          [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
+            "    wgmma_wait<0>(O_sum, P_operand);\n")]),
     Break("early", "hopper/producer.cu", "always: a fault",
           "K's stage is given back while the product still reads it: wgmma runs on after it has "
           "been started, until wgmma_wait.",

@@ -15,7 +15,8 @@
 //
 // Since `pdl`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
 // reads K alone from shared memory. Heads wider than 128 run here too, with Q in shared memory and
-// fewer keys a tile.
+// fewer keys a tile. And where tiles of Q are few, `parts` blocks share the keys of each, as in
+// 05's split_kv: a second kernel, `merge`, adds up their m, l and O.
 
 #include <array>
 
@@ -37,6 +38,7 @@ constexpr float kSlack = 8;
 // Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
 // tensor cores.
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
+constexpr int kMergeThreads = 128;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
 /// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
@@ -64,6 +66,10 @@ constexpr auto kTiles = [] {
 /// larger O, there are not enough of them.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
+}
+/// Whether blocks may share a tile's keys: a tile of the fewest rows of its head size.
+constexpr bool may_split(int Dh, int Br) {
+  return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
 /// Stages of Q, of which wide heads leave room for one, and of K and V, of which short tiles have
 /// one more.
@@ -123,8 +129,21 @@ __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
+/// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
+/// or a part. Where there are fewer than parts, the last blocks have one that no row sees.
+struct Share {
+  int begin, end;
+};
+template <bool kSplit>
+__device__ __forceinline__ Share share_of(int kv_tiles) {
+  if constexpr (!kSplit) return {0, kv_tiles};
+  const int part = blockIdx.y, parts = min(static_cast<int>(gridDim.y), kv_tiles);
+  if (part >= parts) return {kv_tiles, kv_tiles + 1};
+  return {kv_tiles * part / parts, kv_tiles * (part + 1) / parts};
+}
+
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Br, int Bc, class StagesQ, class StagesKV>
+template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<int> next, const Problem& p) {
@@ -145,12 +164,14 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
     const Work work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
-    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    const auto [begin, end] = share_of<kSplit>(kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p));
+    for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kv_tile == kv_tiles - 1) {
+      if (kSplit) {
+        index = gridDim.x;  // no other: there is a block for each
+      } else if (kv_tile == end - 1) {
         wait_for_kernel_before();  // which makes next 0
         index = gridDim.x + atomicAdd(next, 1);
       }
@@ -206,6 +227,26 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   });
 }
 
+/// A consumer's rows of a part's m, l and O, O not divided by l; m in units of ln 2. Arrays of
+/// (part, row).
+template <int Dh>
+__device__ __forceinline__ void store_part(const Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                           const Rows<16>& l, Hbm<float> O_parts,
+                                           Hbm<float> m_parts, Hbm<float> l_parts, int bh,
+                                           int tile_row, const Problem& p) {
+  const int row = tile_row + warp_id() % 4 * 16;
+  const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
+  for_each_pair(O_sum, [&](int i, int j, float a, float b) {
+    if (row + i >= p.N || j >= p.d) return;
+    store_pair(O_parts + ((to + i) * p.d + j), a, b);
+  });
+  for_each_row(m, sum_over_lanes(l), [&](int i, float max, float sum) {
+    if (row + i >= p.N) return;
+    m_parts[to + i] = max;
+    l_parts[to + i] = sum;
+  });
+}
+
 /// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
 /// may start.
 __global__ void clear(Hbm<int> next) {
@@ -214,16 +255,19 @@ __global__ void clear(Hbm<int> next) {
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int Dh, int Br, int Bc>
+/// Q, and whenever it is done with one, the next that nobody has. If split, m, l and O of a part of
+/// the keys. grid: (tiles of Q · B·H, parts), one for each block.
+template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Problem p) {
+              Hbm<float> LSE, Hbm<int> next, Hbm<float> O_parts, Hbm<float> m_parts,
+              Hbm<float> l_parts, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
   constexpr int kBlocks = blocks_of_SM(Dh, Br, Bc);
+  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
   SharedMemory smem;
   Stages<TileQ, kStagesQ, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
@@ -236,7 +280,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
 
   if (warpgroup_id() == 0) {  // the producer
     setmaxnreg_dec<producer_registers(Br, kBlocks)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+    if (threadIdx.x == 0) produce<Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
     return;
   }
 
@@ -301,11 +345,12 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     Q.wait();
     const Work work = smem_work[Q.number()];
     if (work.head < 0) break;
-    const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
+    const int block_row = row_of<Br>(work, p);
+    const auto [begin, end] = share_of<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_stage();
-      skip(kv_tiles);
+      skip(end - begin);
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -318,14 +363,15 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // meanwhile
+    // Meanwhile. If split, all: merge counts on each part of the block's.
+    const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wgmma_wait<0>(S);
     K.release();
-    softmax(S, m, l, alpha, row, 0, p);
+    softmax(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
     if (kStagesQ > 1) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
-    for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
+    for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
       begin_turn();
       start_scores();
@@ -345,52 +391,131 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-    skip(kv_tiles - own_kv_tiles);
-    store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    skip(end - own_end);
+    if constexpr (kSplit)
+      store_part(O_sum, m, l, O_parts, m_parts, l_parts, work.head, tile_row, p);
+    else
+      store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     if (kStagesQ == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// Where any tile will do: of the compiled ones that fit, the one that takes least time, a tile of
-/// Q less where some of its consumers have no rows. With 256 queries a tile of 192 would leave one
-/// of 64 for a whole block.
-TileRequest fastest(const Problem& p, int Dh, const DeviceInfo& device) {
-  // The sim plans as for an H100.
-  const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
-  const int64_t heads = int64_t{p.B} * p.H;
-  TileRequest best;
+/// O and LSE from the parts, by 03's rule. A thread has 8 columns of a row. grid: (B·H·N · Dh/8 /
+/// kMergeThreads).
+template <class T, int Dh>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
+          HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
+  const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
+  const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
+  const int column = static_cast<int>(thread % (Dh / 8)) * 8;
+  if (row >= rows || column >= p.d) return;
+  wait_for_kernel_before();  // which writes the parts
+
+  float m = -INFINITY, l = 0, o[8] = {};
+#pragma unroll 4  // their loads overlap
+  for (int part = 0; part < parts; ++part) {
+    const int64_t at = part * rows + row;
+    const float m_part = m_parts[at], l_part = l_parts[at];
+    const auto O_part = read_chunk(O_parts + (at * p.d + column));
+    const float m_new = fmaxf(m, m_part), shift = m_new == -INFINITY ? 0 : m_new;
+    const float alpha = exp2_fast(m - shift), weight = exp2_fast(m_part - shift);
+    for (int e = 0; e < 8; ++e) o[e] = alpha * o[e] + weight * O_part[e];
+    l = alpha * l + weight * l_part;
+    m = m_new;
+  }
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key
+  Chunk<T> out;
+  for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
+  write_chunk(O + (row * p.d + column), out);
+  if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
+}
+
+constexpr int kMostParts = 32;  // that the plan takes
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
+
+/// The sim plans as for an H100.
+int64_t multiprocessors_of(const DeviceInfo& device) {
+  return device.multiprocessors > 0 ? device.multiprocessors : 132;
+}
+
+/// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
+/// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
+/// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
+/// Each part starts and ends, and to merge them takes 4 µs and their bytes, written and read, at
+/// 2 TB/s.
+double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
+  const auto [max_d, Br, Bc] = timed.size;
+  const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
+  double all = 0, longest = 0;
+  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
+    const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
+    all += share * (timed.kv_tile * static_cast<double>(kv_tiles) + timed.ends * parts);
+    const int64_t of_part = ceil_div(kv_tiles, parts);
+    longest =
+        std::max(longest, share * (timed.kv_tile * static_cast<double>(of_part) + timed.ends));
+  }
+  const int64_t of_SM = blocks_of_SM(max_d, Br, Bc), at_once = of_SM * multiprocessors;
+  const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
+                               heads * all / at_once + longest);  // no schedule takes longer
+  const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
+  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time +
+         (parts > 1 ? 4 + megabytes / 2 : 0);
+}
+
+/// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
+/// its parts; 0 asked: any number.
+struct Choice {
+  TileRequest tile;
+  int parts = 1;
+};
+Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
+               int asked_parts) {
+  Choice best{.tile = asked};
   double least = 0;
-  for (const auto& [size, kv_tile, ends] : kTimed) {
-    const auto [max_d, Br, Bc] = size;
-    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes) continue;
-    double all = 0, longest = 0;
-    for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
-      const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-      const double kv_tiles = static_cast<double>(std::max<int64_t>(1, ceil_div(keys, Bc)));
-      const double share = static_cast<double>(std::min<int64_t>(row, Br)) / Br;
-      const double time = (0.4 + 0.6 * share) * (kv_tile * kv_tiles + ends);
-      all += time;
-      longest = std::max(longest, time);
+  for (const TimedTile& timed : kTimed) {
+    const auto [max_d, Br, Bc] = timed.size;
+    const bool split = asked_parts != 1 && may_split(Dh, Br);
+    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes ||
+        !asked.matches(timed.size) || (asked_parts > 1 && !split))
+      continue;
+    const int first = split && asked_parts > 0 ? asked_parts : 1;
+    for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
+      const double time = time_of_tiles(p, timed, parts, multiprocessors_of(device));
+      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      least = time;
+      best = {{Br, Bc}, parts};
     }
-    const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors;
-    const double time =
-        std::min(time_of(heads * all, longest, heads * ceil_div(p.N, Br), at_once, p.causal),
-                 heads * all / at_once + longest);  // unequal tiles: no schedule takes longer
-    if (least == 0 || time < least) least = time, best.block_q = Br, best.block_kv = Bc;
   }
   return best;
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
-  Plan plan{.head_dim = Dh};
-  choose_tile(plan, kTiles, request.any() ? fastest(p, Dh, device) : request, device.sram_bytes,
+  Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
+  const std::string& asked = plan.settings.at("parts");
+  const Choice choice = fastest(p, Dh, device, request, asked == "auto" ? 0 : std::stoi(asked));
+  choose_tile(plan, kTiles, choice.tile, device.sram_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.stages = stages_of_KV(Dh, plan.block_kv);
   plan.warps = threads(plan.block_q) / 32;
-  plan.workspace = {{"next", 4}};
+  plan.parts = choice.parts;
+  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  if (plan.parts > 1)
+    plan.workspace = {{"O_parts", plan.parts * rows * p.d * 4},
+                      {"m_parts", plan.parts * rows * 4},
+                      {"l_parts", plan.parts * rows * 4}};
+  else
+    plan.workspace = {{"next", 4}};
+  const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
+               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
+               " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
   return plan;
 }
 
@@ -399,20 +524,37 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto map = [&](const char* name, int rows, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
     };
-    const auto next = hbm<int>(a["next"]);
-    launch("clear", clear, dim3(1), dim3(1), 0, next);
+    const auto map_Q = map("Q", p.N, p.H, kWarpgroupRows), map_K = map("K", p.N_kv, p.Hk, Bc),
+               map_V = map("V", p.N_kv, p.Hk, Bc), map_O = map("O", p.N, p.H, kWarpgroupRows);
+    const auto LSE = hbm<float>(a["LSE"]);
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
+    if constexpr (may_split(Dh, Br))
+      if (plan.parts > 1) {
+        const auto O_parts = hbm<float>(a["O_parts"]), m_parts = hbm<float>(a["m_parts"]),
+                   l_parts = hbm<float>(a["l_parts"]);
+        launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
+               dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, Hbm<int>{},
+               O_parts, m_parts, l_parts, p);
+        const int64_t merge_threads = int64_t{p.B} * p.H * p.N * (Dh / 8);
+        launch<Start::early>("merge", merge<T, Dh>, dim3(ceil_div(merge_threads, kMergeThreads)),
+                             dim3(kMergeThreads), 0, Hbm<const float>(O_parts),
+                             Hbm<const float>(m_parts), Hbm<const float>(l_parts), hbm<T>(a["O"]),
+                             LSE, plan.parts, p);
+        return;
+      }
+    const auto next = hbm<int>(a["next"]);
+    const Hbm<float> no_parts{};
+    launch("clear", clear, dim3(1), dim3(1), 0, next);
     launch<Start::early>(
-        "attention", attention<T, Dh, Br, Bc>,
+        "attention", attention<T, Dh, Br, Bc, false>,
         dim3(std::min<int64_t>(works, blocks_of_SM(Dh, Br, Bc) * multiprocessors())),
-        dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-        map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows),
-        hbm<float>(a["LSE"]), next, p);
+        dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next, no_parts,
+        no_parts, no_parts, p);
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
+/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees, and
+/// one at least; every part of it too, and Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -420,9 +562,27 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
+    const int64_t read = std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
+    rows += read + std::max<int64_t>(0, plan.parts - kv_tiles) *
+                       std::min<int64_t>(plan.block_kv, p.N_kv - read);
   }
-  const int64_t k = heads * rows * p.d * kIoBytes;
+  const int64_t k = heads * rows * p.d * kIoBytes, lse = heads * p.N * 4;
+  if (plan.parts > 1) {
+    const int64_t m_parts = plan.parts * lse, O_parts = m_parts * p.d;
+    return {{"attention",
+             {{"Q", plan.parts * q, 0},
+              {"K", k, 0},
+              {"V", k, 0},
+              {"O_parts", 0, O_parts},
+              {"m_parts", 0, m_parts},
+              {"l_parts", 0, m_parts}}},
+            {"merge",
+             {{"O_parts", O_parts, 0},
+              {"m_parts", m_parts * (p.d / 8), 0},
+              {"l_parts", m_parts * (p.d / 8), 0},
+              {"O", 0, q},
+              {"LSE", 0, lse}}}};
+  }
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
   return {{"clear", {{"next", 0, 4}}},
@@ -431,7 +591,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
             {"K", k, 0},
             {"V", k, 0},
             {"O", 0, q},
-            {"LSE", 0, heads * p.N * 4},
+            {"LSE", 0, lse},
             {"next", asked, asked}}}};
 }
 
@@ -441,12 +601,13 @@ const Register step{{
     .after = "pdl",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "Q in registers",
-              .change = {"sram_operand_bytes", "less", "--head-dim 128"},
+              .change = {"sram_operand_bytes", "less", "--head-dim 128 --block-q 128"},
               .summary = "and Q in registers where there is room",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,
     .tiles = kTiles,
+    .settings = kSettings,
     .forward = {plan, forward, traffic},
 }};
 

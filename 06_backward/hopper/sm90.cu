@@ -398,7 +398,8 @@ const Setting kSettings[] = {
 /// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
 /// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
 /// each block and converted. Under the mask blocks come to different query heads of a group, and
-/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer.
+/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer. One
+/// of wide heads, which moves twice the bytes in its time, takes the longer the less L2 holds.
 int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -417,8 +418,8 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
     const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
     const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
     const bool drift = p.causal && parts < group;
-    const double slower =
-        drift && std::min(heads * parts, at_work) * group_megabytes > 100 ? 1.125 : 1;
+    const double drifting = drift ? std::min(heads * parts, at_work) * group_megabytes : 0;
+    const double slower = p.d > 128 ? std::max(1.0, drifting / 40) : drifting > 100 ? 1.125 : 1;
     const double time =
         slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
         (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
@@ -428,17 +429,14 @@ int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  if (Dh > 128) {
-    Plan plan = wide::plan(p, device);
-    plan.settings = choose_settings(kSettings, request.settings);
-    plan.note += std::string(plan.note.empty() ? "" : "; ") +
-                 "one block for each tile of keys, whatever `parts`, at a head size over 128";
-    return plan;
-  }
-  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
+  Plan plan{
+      .head_dim = padded_head_dim(p.d), .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
+  if (p.d > 128)
+    plan = wide::plan(p, device);
+  else
+    choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+                [&](int Br, int Bc) { return backward_smem_bytes(plan.head_dim, Br, Bc); });
+  const int Dh = plan.head_dim;
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};

@@ -36,17 +36,26 @@ constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProduc
 /// Named barriers: of all consumers, and what one tells the next.
 enum Named { kAll = 1, kP_full, kP_free, kdS_full, kdS_free, kdV_written, kdK_written };
 
+/// What is to be done at once, as in sm90.cu: a share of the tiles of Q that see a tile of keys.
+struct Share {
+  int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
+  int first_row;  // of each head of Q that sees one of the keys; in whole tiles
+  int head, row;  // of the first of its tiles of Q
+  int q_tiles;    // of Q from there on; none where there are more parts than tiles
+};
+
 template <int Dh>
 int64_t smem_bytes(int, int) {
   return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(kStages * Br * Dh) +
          shared_bytes<fp16>(Bc * Br) + shared_bytes<float>(Bc * Br) +
-         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Work>(1) +
+         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Share>(1) +
          4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
 }
 
-/// Where in a tile of dQ's sums a warp's piece is, 16 rows × kPiece columns in register order.
-__device__ __forceinline__ int place_in_dQ(int piece, int warp) {
-  return (piece * 4 + warp) * 16 * kPiece;
+/// Where in a tile of sums a warp's piece is, 16 rows of N columns in register order.
+template <int N>
+__device__ __forceinline__ int place(int piece, int warp) {
+  return (piece * 4 + warp) * 16 * N;
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
@@ -55,8 +64,14 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                           Hbm<int> next, int rows, Problem p) {
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / 32;
+                           Hbm<float> dK_sum, Hbm<float> dV_sum, int64_t kv_chunks, Hbm<int> next,
+                           int rows, Problem p) {
+  const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / 32;
+  if (chunk < kv_chunks) {
+    write_chunk(dK_sum + 8 * chunk, Chunk<float>{});
+    write_chunk(dV_sum + 8 * chunk, Chunk<float>{});
+  }
+  if (at >= int64_t{p.B} * p.H * rows) return;  // a whole block
   const int column = lane_id() * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -77,47 +92,63 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
-  return longest_first(index, {.heads = p.B * p.Hk,
-                               .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                               .uneven = p.causal});
+/// Share `index` of `parts` for each tile of keys: as in sm90.cu.
+__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
+                                          const Problem& p) {
+  const int group = p.H / p.Hk;
+  const auto [bh_part, tile] =
+      longest_first(index, {.heads = p.B * p.Hk * parts,
+                            .tiles = tiles,
+                            .head_bytes = int64_t{4} * kIoBytes * p.N * p.d * group / parts,
+                            .uneven = p.causal,
+                            .at_once = at_once});
+  const int first_row = p.first_query(tile * Bc) / Br * Br;
+  const int of_head = static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int bh = bh_part / parts, part = bh_part % parts;
+  const int64_t all = int64_t{group} * of_head;
+  const int begin = static_cast<int>(all * part / parts);
+  return {bh,
+          tile,
+          first_row,
+          bh * group + begin / of_head,
+          first_row + begin % of_head * Br,
+          static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
 /// The producer, one thread: as in sm90.cu.
 template <class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Work> smem_work,
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Share> smem_share,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const TensorMap& map_Q, const TensorMap& map_dO,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Hbm<int> next, int tiles, int rows, const Problem& p) {
-  const int works = tiles * p.B * p.Hk, group = p.H / p.Hk;
+                                        Hbm<int> next, int tiles, int rows, int parts,
+                                        const Problem& p) {
   int index = blockIdx.x;
-  while (index < works) {
-    const Work w = work_of(index, tiles, p);
-    const int key = w.tile * Bc, batch = w.head / p.Hk, head_kv = w.head % p.Hk;
-    const int first_row = p.first_query(key) / Br * Br;
+  while (index < tiles * p.B * p.Hk * parts) {
+    const Share share = share_of(index, tiles, parts, gridDim.x, p);
+    const int key = share.tile * Bc, batch = share.bh / p.Hk, head_kv = share.bh % p.Hk;
+    int head = share.head, row = share.row;
 #pragma unroll 1  // unrolled, it would spill from its few registers
-    for (int head = w.head * group; head < (w.head + 1) * group; ++head)
-#pragma unroll 1
-      for (int row = first_row; row < p.N; row += Br) {
-        const int64_t at = int64_t{head} * rows + row;
-        Q.acquire();
-        Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
-        if (row == first_row && head == w.head * group) {
-          K.acquire();  // once the last dK and dV have left
-          smem_work[0] = w;
-          K.fill(map_K, 0, key, head_kv, batch);
-          V.acquire();
-          V.fill(map_V, 0, key, head_kv, batch);
-        }
-        dO.acquire();
-        dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+    for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
+      const int64_t at = int64_t{head} * rows + row;
+      Q.acquire();
+      Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      if (q_tile == 0) {
+        K.acquire();  // once the last dK and dV have left
+        smem_share[0] = share;
+        K.fill(map_K, 0, key, head_kv, batch);
+        V.acquire();
+        V.fill(map_V, 0, key, head_kv, batch);
       }
+      dO.acquire();
+      dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+      row += Br;
+      if (row >= p.N) ++head, row = share.first_row;
+    }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   K.acquire();
-  smem_work[0] = Work{.head = -1};  // the end
+  smem_share[0] = Share{.bh = -1};  // the end
   K.signal_end();
 }
 
@@ -157,18 +188,14 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
   count_flops(16 * N / 32);
 }
 
-/// What the consumers do for a tile of keys: its q_tiles tiles of Q, of each head from row
-/// first_row on. The first query that sees key i of the tile is first_seen + i.
-struct Loop {
-  int first_row, q_tiles, key, first_seen;
-};
-
 /// Consumer 0: P, and the sums dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
-                                       Smem<float> P_of_warp, const Loop& loop, const Problem& p,
+                                       Smem<float> P_of_warp, const Share& share, const Problem& p,
                                        Sums<Dh>& dV_sum) {
-  const int warp_row = warp_id() % 4 * 16;
+  const int warp_row = warp_id() % 4 * 16, key = share.tile * Bc;
+  // The first query that sees key i of the tile is first_seen + i.
+  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries
   const auto start_scores = [&] {    // Sᵀ = K·Qᵀ
@@ -180,16 +207,16 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   };
   start_scores();
   wgmma_wait<0>(S);
-  int row = loop.first_row;
-  for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
+  int row = share.row;
+  for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < loop.first_seen + Bc - 1 || loop.key + Bc > p.N_kv)
+    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
-        if (row + j < loop.first_seen + i || loop.key + i >= p.N_kv) x = 0;
+        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
       });
     if (q_tile > 0) named_barrier_sync(kP_free, kPair);
     write_fragments(P_of_warp, P);
@@ -197,7 +224,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto P_operand = as_operand<T>(P);
     dO.wait();
     start_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
-    if (q_tile + 1 < loop.q_tiles) {
+    if (q_tile + 1 < share.q_tiles) {
       start_scores();  // of the next tile
       wait_AB<1>(dV_sum, P_operand);
       dO.release();
@@ -207,7 +234,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
       dO.release();
     }
     row += Br;
-    if (row >= p.N) row = loop.first_row;  // the next head
+    if (row >= p.N) row = share.first_row;  // the next head
   }
 }
 
@@ -254,14 +281,14 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Consumer 2: dQ. dQ_at: the sums of row first_row of the first head.
+/// Consumer 2: dQ. dQ_at: the sums of the share's first row.
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
-                                       const Loop& loop, const Problem& p) {
+                                       const Share& share, const Problem& p) {
   const int warp = uniform(warp_id() % 4);
-  int row = loop.first_row;
-  for (int q_tile = 0; q_tile < loop.q_tiles; ++q_tile) {
+  int row = share.row;
+  for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
     named_barrier_sync(kdS_full, kPair);
 #pragma unroll 1
     for (int piece = 0; piece < Dh / kPiece; ++piece) {
@@ -270,31 +297,41 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
       wgmma_set_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
       wgmma_commit();
       wgmma_wait<0>(dQ);
-      if (piece + 1 == Dh / kPiece && q_tile + 1 < loop.q_tiles)
+      if (piece + 1 == Dh / kPiece && q_tile + 1 < share.q_tiles)
         named_barrier_arrive(kdS_free, kPair);
-      add_fragments(dQ_at + place_in_dQ(piece, warp), dQ);
+      add_fragments(dQ_at + place<kPiece>(piece, warp), dQ);
     }
     row += Br;
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
-      row = loop.first_row;
-      dQ_at = dQ_at + int64_t{loop.first_row} * Dh;
+      row = share.first_row;
+      dQ_at = dQ_at + int64_t{share.first_row} * Dh;
     }
   }
 }
 
-/// By a consumer: sums to a map, through a tile whose last reader is done, and then it is free.
+/// By a consumer, once all are done with the ring's tile: its sums to a map by way of that tile or,
+/// of one of several parts, added to those in HBM. Then the tile is free.
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
-                                          const Work& w, const Problem& p) {
+                                          Hbm<float> sums_of_parts, int tiles, int parts,
+                                          const Share& share, const Problem& p) {
   const int warp = warp_id() % 4;
+  if (parts > 1) {
+    if (threadIdx.x % kWarpgroup == 0) ring.set_free();
+    const auto at = sums_of_parts + (int64_t{share.bh} * tiles + share.tile) * Bc * Dh;
+#pragma unroll
+    for (int i = 0; i < sums.kProducts; ++i)
+      add_fragments(at + place<sums.kColumns>(i, warp), sums.of[i]);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i)
     write_matrices(ring.tile(), as_operand<T>(sums.of[i]), warp * 16, i * sums.kColumns);
   fence_proxy_async();                       // TMA reads what threads have written
   named_barrier_sync(kWritten, kWarpgroup);  // all rows are written
   if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map, ring.tile(), 0, w.tile * Bc, w.head % p.Hk, w.head / p.Hk);
+    tma_store(map, ring.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
     tma_store_commit();
     tma_store_wait_read<0>();
     ring.set_free();
@@ -308,8 +345,8 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<int> next, int tiles, int rows,
-                  Problem p) {
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
+                  Hbm<float> dV_sums, Hbm<int> next, int tiles, int rows, int parts, Problem p) {
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
@@ -321,93 +358,92 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
   const auto tile_P = smem.take<float>("P", Bc * Br);    // in register order
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 2 * 4);  // a release by each warp of two consumers
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 2 * 4);
-  const auto smem_work = smem.take<Work>("work", 1);  // which tile of K and V it is
+  const auto smem_share = smem.take<Share>("share", 1);  // which K and V are of
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
   if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   __syncthreads();                              // and before anybody waits there
 
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
-  const auto current = [&]() -> Work {  // in registers of the warp, as in sm90.cu
-    const Work w = smem_work[0];
-    return {uniform(w.head), uniform(w.tile)};
+  const auto current = [&]() -> Share {  // in registers of the warp, as in sm90.cu
+    const Share s = smem_share[0];
+    return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
+            uniform(s.head), uniform(s.row),  uniform(s.q_tiles)};
   };
-  const auto each_tile = [&](auto work) {
+  const auto each_share = [&](auto work) {
     for (;; K.at.next(), V.at.next()) {
       K.wait();
-      const Work w = current();
-      if (w.head < 0) break;
-      const int key = w.tile * Bc, first_row = p.first_query(key) / Br * Br;
-      work(w, Loop{first_row, p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br)), key,
-                   p.causal ? key - p.N_kv + p.N : -Bc});
+      const Share share = current();
+      if (share.bh < 0) break;
+      work(share);
     }
   };
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == 0)
-      produce(K, V, Q, dO, smem_work, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
-              tiles, rows, p);
+      produce(K, V, Q, dO, smem_share, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
+              tiles, rows, parts, p);
     return;
   }
   if (warpgroup_id() == 1) {
     setmaxnreg_dec<kdQRegisters>();
-    each_tile([&](const Work& w, const Loop& loop) {
-      add_dQ(K.tile(), tile_dS,
-             dQ_sum + (int64_t{w.head} * (p.H / p.Hk) * rows + loop.first_row) * Dh, loop, p);
+    each_share([&](const Share& share) {
+      add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{share.head} * rows + share.row) * Dh, share, p);
       named_barrier_arrive(kAll, kThreads);
     });
     return;
   }
   if (warpgroup_id() == 2) {
     setmaxnreg_inc<kdVRegisters>();
-    each_tile([&](const Work&, const Loop& loop) {
+    each_share([&](const Share& share) {
       Sums<Dh> dV_sum;
-      sum_dV(Q, dO, K.tile(), P_of_warp, loop, p, dV_sum);
-      const Work w = current();            // read anew: kept, it would take registers
+      sum_dV(Q, dO, K.tile(), P_of_warp, share, p, dV_sum);
+      const Share of = current();          // read anew: kept, it would take registers
       named_barrier_sync(kAll, kThreads);  // all warps are done with K and V
-      write_out<kdV_written, T>(V, dV_sum, map_dV, w, p);
+      write_out<kdV_written, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
     });
   } else {
     setmaxnreg_inc<kdKRegisters>();
-    each_tile([&](const Work&, const Loop& loop) {
+    each_share([&](const Share& share) {
       V.wait();
       Sums<Dh> dK_sum;
-      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, loop.q_tiles, dK_sum);
-      const Work w = current();
+      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, share.q_tiles, dK_sum);
+      const Share of = current();
       named_barrier_sync(kAll, kThreads);
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
-      write_out<kdK_written, T>(K, dK_sum, map_dK, w, p);
+      write_out<kdK_written, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
     });
   }
 }
 
-/// dQ in the I/O type. grid: (pieces of tiles of dQ · B·H).
-template <class T, int Dh>
+/// Sums of dQ, dK or dV times a factor, in the I/O type, in pieces of C columns. N rows of a head,
+/// `rows` in whole tiles. grid: (pieces of tiles, of all heads).
+template <class T, int Dh, int C>
 __global__ void __launch_bounds__(kWarpgroup)
-    postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  constexpr int kPieces = Dh / kPiece;
-  const int piece = static_cast<int>(blockIdx.x) % kPieces, column = piece * kPiece;
-  const int64_t at = int64_t{blockIdx.x} / kPieces * Br;  // its tile's first row of all
+    postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
+  constexpr int kPieces = Dh / C;
+  const int piece = static_cast<int>(blockIdx.x) % kPieces, column = piece * C;
+  const int64_t at = int64_t{blockIdx.x} / kPieces * 64;  // its tile's first row of all
   const int row = static_cast<int>(at % rows);
-  Accumulator<16, kPiece> sum;
-  read_fragments(sum, dQ_sum + (at * Dh + place_in_dQ(piece, warp_id())));
-  for_each(sum, [&](int, int, float& x) { x *= p.scale; });
+  Accumulator<16, C> sum;
+  read_fragments(sum, sums + (at * Dh + place<C>(piece, warp_id())));
+  for_each(sum, [&](int, int, float& x) { x *= factor; });
   SharedMemory smem;
-  using Tile = SwizzledTile<T, Br, kPiece>;
-  const Tile tile{smem.tiles<Tile>("dQ")};
+  using Tile = SwizzledTile<T, 64, C>;
+  const Tile tile{smem.tiles<Tile>("tile")};
   write(tile, sum, warp_id() * 16);
   __syncthreads();
-  copy_out<kWarpgroup>(dQ + ((at / rows * p.N + row) * p.d + column), p.d, tile, p.N - row,
-                       p.d - column, threadIdx.x);
+  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
+                       threadIdx.x);
 }
 
+/// But for what sm90.cu adds for all head sizes.
 Plan plan(const Problem& p, const DeviceInfo& device) {
-  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
-  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumers), .stages = kStages};
-  choose_tile(plan, kTiles, {}, device.sram_bytes, Dh == 192 ? smem_bytes<192> : smem_bytes<256>);
-  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, Br) * Br;
-  plan.workspace = {
-      {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
+  Plan plan{.head_dim = padded_head_dim<kHopperHeadDims>(p.d),
+            .warps = 4 * (1 + kConsumers),
+            .stages = kStages};
+  choose_tile(plan, kTiles, {}, device.sram_bytes,
+              plan.head_dim == 192 ? smem_bytes<192> : smem_bytes<256>);
   return plan;
 }
 
@@ -418,22 +454,38 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;
   const int tiles = static_cast<int>(ceil_div(p.N_kv, Bc));
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
+  const int64_t tiles_of_all = int64_t{tiles} * p.B * p.Hk;
+  // Where nothing is added up, the kernels touch neither.
+  const auto dK_sum = hbm<float>(a[plan.parts > 1 ? "dK_sum" : "dQ_sum"]);
+  const auto dV_sum = hbm<float>(a[plan.parts > 1 ? "dV_sum" : "dQ_sum"]);
   with_type_and_head_dim<kHopperHeadDims>(p, [&]<class T, int Dh>() {
     if constexpr (Dh > 128) {
+      const int64_t kv_chunks = plan.parts > 1 ? tiles_of_all * Bc * (Dh / 8) : 0;
       const auto map = [&](const char* name, int length, int heads) {
         return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
       };
-      launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(rows_of_all * 32, kElementwise)),
+      launch("preprocess", preprocess<T, Dh>,
+             dim3(ceil_div(std::max(rows_of_all * 32, kv_chunks), kElementwise)),
              dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
-             hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, next, rows, p);
+             hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, dK_sum, dV_sum, kv_chunks,
+             next, rows, p);
       launch("key_gradients", key_gradients<T, Dh>,
-             dim3(std::min<int64_t>(int64_t{tiles} * p.B * p.Hk, multiprocessors())),
+             dim3(std::min<int64_t>(tiles_of_all * plan.parts, multiprocessors())),
              dim3(kWarpgroup + kThreads), plan.smem_bytes, map("Q", p.N, p.H),
              map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk), map("dO", p.N, p.H),
-             map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum, next,
-             tiles, rows, p);
-      launch("postprocess", postprocess<T, Dh>, dim3(rows_of_all / Br * (Dh / kPiece)),
-             dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), rows, p);
+             map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum,
+             dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
+      launch("postprocess", postprocess<T, Dh, kPiece>, dim3(rows_of_all / Br * (Dh / kPiece)),
+             dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), p.N, rows,
+             p.d, p.scale);
+      if (plan.parts == 1) return;
+      constexpr int C = Sums<Dh>::kColumns;
+      const auto postprocess_keys = [&](const char* name, Hbm<float> sums, const char* out) {
+        launch(name, postprocess<T, Dh, C>, dim3(tiles_of_all * (Dh / C)), dim3(kWarpgroup),
+               shared_bytes<T>(Bc * C), sums, hbm<T>(a[out]), p.N_kv, tiles * Bc, p.d, 1.0f);
+      };
+      postprocess_keys("postprocess_dK", dK_sum, "dK");
+      postprocess_keys("postprocess_dV", dV_sum, "dV");
     }
   });
 }

@@ -244,34 +244,34 @@ add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
 target_precompile_headers(ladder_main REUSE_FROM headers)
 
-# CI only: a rung's files become two sources, Hopper's and the others, since headers dominate nvcc's
-# time; not those that two programs have. Each file is in a namespace of its own within gpu.
-function(ladder_together list name)
-  set(alone ${${list}})
-  list(JOIN shared_steps "|" shared)
-  list(FILTER alone INCLUDE REGEX "/(${shared})$")
-  set(hopper ${${list}})
-  list(REMOVE_ITEM hopper ${alone})
-  set(portable ${hopper})
-  list(FILTER hopper INCLUDE REGEX "/hopper/")
-  list(FILTER portable EXCLUDE REGEX "/hopper/")
+set(reported RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
+
+# CI only: all rungs' files become two sources, Hopper's and the others, since headers dominate nvcc's
+# time. Each file is in a namespace of its own within gpu, each kernel is compiled for bf16 and
+# d = 128 alone, and all is linked once: nobody runs it.
+if(compiles_only)
   file(GLOB headers ${CMAKE_SOURCE_DIR}/common/machine/hopper.h ${CMAKE_SOURCE_DIR}/common/tile/*.h)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
   list(JOIN headers "" headers)
   foreach(group hopper portable)
-    if(NOT ${group})
-      continue()
-    endif()
+    string(REPLACE portable/ "" pattern "[0-9][0-9]_*/${group}/*.cu")
+    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${pattern})
     set(text "${headers}")
-    foreach(path ${${group}})
-      get_filename_component(step ${path} NAME_WE)
-      string(APPEND text "#undef MACHINE\n#define MACHINE gpu::step_${step}\n#include \"${path}\"\n")
+    foreach(path ${sources})
+      string(MAKE_C_IDENTIFIER ${path} step)
+      string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${step}\n"
+        "#include \"${CMAKE_SOURCE_DIR}/${path}\"\n")
     endforeach()
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/${group}/${name}.cu CONTENT "${text}" @ONLY)
-    list(APPEND alone ${CMAKE_BINARY_DIR}/stubs/${group}/${name}.cu)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/${group}.cu CONTENT "${text}" @ONLY)
   endforeach()
-  set(${list} ${alone} PARENT_SCOPE)
-endfunction()
+  add_executable(compiled_for_gpu $<TARGET_OBJECTS:ladder_main>
+    ${CMAKE_BINARY_DIR}/stubs/hopper.cu ${CMAKE_BINARY_DIR}/stubs/portable.cu)
+  target_link_libraries(compiled_for_gpu PRIVATE ladder_harness)
+  target_compile_definitions(compiled_for_gpu PRIVATE LADDER_ONE_KERNEL)
+  set_source_files_properties(${CMAKE_BINARY_DIR}/stubs/portable.cu PROPERTIES
+    COMPILE_OPTIONS "${compiles_only}")
+  set_target_properties(compiled_for_gpu PROPERTIES LINKER_LANGUAGE CXX ${reported})
+endif()
 
 # ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
@@ -291,20 +291,11 @@ function(ladder_kernels name)
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
   target_precompile_headers(${name}_sim REUSE_FROM ${precompiled})
   set(objects $<TARGET_OBJECTS:${name}_sim>)
-  if(LADDER_GPU)
-    if(compiles_only)
-      ladder_together(sources ${name})
-    endif()
+  if(LADDER_GPU AND NOT compiles_only)
     add_library(${name}_gpu OBJECT ${sources})
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CUDA)
-    list(FILTER sources EXCLUDE REGEX "/hopper/")
-    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${compiles_only}")
     target_link_libraries(${name}_gpu PUBLIC ladder_flags)
-    if(compiles_only)  # each kernel for bf16 and d = 128 alone
-      target_compile_definitions(${name}_gpu PRIVATE LADDER_ONE_KERNEL)
-    endif()
-    set_target_properties(${name}_gpu PROPERTIES
-      RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
+    set_target_properties(${name}_gpu PROPERTIES ${reported})
     list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
   endif()
   set(${name}_objects ${objects} PARENT_SCOPE)

@@ -63,11 +63,10 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
   for (auto step = all.rbegin(); step != all.rend() && candidates.empty(); ++step)
     if (step->is_default && step->runs_on(device)) candidates = back_to_the_first(*step);
 
-  const auto has_tile = [&](const Step* step) {
-    return asked.any() || std::any_of(step->tiles.begin(), step->tiles.end(),
-                                      [&](const TileSize& tile) { return asked.matches(tile); });
-  };
-  const auto chosen = std::find_if(candidates.begin(), candidates.end(), has_tile);
+  const auto chosen = std::ranges::find_if(candidates, [&](const Step* step) {
+    const auto matches = [&](const TileSize& tile) { return asked.matches(tile); };
+    return asked.any() || std::ranges::any_of(step->tiles, matches);
+  });
   if (chosen == candidates.end()) {
     std::string given;
     if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
@@ -82,8 +81,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
     bool good = false;
     for (const Setting& setting : (*chosen)->settings) {
       known += (known.empty() ? "" : ", ") + setting_text(setting);
-      good |= name == setting.name && std::find(setting.values.begin(), setting.values.end(),
-                                                value) != setting.values.end();
+      good |= name == setting.name && std::ranges::count(setting.values, value) > 0;
     }
     if (!good)
       bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,

@@ -23,9 +23,6 @@ inline std::string value(std::string_view text) {
   }
   return out + "\"";
 }
-inline std::string value(const char* text) {
-  return value(std::string_view(text));
-}
 /// Whole numbers, and true and false.
 std::string value(std::integral auto x) {
   return fmt::format("{}", x);

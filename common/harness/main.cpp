@@ -56,16 +56,14 @@ void list_all_steps() {
       m.add("rung", step.rung).add("step", step.name);
       m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");
       m.add("default", step.name == by_default->name).add("by_name_only", by_name_only(step));
-      m.add("idea", step.shown.idea)
-          .add("summary", step.shown.summary)
-          .add("colour", step.shown.colour);
+      m.add("idea", step.shown.idea).add("summary", step.shown.summary);
+      m.add("colour", step.shown.colour);
       const auto& [count, how, on] = step.shown.change;
       m.raw("change", json::list(count, how, on));
       m.add("after", step.after).add("backward", bool{step.backward});
       m.add("deterministic", step.deterministic).add("needs", step.needs.capability());
-      m.add("exact_architecture", step.needs.exact_architecture)
-          .add("decoding", step.shown.decoding);
-      m.add("source", step.source);
+      m.add("exact_architecture", step.needs.exact_architecture);
+      m.add("decoding", step.shown.decoding).add("source", step.source);
       m.raw("tiles", json::array(step.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));
@@ -128,7 +126,7 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   bool pass = true, wrong = false;
   for (const Report& report : reports) {
     if (const std::string text = to_text(report, options, colour); !text.empty())
-      print(std::exchange(between, options.output.json ? "" : "\n") + text);
+      print(std::exchange(between, options.json ? "" : "\n") + text);
     pass = pass && report.pass();
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
       wrong = wrong || e.wrong();

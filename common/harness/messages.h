@@ -3,11 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <future>
 #include <string>
-#include <utility>
 
-#include "machine/device.h"
+#include "parallel.h"
+#include "rung.h"
 
 namespace ladder {
 
@@ -18,14 +22,24 @@ template <class... Parts>
 }
 
 /// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.
-void print(const std::string& text);
+inline void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    bad_usage("cannot write to stdout: {}", std::strerror(errno));
+}
 /// Prints a line to stderr. Where that is closed or full there is nobody to tell.
-void say(const std::string& line);
+inline void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+}
 
 /// Says on stderr what a long task is at, once it has taken two seconds; lives as long as the task.
 class Progress {
  public:
-  explicit Progress(const std::string& task);
+  explicit Progress(const std::string& task) {
+    if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
+    shown_ = std::async(kThread, [task, over = over_.get_future()] {
+      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout) say(task + " …");
+    });
+  }
   ~Progress() { over_.set_value(); }
 
  private:

@@ -75,7 +75,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
           "{}",
           path, json::value(shape.substr(0, 40)));
     array.shape.push_back(extent);
-    shape.remove_prefix(static_cast<size_t>(end - shape.data()));
+    shape.remove_prefix(end - shape.data());
     shape.remove_prefix(std::min(shape.find_first_not_of(','), shape.size()));
   }
   const size_t there = size - begin - length;

@@ -18,27 +18,18 @@
 namespace ladder {
 namespace {
 
+/// The words for the values of a type.
 template <class T>
-struct Named {
-  const char* name;
-  T value;
-};
-template <class T>
-constexpr int kNames = 0;
-template <>
-constexpr Named<DType> kNames<DType>[] = {{"fp16", DType::fp16}, {"bf16", DType::bf16}};
-template <>
-constexpr Named<Input> kNames<Input>[] = {{"normal", Input::normal}, {"outliers", Input::outliers}};
-template <>
-constexpr Named<DeviceChoice> kNames<DeviceChoice>[] = {
-    {"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"sim", DeviceChoice::sim}};
-template <>
-constexpr Named<Check> kNames<Check>[] = {
-    {"full", Check::full}, {"sampled", Check::sampled}, {"off", Check::off}};
+using Names = std::vector<std::pair<std::string_view, T>>;
 using Order = Schedule::Order;
-template <>
-constexpr Named<Order> kNames<Order>[] = {
-    {"forward", Order::forward}, {"reverse", Order::reverse}, {"random", Order::random}};
+const std::tuple kNames{
+    Names<DType>{{"fp16", DType::fp16}, {"bf16", DType::bf16}},
+    Names<Input>{{"normal", Input::normal}, {"outliers", Input::outliers}},
+    Names<DeviceChoice>{
+        {"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"sim", DeviceChoice::sim}},
+    Names<Check>{{"full", Check::full}, {"sampled", Check::sampled}, {"off", Check::off}},
+    Names<Order>{
+        {"forward", Order::forward}, {"reverse", Order::reverse}, {"random", Order::random}}};
 
 /// An option as given, and how its value is read: each function throws Error(bad_usage) for a value
 /// that it does not accept.
@@ -69,8 +60,8 @@ struct Given {
   template <class T>
   T choice() const {
     std::vector<std::string_view> names;
-    for (const auto& [name, value] : kNames<T>) {
-      if (std::string_view(name) == text) return value;
+    for (const auto& [name, value] : std::get<Names<T>>(kNames)) {
+      if (name == text) return value;
       names.push_back(name);
     }
     bad(fmt::format("one of {}", fmt::join(names, ", ")));
@@ -122,8 +113,6 @@ template <auto member>
 constexpr auto to_run = read<&Options::run, member>;
 template <auto member>
 constexpr auto to_tile = read<&Options::run, &RunOptions::tile, member>;
-template <auto member>
-constexpr auto to_output = read<&Options::output, member>;
 template <auto member>
 constexpr auto to_sim = read<&Options::sim, member>;
 
@@ -191,7 +180,7 @@ const OptionSpec kOptions[] = {
     {"trace", "FILE", "write what blocks do on the sim, as JSON lines (default: none)",
      to_sim<&SimOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
-     to_output<&OutputOptions::json>},
+     to_options<&Options::json>},
     {"verbose", nullptr,
      "say more: a block's budget and all counts in the table, choices on stderr",
      to_run<&RunOptions::verbose>},

@@ -22,17 +22,11 @@ struct RunOptions {
   bool operator==(const RunOptions&) const = default;
 };
 
-/// How its reports are printed.
-struct OutputOptions {
-  bool json = false;
-  bool operator==(const OutputOptions&) const = default;
-};
-
 struct Options {
   WorkloadSpec workload;
   RunOptions run;
-  OutputOptions output;
-  std::string save;  // directory, empty: do not save
+  bool json = false;  // how reports are printed
+  std::string save;   // directory, empty: do not save
   DeviceChoice device = DeviceChoice::automatic;
   std::string step;        // empty: the default; several: "A,B", of which each_step makes one
   int64_t sram_bytes = 0;  // what a block may have; 0: what the device has

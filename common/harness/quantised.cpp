@@ -20,18 +20,18 @@ QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                ? row / rows
                : row / rows * ceil_div(rows, tile) + row % rows / tile;
   };
-  std::vector<float> largest(static_cast<size_t>(group(all - 1) + 1), 0.0f);
+  std::vector<float> largest(group(all - 1) + 1, 0.0f);
   for (int64_t row = 0; row < all; ++row)
     for (int c = 0; c < columns; ++c) {
-      float& of_group = largest[static_cast<size_t>(group(row))];
-      of_group = std::max(of_group, std::abs(x[static_cast<size_t>(row * columns + c)]));
+      float& of_group = largest[group(row)];
+      of_group = std::max(of_group, std::abs(x[row * columns + c]));
     }
-  QuantisedRows out{columns, std::move(x), std::vector<float>(static_cast<size_t>(all))};
+  QuantisedRows out{columns, std::move(x), std::vector<float>(all)};
   parallel_for(all, [&](int64_t row) {
-    const float scale = e4m3_scale(largest[static_cast<size_t>(group(row))]), inverse = 1 / scale;
-    out.scales[static_cast<size_t>(row)] = scale;
+    const float scale = e4m3_scale(largest[group(row)]), inverse = 1 / scale;
+    out.scales[row] = scale;
     for (int c = 0; c < columns; ++c) {
-      float& value = out.values[static_cast<size_t>(row * columns + c)];
+      float& value = out.values[row * columns + c];
       value = e4m3(value * inverse);
     }
   });
@@ -41,9 +41,9 @@ QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
 /// The rows of a tensor, padded to `columns` and transformed if wished.
 std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transformed) {
   const int64_t rows = tensor.size() / d;
-  std::vector<float> x(static_cast<size_t>(rows * columns), 0.0f);
+  std::vector<float> x(rows * columns, 0.0f);
   parallel_for(rows, [&](int64_t row) {
-    float* const to = &x[static_cast<size_t>(row * columns)];
+    float* const to = &x[row * columns];
     for (int c = 0; c < d; ++c) to[c] = tensor[row * d + c];
     if (transformed) hadamard(to, columns);
   });

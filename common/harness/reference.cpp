@@ -83,9 +83,7 @@ struct Operand {
   void read(int64_t row, double* to) const {
     for (int64_t c = 0; c < columns; ++c) {
       const int64_t i = row * columns + c;
-      to[c] = quantised ? double{quantised->values[static_cast<size_t>(i)]} *
-                              quantised->scales[static_cast<size_t>(row)]
-                        : given[i];
+      to[c] = quantised ? double{quantised->values[i]} * quantised->scales[row] : given[i];
     }
   }
 };
@@ -95,12 +93,11 @@ struct Operand {
 struct Matrix {
   std::vector<double> rows, transposed;
   Matrix(const Operand& from, int64_t first, int n)
-      : rows(static_cast<size_t>(n) * static_cast<size_t>(from.columns)), transposed(rows.size()) {
-    const auto columns = static_cast<size_t>(from.columns), pitch = static_cast<size_t>(n);
-    const auto copy_row = [&](int64_t row) {
-      const auto j = static_cast<size_t>(row);
-      from.read(first + row, &rows[j * columns]);
-      for (size_t c = 0; c < columns; ++c) transposed[c * pitch + j] = rows[j * columns + c];
+      : rows(int64_t{n} * from.columns), transposed(rows.size()) {
+    const int64_t columns = from.columns, pitch = n;
+    const auto copy_row = [&](int64_t j) {
+      from.read(first + j, &rows[j * columns]);
+      for (int64_t c = 0; c < columns; ++c) transposed[c * pitch + j] = rows[j * columns + c];
     };
     parallel_for(n, copy_row, 64);
   }
@@ -113,7 +110,7 @@ struct Block {
   const Choice& choice;
   Operand of_Q, of_dO;
   Reference& out;
-  const size_t d = static_cast<size_t>(p.d), N_kv = static_cast<size_t>(p.N_kv);
+  const size_t d = size_t(p.d), N_kv = size_t(p.N_kv);
   const bool gradients = !choice.kv_heads.empty();
   const Matrix *K = nullptr, *V = nullptr;
   const float* s_V = nullptr;  // of V's rows, and
@@ -129,8 +126,7 @@ struct Block {
   std::optional<size_t> place(size_t r) const {
     const auto at = std::lower_bound(choice.rows.begin(), choice.rows.end(), rows[r]);
     if (at == choice.rows.end() || *at != rows[r]) return {};
-    return static_cast<size_t>(head) * choice.rows.size() +
-           static_cast<size_t>(at - choice.rows.begin());
+    return head * choice.rows.size() + (at - choice.rows.begin());
   }
 
   void round(const double* from, size_t n, double* to) const {
@@ -148,7 +144,7 @@ struct Block {
     const size_t keys = keys_of(p, rows[r]);
     const auto product = [&](const Operand& from, std::vector<double>& left, const Matrix& right,
                              std::vector<double>& to) {
-      const auto inner = static_cast<size_t>(from.columns);
+      const size_t inner = size_t(from.columns);
       from.read(p.q_row(head) + rows[r], &left[r * inner]);
       add_product(&to[r * N_kv], &left[r * inner], 1, right.transposed.data(), N_kv, keys, inner);
     };
@@ -265,11 +261,10 @@ struct Block {
   void add_dk_dv(size_t at) {
     parallel_for(
         p.N_kv,
-        [&](int64_t key) {
-          const auto j = static_cast<size_t>(key);
+        [&](int64_t j) {
           // From the first row on that sees the key; where dK is summed, all of the head's follow.
-          const auto r = static_cast<size_t>(std::clamp<int64_t>(
-              p.first_query(static_cast<int>(key)) - rows.front(), 0, std::ssize(rows)));
+          const int64_t r = std::clamp<int64_t>(p.first_query(static_cast<int>(j)) - rows.front(),
+                                                0, std::ssize(rows));
           const auto add = [&](std::vector<double>& sum, const std::vector<double>& left,
                                const std::vector<double>& right) {
             add_product(&sum[at + j * d], left.data() + r * N_kv + j, N_kv, right.data() + r * d, d,
@@ -293,9 +288,14 @@ void expect_rows(const Problem& p, const Choice& choice, Reference& out) {
   for (const int64_t head : choice.kv_heads)
     for (int j = 0; j < p.N_kv; ++j) kv_rows.push_back(head * p.N_kv + j);
   const std::string compared = text(choice.rows.size(), p.N);
-  std::string kv_compared = text(static_cast<size_t>(p.N_kv), p.N_kv);
+  std::string kv_compared = text(p.N_kv, p.N_kv);
   if (std::ssize(choice.kv_heads) < p.B * p.Hk)
     kv_compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
+  const auto expected = [](const char* name, const std::vector<int64_t>& of, int columns,
+                           const std::string& which) -> ExpectedTensor {
+    const std::vector<double> zeros(of.size() * columns);
+    return {name, of, columns, which, zeros, zeros};
+  };
   out.o = expected("o", rows, p.d, compared);
   out.lse = expected("lse", rows, 1, compared);
   out.lse.relative = 0x1p-20 * std::max(1.0, std::sqrt(p.d) / 8);
@@ -340,8 +340,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
   const size_t block_rows =
       std::min(most, std::clamp<size_t>((size_t{1} << 20) / block.N_kv, 16, 256));
   // One for all: fresh memory for each costs more than what is done with it.
-  for (auto* x : {&block.Q, &block.dO})
-    x->resize(block_rows * static_cast<size_t>(block.of_Q.columns));
+  for (auto* x : {&block.Q, &block.dO}) x->resize(block_rows * block.of_Q.columns);
   for (auto* x : {&block.P, &block.dS, &block.plain_P, &block.plain_dS})
     x->resize(block_rows * block.N_kv);
   // max_ij(P_ij·Σ_c|dO_ic·O_ic|) over the rows of dQ and those that dK sums, and max |K|, |Q|.
@@ -355,7 +354,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
     block.K = &K;
     block.V = &V;
     if (quantised) {
-      block.s_V = &quantised->V.scales[static_cast<size_t>(first_key)];
+      block.s_V = &quantised->V.scales[first_key];
       block.p_exponent = quantisation->p_exponent;
     }
     const bool with_dk_dv =
@@ -369,7 +368,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
         block.weight.assign(n, 0);
         // Several rows at a time where they are short: starting a thread takes longer.
         parallel_for(
-            std::ssize(block.rows), [&](int64_t r) { block.compute(static_cast<size_t>(r)); },
+            std::ssize(block.rows), [&](int64_t r) { block.compute(r); },
             std::clamp(4096 / p.N_kv, 1, 8));
         for (size_t r = 0; r < n; ++r)
           if (block.place(r)) dq_weight = std::max(dq_weight, block.weight[r]);

@@ -15,18 +15,15 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// Compares a tensor, whose i-th element is out(i). rounding: what that of out may cost, from the
-/// largest |exact|.
-TensorError compare_each(const ExpectedTensor& expected, auto out, auto rounding) {
+/// rounding: what that of `out` may cost, from the largest |exact|.
+TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
   double largest = 0, off = 0, difference2 = 0, reference2 = 0;
   int64_t finite = 0;
   for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
-    const auto at = static_cast<size_t>(i);
-    const double value =
-        out(expected.rows[at / static_cast<size_t>(columns)] * columns + i % columns);
-    const double ref = expected.exact[at], plain = expected.plain[at];
+    const double value = out[expected.rows[i / columns] * columns + i % columns];
+    const double ref = expected.exact[i], plain = expected.plain[i];
     if (!std::isfinite(ref)) {
       if (value != ref)
         error.max = std::numeric_limits<double>::infinity();  // should have been that infinity
@@ -53,21 +50,12 @@ TensorError compare_each(const ExpectedTensor& expected, auto out, auto rounding
 
 }  // namespace
 
-ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns,
-                        const std::string& compared) {
-  const std::vector<double> zeros(rows.size() * static_cast<size_t>(columns));
-  return {name, std::move(rows), columns, compared, zeros, zeros};
-}
-
 TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
-  return compare_each(
-      expected, [&](int64_t i) { return out[i]; },
-      [&](double largest) { return half_ulp(out.dtype, largest); });
+  return compare_each(expected, out, [&](double largest) { return half_ulp(out.dtype, largest); });
 }
 
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out) {
-  return compare_each(
-      expected, [&](int64_t i) { return out[static_cast<size_t>(i)]; }, [](double) { return 0.0; });
+  return compare_each(expected, out, [](double) { return 0.0; });
 }
 
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out) {

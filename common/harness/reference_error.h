@@ -35,10 +35,6 @@ struct ExpectedTensor {
   double extra = 0, relative = 0;  // of the tolerance; the second, of the largest |exact|
 };
 
-/// What is expected of rows of a tensor, all 0 at first.
-ExpectedTensor expected(const char* name, std::vector<int64_t> rows, int columns,
-                        const std::string& compared);
-
 /// Compares a tensor in the I/O type, which rounding to it may cost half a unit in the last place.
 TensorError compare(const ExpectedTensor& expected, const Tensor& out);
 /// Compares one in float32.

@@ -88,17 +88,14 @@ std::string kernels_json(const Report& r) {
 
 /// The largest of the units that leaves at least 1 before the point, three digits.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
-  for (const auto& [size, name] : units) {
-    // 999.6 would round to 1000: take the next unit then.
-    if (std::abs(x) < 0.9995 * size && size != std::prev(units.end())->first) continue;
-    const double scaled = x / size;
-    const bool whole = scaled == std::floor(scaled) && std::prev(units.end())->first == size;
-    int decimals = 2;
-    for (const double most : {9.995, 99.95}) decimals -= std::abs(scaled) >= most;
-    if (whole) decimals = 0;
-    return fmt::format("{:.{}f} {}", scaled, decimals, name);
-  }
-  return "";
+  const auto last = std::prev(units.end());
+  // 999.6 would round to 1000: take the next unit then.
+  const auto& [size, name] = *std::find_if(
+      units.begin(), last, [&](const auto& unit) { return std::abs(x) >= 0.9995 * unit.first; });
+  const double scaled = x / size, absolute = std::abs(scaled);
+  const bool whole = size == last->first && scaled == std::floor(scaled);
+  const int decimals = whole ? 0 : 2 - (absolute >= 9.995) - (absolute >= 99.95);
+  return fmt::format("{:.{}f} {}", scaled, decimals, name);
 }
 
 std::string bytes_text(auto bytes) {
@@ -163,13 +160,10 @@ std::string budget_text(const Report& r) {
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.sram_bytes,
          room);
-    // A step that writes LSE keeps rows of Q in a block until all their keys have passed.
-    if (std::ranges::any_of(*r.model,
-                            [](const KernelTraffic& k) {
-                              return std::ranges::any_of(
-                                  k.arrays, [](auto& a) { return a.array == "LSE" && a.write; });
-                            }) &&
-        !r.backward()) {
+    bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
+    for (const KernelTraffic& kernel : *r.model)
+      for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
+    if (keeps_rows && !r.backward()) {
       const int threads =
           32 * std::clamp(plan.block_q / 16, 1, plan.warps);  // a producer has no row
       const int S = plan.block_q * plan.block_kv / threads;
@@ -320,7 +314,7 @@ std::string to_table(const Report& r, bool colour) {
 }
 
 std::string to_text(const Report& report, const Options& options, bool colour) {
-  if (options.output.json) return to_json(report) + "\n";
+  if (options.json) return to_json(report) + "\n";
   std::string text = to_table(report, colour);
   if (options.run.verbose) text += budget_text(report);
   for (const KernelReport& k : report.kernels)

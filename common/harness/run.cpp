@@ -1,8 +1,155 @@
 #include "harness/run.h"
 
+#include <fmt/format.h>
+
 #include "harness/messages.h"
 
 namespace ladder {
+namespace {
+
+/// The arrays of a run in the device's memory: the inputs uploaded, the rest poisoned.
+struct DeviceArrays {
+  std::vector<std::shared_ptr<Array>> all;
+  Arrays by_name;
+
+  DeviceArrays(Device& device, const Step& step, const Problem& p, const Plans& plans,
+               const Inputs& inputs) {
+    const auto make = [&](const std::string& name, int64_t bytes) -> Array& {
+      by_name.add(all.emplace_back(device.allocate(name, bytes)).get());
+      return *all.back();
+    };
+    const auto upload = [&](const std::string& name, const Tensor& t) {
+      device.upload(make(name, t.bytes()), t.bits.data());
+    };
+    upload("Q", inputs.Q);
+    upload("K", inputs.K);
+    upload("V", inputs.V);
+    make("O", inputs.Q.bytes());
+    if (step.has_lse) make("LSE", int64_t{p.B} * p.H * p.N * 4);
+    if (step.backward) {
+      upload("dO", inputs.dO);
+      make("dQ", inputs.Q.bytes());
+      make("dK", inputs.K.bytes());
+      make("dV", inputs.V.bytes());
+    }
+    for (const Plan* plan : {&plans.forward, &plans.backward})
+      for (const auto& array : plan->workspace) make(array.name, array.bytes);
+  }
+
+  /// The outputs that there are.
+  void download(Device& device, DType dtype, Outputs& out) const {
+    const auto into = [&](const std::string& name, auto& values) {
+      const Array* const array = by_name.find(name);
+      if (!array) return;
+      values.resize(static_cast<size_t>(array->bytes) / sizeof values[0]);
+      device.download(values.data(), *array);
+    };
+    into("LSE", out.LSE);
+    for (const auto& [name, tensor] :
+         {std::pair{"O", &out.O}, {"dQ", &out.dQ}, {"dK", &out.dK}, {"dV", &out.dV}}) {
+      tensor->dtype = dtype;
+      into(name, tensor->bits);
+    }
+  }
+};
+
+/// The forward or the backward pass of a run: how it is launched, and what is found of it.
+struct PassRun {
+  std::function<void()> launch;
+  Report report;
+};
+
+/// Runs each pass once, and has the counts of its kernels. Throws Error(wrong_result) for a fault.
+void execute(Device& device, std::vector<PassRun>& passes) {
+  for (auto& [launch, r] : passes) {
+    const Progress progress(fmt::format("running {} {}{} on {}", r.rung, r.step,
+                                        r.backward() ? " backward" : "", device.info().name));
+    r.kernels = device.run(r.rung, launch);
+  }
+}
+
+// ---------------------------------------------------------------------------- are the outputs
+// right
+
+/// Says which values of a tensor are not finite because they cannot be.
+void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
+  if (e.out_of_range > 0)
+    say(
+        fmt::format("{}: {} values of {} are beyond {}, or come of such: no wrong result, for they "
+                    "are in exact arithmetic too",
+                    step.rung, e.out_of_range, e.name,
+                    p.dtype == DType::fp16 ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
+                                           : "bf16 and float32 (3.4e38; use smaller inputs)"));
+}
+
+/// Says which values of O are not finite because they cannot be, were O all NaN.
+void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
+  if (!workload.is_checked()) return;
+  const Problem& p = workload.problem();
+  const Tensor nan{p.dtype, std::vector<uint16_t>(workload.inputs(false).Q.bits.size(), 0xffff)};
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
+  say_out_of_range(step, p, compare(reference.o, nan));
+}
+
+/// Compares the outputs with float64, and says what no tolerance explains.
+void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
+            std::vector<PassRun>& passes) {
+  if (!workload.is_checked() || step.library) return;
+  const Progress progress("checking against the float64 reference");
+  const Problem& p = workload.problem();
+  Report& r = passes.front().report;
+  const Reference& reference = workload.reference(step, plans.forward.quantisation);
+  r.errors = {compare(reference.o, out.O)};
+  if (step.has_lse) r.errors->push_back(compare(reference.lse, out.LSE));
+  if (plans.forward.quantisation)
+    r.errors->push_back(compare_with_full_precision(workload.reference(step, {}).o, out.O));
+  r.overflowing_rows = reference.overflowing_rows;
+  if (!r.pass() && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
+    say(fmt::format(
+        "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows checked, "
+        "so this failure is expected; {} subtracts it",
+        step.rung, r.overflowing_rows, std::ssize(reference.lse.rows),
+        step.needs.max_subtracted_by));
+  if (step.backward)
+    passes.back().report.errors = {compare(reference.dq, out.dQ), compare(reference.dk, out.dK),
+                                   compare(reference.dv, out.dV)};
+  for (const PassRun& pass : passes)
+    for (const TensorError& e : *pass.report.errors) say_out_of_range(step, p, e);
+}
+
+// ------------------------------------------------------------------------------ what a run takes
+
+/// Adds what HBM served to the reports; a line on stderr where that cannot be counted.
+void count_dram(Device& device, std::vector<PassRun>& passes) {
+  try {
+    const Progress progress("counting DRAM bytes");
+    for (auto& [launch, r] : passes) {
+      const DramReport dram = device.dram(launch);
+      r.dram = dram.all;
+      for (auto& kernel : r.kernels) kernel.dram = dram.kernels.at(kernel.name);
+    }
+  } catch (const Error& e) {
+    if (e.status != Exit::no_device) throw;
+    say(fmt::format("--dram: no DRAM bytes: {}", e.what()));
+  }
+}
+
+/// Times each pass on a GPU, and counts what DRAM served where that was asked for.
+void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes) {
+  const bool timed = device.info().kind == DeviceKind::gpu;
+  if (options.time_ms && !timed) say("--time: the sim is not timed, only counted");
+  for (auto& [launch, r] : passes) {
+    if (!timed) continue;
+    const Progress progress(fmt::format("timing {}{}", r.step, r.backward() ? " backward" : ""));
+    r.timing = device.time(launch, options.time_ms.value_or(kTimingMs));
+    const auto times = device.time_kernels(launch);
+    for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);
+  }
+  // Counters come last: CUPTI stays in the driver, where it could be in the way of timing.
+  if (options.dram) count_dram(device, passes);
+}
+
+}  // namespace
 
 std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
                              Workload& workload, Outputs* outputs) {
@@ -29,21 +176,22 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
              .plan = plan};
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
     if (!step.library) r.model = pass.traffic(p, plan);
-    passes.push_back({[&] { pass.launch(p, plan, memory.arrays()); }, std::move(r)});
+    passes.push_back({[&] { pass.launch(p, plan, memory.by_name); }, std::move(r)});
   };
   add("fwd", plans.forward, step.forward);
   if (step.backward) add("bwd", plans.backward, step.backward);
 
   Outputs unwanted;
   Outputs& out = outputs ? *outputs : unwanted;
-  out = {.plan = plans.forward, .arrays = memory.sizes()};
+  out = {.plan = plans.forward};
+  for (const auto& array : memory.all) out.arrays.emplace_back(array->name, array->bytes);
   try {
     execute(device, passes);
   } catch (const Error&) {  // it may come of what cannot be finite
     explain_fault(step, plans, workload);
     throw;
   }
-  memory.download(out);
+  memory.download(device, p.dtype, out);
   verify(step, plans, out, workload, passes);
   measure(device, options, passes);
   std::vector<Report> reports;

@@ -1,7 +1,6 @@
 // One run of a step: planned, executed, verified, measured, reported.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,42 +22,6 @@ struct Outputs {
   std::vector<float> LSE;  // empty where the rung writes none
   Tensor dQ, dK, dV;       // empty where the step has no backward pass
 };
-
-/// The arrays of a run in the device's memory: the inputs uploaded, the rest poisoned.
-class DeviceArrays {
- public:
-  DeviceArrays(Device& device, const Step& step, const Problem& p, const Plans& plans,
-               const Inputs& inputs);
-  const Arrays& arrays() const { return arrays_; }
-  std::vector<std::pair<std::string, int64_t>> sizes() const;
-  /// The outputs that there are.
-  void download(Outputs& out) const;
-
- private:
-  Array& make(const std::string& name, int64_t bytes);
-  Tensor tensor(const std::string& name) const;
-
-  Device& device_;
-  DType dtype_;
-  std::vector<Buffer> buffers_;
-  Arrays arrays_;
-};
-
-/// The forward or the backward pass of a run: how it is launched, and what is found of it.
-struct PassRun {
-  std::function<void()> launch;
-  Report report;
-};
-
-/// Runs each pass once, and has the counts of its kernels. Throws Error(wrong_result) for a fault.
-void execute(Device& device, std::vector<PassRun>& passes);
-/// Compares the outputs with float64, and says what no tolerance explains.
-void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
-            std::vector<PassRun>& passes);
-/// Says which values of O are not finite because they cannot be, were O all NaN.
-void explain_fault(const Step& step, const Plans& plans, Workload& workload);
-/// Times each pass on a GPU, and counts what DRAM served where that was asked for.
-void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes);
 
 /// Plans, executes, verifies and measures one step: a report of the forward pass, then one of
 /// the backward pass where there is one. `outputs` (may be null) receives what the step

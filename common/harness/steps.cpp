@@ -70,7 +70,7 @@ Steps steps_of(const std::string& rung) {
     if (!step.forward_of.empty() && !step.forward)
       refuse(fmt::format("{} names the forward pass of {}, which is not linked", name,
                          step.forward_of));
-    if (std::find(order.begin(), order.end(), &step) == order.end())
+    if (std::ranges::count(order, &step) == 0)
       refuse(fmt::format("{} follows {}, which is not there or leads back to no first one", name,
                          step.after));
   }
@@ -104,7 +104,7 @@ std::string tiles_text(const Steps& steps) {
   for (const Step* step : steps)
     for (const TileSize& tile : step->tiles) {
       const std::string name = fmt::format("{}x{}", tile.block_q, tile.block_kv);
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+      if (std::ranges::count(names, name) == 0) names.push_back(name);
     }
   return fmt::format("{}", fmt::join(names, ", "));
 }

@@ -65,25 +65,24 @@ double rounded(DType dtype, double x) {
 }
 
 float Tensor::operator[](int64_t i) const {
-  return widen(dtype, bits[static_cast<size_t>(i)]);
+  return widen(dtype, bits[i]);
 }
 
 Tensor round_all(DType dtype, const std::vector<float>& values) {
   Tensor t{dtype, std::vector<uint16_t>(values.size())};
-  std::transform(values.begin(), values.end(), t.bits.begin(),
-                 [&](float x) { return round_to(dtype, x); });
+  std::ranges::transform(values, t.bits.begin(), [&](float x) { return round_to(dtype, x); });
   return t;
 }
 
 std::vector<float> widen_all(const Tensor& tensor) {
   std::vector<float> values(tensor.bits.size());
-  std::transform(tensor.bits.begin(), tensor.bits.end(), values.begin(),
-                 [&](uint16_t b) { return widen(tensor.dtype, b); });
+  std::ranges::transform(tensor.bits, values.begin(),
+                         [&](auto b) { return widen(tensor.dtype, b); });
   return values;
 }
 
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream) {
-  Tensor t{dtype, std::vector<uint16_t>(static_cast<size_t>(size))};
+  Tensor t{dtype, std::vector<uint16_t>(size)};
   parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
     // Two rounds of the generator separate streams whose seeds or chunks are neighbours.
     Random key(seed * 4 + static_cast<uint64_t>(stream));
@@ -91,7 +90,7 @@ Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {
       double x = random.normal();
       if (input == Input::outliers && random.uniform() < 0.001) x += 10 * random.normal();
-      t.bits[static_cast<size_t>(i)] = round_to(dtype, static_cast<float>(x));
+      t.bits[i] = round_to(dtype, static_cast<float>(x));
     }
   });
   return t;

@@ -115,7 +115,7 @@ std::string ranges_json(const std::vector<Strided>& ranges) {
 }
 
 std::string place(const std::vector<std::string>& lines, int site) {
-  return site < 0 ? "" : lines[static_cast<size_t>(site)];
+  return site < 0 ? "" : lines[site];
 }
 
 Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {

@@ -110,10 +110,9 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
 
-  /// New array with poisoned contents (every byte 0xFF: NaN in every float type). Throws
-  /// Error(no_device) when memory is short.
-  virtual Array* allocate(const std::string& name, int64_t bytes) = 0;
-  virtual void release(Array* array) noexcept = 0;
+  /// New array with poisoned contents (every byte 0xFF: NaN in every float type), which the device
+  /// has to outlive. Throws Error(no_device) when memory is short.
+  virtual std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) = 0;
   virtual void upload(Array& array, const void* host) = 0;  // array.bytes bytes
   virtual void download(void* host, const Array& array) = 0;
 
@@ -145,23 +144,5 @@ class Device {
 /// `sram_bytes` of shared memory (0: what there is; Error(bad_usage) where that is less).
 std::unique_ptr<Device> open_gpu(int64_t sram_bytes = 0);
 std::unique_ptr<Device> open_sim(const SimOptions& options);
-
-/// Device memory with an owner.
-class Buffer {
- public:
-  Buffer(Device& device, const std::string& name, int64_t bytes)
-      : device_(&device), array_(device.allocate(name, bytes)) {}
-  Buffer(Buffer&& other) noexcept
-      : device_(other.device_), array_(std::exchange(other.array_, nullptr)) {}
-  Buffer& operator=(Buffer&&) = delete;
-  ~Buffer() {
-    if (array_) device_->release(array_);
-  }
-  Array* array() const { return array_; }
-
- private:
-  Device* device_;
-  Array* array_;
-};
 
 }  // namespace ladder

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <random>
 #include <type_traits>
@@ -35,8 +35,8 @@ using OnHost = std::conditional_t<
 struct Matrix {
   int columns = 1;
   std::vector<float> all;
-  float& operator()(int i, int j) { return all[static_cast<size_t>(i * columns + j)]; }
-  float operator()(int i, int j) const { return all[static_cast<size_t>(i * columns + j)]; }
+  float& operator()(int i, int j) { return all[i * columns + j]; }
+  float operator()(int i, int j) const { return all[i * columns + j]; }
 };
 
 /// Of how many of rows × columns elements (i, j) `is` is true.
@@ -95,7 +95,7 @@ class DeviceTest : public ::testing::Test {
   template <class T>
   Matrix random_matrix(int rows, int columns) {
     std::uniform_real_distribution<float> uniform(-1, 1);
-    Matrix m{columns, std::vector<float>(static_cast<size_t>(rows * columns))};
+    Matrix m{columns, std::vector<float>(rows * columns)};
     for (float& x : m.all)
       x = sizeof(T) == 1 ? static_cast<float>(random_() % 17) - 8
                          : float(OnHost<T>(uniform(random_)));
@@ -113,7 +113,7 @@ class DeviceTest : public ::testing::Test {
   }
   /// Poisoned: NaN in every type.
   Array& make(const char* name, int64_t bytes) {
-    return *buffers_.emplace_back(*device_, name, bytes).array();
+    return *arrays_.emplace_back(device_->allocate(name, bytes));
   }
   template <class T>
   std::vector<OnHost<T>> values(const Array& array) {
@@ -142,7 +142,7 @@ class DeviceTest : public ::testing::Test {
 
  private:
   std::unique_ptr<Device> device_;
-  std::deque<Buffer> buffers_;
+  std::vector<std::shared_ptr<Array>> arrays_;
   std::mt19937 random_{0};
 };
 

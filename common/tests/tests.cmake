@@ -41,8 +41,7 @@ endfunction()
 set(on_gpu LABELS gpu RESOURCE_LOCK gpu)
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    tile/narrow_float_test harness/quantised_test harness/npy_test harness/options_test
-    harness/reference_test harness/report_test harness/sampling_test)
+    tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
   get_filename_component(part ${name} DIRECTORY)
   get_filename_component(program ${name} NAME)
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
@@ -60,15 +59,12 @@ endif()
 
 # Files of kernels and tests, compiled for both machines, but for a GPU only where one may run them.
 function(ladder_kernel_test name)
-  if(compiles_only)
-    set(LADDER_GPU OFF)
-  endif()
   set(precompiled test_headers)
   ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
   target_link_libraries(${name}_kernels_sim PRIVATE GTest::gtest)
   ladder_program(tile ${name} ${${name}_kernels_objects})
   ladder_cases(tile ${name}.Sim ${name} Sim* LABELS asan)
-  if(LADDER_GPU)
+  if(LADDER_GPU AND NOT compiles_only)
     ladder_cases(tile ${name}.Gpu ${name} Gpu* ${on_gpu})
   endif()
 endfunction()
@@ -81,11 +77,9 @@ add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM test_headers)
 ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
-foreach(name climb breaks)
-  ladder_test(climb ${name} Python3::Interpreter -B ${scripts}/${name}_test.py
-    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-endforeach()
-set_tests_properties(mistakes climb breaks PROPERTIES COST 100 PROCESSORS 2)
+ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
+  ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})

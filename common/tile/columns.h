@@ -33,24 +33,16 @@ __device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
 /// Every element becomes its column's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] = columns.r[j][e % 2];
+  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = columns.r[j][e % 2]; });
 }
 
 /// S_ij ← 2^(c·S_ij − shift_j). Two FLOPs and an exponential for each element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_columns(Accumulator<M, N>& S, float c,
                                              const Columns<N>& shift) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[j][e % 2]);
+  for_each_register(S, [&](int i, int j, int e) {
+    S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[j][e % 2]);
+  });
   count_flops(2 * M * N / 32);
 }
 

@@ -8,37 +8,6 @@
 
 namespace ladder::MACHINE {
 
-/// The value of one row, for the thread that has it: what Rows<M> is for a warp.
-struct Row {
-  float x;
-  __device__ __forceinline__ operator float() const { return x; }
-};
-__device__ __forceinline__ Row counted(float x) {
-  count_flops(1);
-  return {x};
-}
-__device__ __forceinline__ Row max(Row a, Row b) {
-  return counted(fmaxf(a.x, b.x));
-}
-__device__ __forceinline__ Row operator+(Row a, Row b) {
-  return counted(a.x + b.x);
-}
-__device__ __forceinline__ Row operator-(Row a, Row b) {
-  return counted(a.x - b.x);
-}
-__device__ __forceinline__ Row operator*(Row a, Row b) {
-  return counted(a.x * b.x);
-}
-__device__ __forceinline__ Row exp2(Row a) {
-  return {exp2_fast(a.x)};
-}
-__device__ __forceinline__ Row finite_or_zero(Row a) {
-  return {a.x == -INFINITY ? 0 : a.x};
-}
-__device__ __forceinline__ Row inverse_or_zero(Row a) {
-  return counted(a.x > 0 ? 1 / a.x : 0);
-}
-
 /// Writes each row's value to target[row].
 template <int M>
 __device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {

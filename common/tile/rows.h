@@ -12,6 +12,16 @@ template <int M>
 struct Rows {
   float r[M / 8];
 };
+/// The value of one row, where each row has a thread. The functions of Rows are its too.
+template <>
+struct Rows<1> {
+  float r[1];
+  __device__ __forceinline__ operator float() const { return r[0]; }
+};
+using Row = Rows<1>;
+/// Rows of which a lane holds the value.
+template <int M>
+inline constexpr int kHeldRows = M == 1 ? 1 : M / 8;
 
 template <int M>
 __device__ __forceinline__ Rows<M> fill_rows(float x) {
@@ -26,8 +36,8 @@ template <int M, class F>
 __device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
   Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < M / 8; ++i) out.r[i] = f(a.r[i], b.r[i]);
-  count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
+  for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = f(a.r[i], b.r[i]);
+  count_flops(M == 1 || lane_id() % 4 == 0 ? kHeldRows<M> : 0);
   return out;
 }
 template <int M>
@@ -55,7 +65,7 @@ template <int M>
 __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < M / 8; ++i) out.r[i] = exp2_fast(a.r[i], lane_id() % 4 == 0);
+  for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = exp2_fast(a.r[i], M == 1 || lane_id() % 4 == 0);
   return out;
 }
 /// 1/x, and 0 for x = 0: a row that has seen no key has l = 0 and gives O = 0.
@@ -68,7 +78,7 @@ template <int M>
 __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   Rows<M> out;
 #pragma unroll
-  for (int i = 0; i < M / 8; ++i) out.r[i] = a.r[i] == -INFINITY ? 0 : a.r[i];
+  for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = a.r[i] == -INFINITY ? 0 : a.r[i];
   return out;
 }
 
@@ -140,35 +150,20 @@ __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
 /// Every element becomes its row's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] = rows.r[2 * i + e / 2];
+  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = rows.r[2 * i + e / 2]; });
 }
 
 /// Every element times its row's value.
 template <int M, int N>
 __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= rows.r[2 * i + e / 2];
+  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= rows.r[2 * i + e / 2]; });
   count_flops(M * N / 32);
 }
 
 /// Every element times that of another accumulator.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) acc.r[i][j][e] *= by.r[i][j][e];
+  for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= by.r[i][j][e]; });
   count_flops(M * N / 32);
 }
 
@@ -191,13 +186,9 @@ __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
 /// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[2 * i + e / 2]);
+  for_each_register(S, [&](int i, int j, int e) {
+    S.r[i][j][e] = exp2_fast(S.r[i][j][e] * c - shift.r[2 * i + e / 2]);
+  });
   count_flops(2 * M * N / 32);
 }
 

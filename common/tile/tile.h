@@ -253,6 +253,17 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, 
   }
 }
 
+/// Calls f(i, j, e) for each register r[i][j][e] of an accumulator.
+template <int M, int N, class F>
+__device__ __forceinline__ void for_each_register(const Accumulator<M, N>&, F f) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(i, j, e);
+}
+
 /// Calls f(row, column, element) for each element that the lane holds.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {

@@ -1,9 +1,11 @@
-"""python3 scripts/ladder MODULE [WORD...]: what python3 -m ladder.MODULE does, but for this: files
-of the current folder, a signal.py of the reader's, do not stand before Python's own modules."""
+"""python3 scripts/ladder MODULE [WORD...]: main() of a module, with these words, as its COMMAND.
+Files of the current folder, a signal.py of the reader's, do not stand before Python's own."""
 
+import importlib
 import os
-import runpy
 import sys
 
 sys.path[0] = os.path.dirname(os.path.abspath(sys.path[0]))
-runpy.run_module(f"ladder.{sys.argv.pop(1)}", run_name="__main__", alter_sys=True)
+console = importlib.import_module("ladder.base.console")
+module = importlib.import_module(f"ladder.{sys.argv.pop(1)}")
+sys.exit(console.run_command(module.COMMAND, lambda: module.main(sys.argv[1:])))

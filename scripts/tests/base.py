@@ -26,11 +26,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
 
 
-def argument(default=None):
-    """The first word of the command line, a path, where it is no option of unittest's."""
+def programs():
+    """The folder of the programs: the first word of the command line where that is no option of
+    unittest's, else build/bin."""
+    folder = os.path.join(ROOT, "build/bin")
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        return os.path.abspath(sys.argv.pop(1))
-    return default
+        folder = os.path.abspath(sys.argv.pop(1))
+    if not os.path.exists(os.path.join(folder, "00_naive")):
+        sys.exit(f"{sys.argv[0]}: no programs in {folder}; give the folder that has them")
+    return folder
+
+
+def scratch(test):
+    """A folder that goes with a test's class."""
+    folder = tempfile.TemporaryDirectory()
+    test.addClassCleanup(folder.cleanup)
+    return folder.name
 
 
 def read(*path):
@@ -39,11 +50,13 @@ def read(*path):
 
 
 def write(*path, text, mode=0o644):
-    """Writes a file, its folder too; returns its path."""
+    """Writes a file, of bytes, text or JSON, and its folder too; returns its path."""
     path = os.path.join(*path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text if isinstance(text, str) else json.dumps(text))
+    if not isinstance(text, bytes):
+        text = (text if isinstance(text, str) else json.dumps(text)).encode()
+    with open(path, "wb") as file:
+        file.write(text)
     os.chmod(path, mode)
     return path
 
@@ -67,29 +80,6 @@ def wait_for(path):
         if time.monotonic() > end:
             raise TimeoutError(path)
         time.sleep(0.02)
-
-
-def listed(rung, step, device="sim", **changes):
-    """A line of a program's --list."""
-    return {"rung": rung, "step": step, "device": device, "default": False,
-            "by_name_only": False, "idea": "an idea", "summary": "a step", "colour": "#123456",
-            "after": "", "backward": False, "deterministic": False, "needs": "7.5",
-            "exact_architecture": False, "tiles": [], "grid_limit": [0, 0], "settings": [],
-            "source": f"{rung}/{step}.cu", **changes}
-
-
-def program(path, steps, body=""):
-    """A program that lists these steps, and for all else does what `body`, lines of shell, says."""
-    lines = "\n".join(map(json.dumps, steps))
-    return write(path, mode=0o755, text=f"""\
-#!/bin/sh
-if [ "$*" = --list ]; then cat <<'LIST'
-{lines}
-LIST
-exit; fi
-if [ "$*" = --help ]; then printf '\\nOutput\\n  --save DIR\\n  --json\\n\\nExamples\\n'; exit; fi
-{body}
-""")
 
 
 @functools.cache

@@ -10,14 +10,14 @@ import re
 import signal
 import sys
 import unittest
-import unittest.mock
+from unittest import mock
 
 from base import SCRIPTS, Scratch, like, read
 import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
-from ladder.base.programs import run_quietly
-from ladder.measure import machine, peers, profile, results, run as measure
+from ladder.base.programs import run_json
+from ladder.measure import peers, profile, results, run as measure
 from ladder.show.measured import Files
 from ladder.show.tables import models_table, profile_table, schedule_table
 
@@ -36,7 +36,7 @@ class FileTest(Scratch):
         path, lines = self.at("out.jsonl"), [{"kind": "ceilings", "a": 1}]
         results.Results(path, None).put("ceilings", lines)
         before, file = read(path), results.Results(path, None)
-        with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left")):
+        with mock.patch("os.replace", side_effect=OSError(28, "No space left")):
             self.assertRaisesRegex(OSError, "No space left", file.put, "ceilings", [])
         self.assertEqual((read(path), os.listdir(self.root)), (before, ["out.jsonl"]))
 
@@ -57,8 +57,8 @@ class FileTest(Scratch):
 
     def test_a_changed_tree_is_not_its_commit(self):
         for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
-            with unittest.mock.patch.object(machine, "output_of", side_effect=said):
-                self.assertEqual(machine.commit(), commit)
+            with mock.patch.object(results, "output_of", side_effect=said):
+                self.assertEqual(results.commit(), commit)
 
 
 class Fake(fake_ladder.FakeLadder):
@@ -78,12 +78,11 @@ class Fake(fake_ladder.FakeLadder):
 
     def call(self, part, *options, status=0):
         """Runs measure or profile here: what it said."""
-        command = {measure: measure.bench, profile: profile.profile}[part]
-        with unittest.mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
+        with mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
                 contextlib.redirect_stderr(io.StringIO()) as said:
             try:
-                found = command(part.parse(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
-                                            "--commit", "abc", *options]))
+                found = part.main(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
+                                   "--commit", "abc", *options])
             except (Stop, SystemExit) as stop:
                 found = getattr(stop, "status", getattr(stop, "code", None))
                 print(stop, file=said)
@@ -94,10 +93,9 @@ class Fake(fake_ladder.FakeLadder):
         """Runs measure; whatever PyTorch runs takes 1 to 4 ms, 2 in the median."""
         found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
         modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
-        with unittest.mock.patch.object(peers, "import_torch", **found), \
-                unittest.mock.patch.object(
-                    peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
-                unittest.mock.patch.dict(sys.modules, modules):
+        with mock.patch.object(peers, "import_torch", **found), \
+                mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
+                mock.patch.dict(sys.modules, modules):
             return self.call(measure, "--time", "5", *options, status=status)
 
     def lines(self, kind, **wanted):
@@ -216,7 +214,7 @@ class Bench(Fake):
 
 def fake_torch():
     """PyTorch and its modules in one."""
-    torch = unittest.mock.MagicMock(__version__="2.11.0")
+    torch = mock.MagicMock(__version__="2.11.0")
     torch.configure_mock(**{
         "backends.cudnn.version.return_value": 91900, "cuda.get_device_name.return_value": NAME,
         "cuda.get_device_capability.return_value": (9, 0)})
@@ -229,11 +227,11 @@ class Peers(Fake):
 
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
-        with unittest.mock.patch.object(
-                measure, "run_quietly", side_effect=lambda words, *more: (
-                    order.append(os.path.basename(words[0])), run_quietly(words, *more))[1]):
+        with mock.patch.object(
+                measure, "run_json", side_effect=lambda words, *more: (
+                    order.append(os.path.basename(words[0])), run_json(words, *more))[1]):
             torch.randn.side_effect = lambda *_, **__: (
-                order.append("PyTorch") or unittest.mock.DEFAULT)
+                order.append("PyTorch") or mock.DEFAULT)
             self.bench(torch=torch)
         turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
         self.assertEqual(turns, ["PyTorch",  # the ceilings
@@ -268,7 +266,7 @@ class Peers(Fake):
         self.assertEqual(called[-1], "05_flash_v2 --device gpu --step split_kv --batch 64 "
                          "--heads 32 --seqlen 1 --head-dim 64 --kv-heads 8 --seqlen-kv 8192 "
                          "--dtype bf16 --check off --time 5 --json")
-        self.assertIn(unittest.mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
+        self.assertIn(mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
                                          requires_grad=False), torch.randn.mock_calls)
         found = self.lines("peer", direction="fwd", beside=["05_flash_v2 split_kv"])
         self.assertEqual(len(found), 2 * 18)
@@ -316,7 +314,7 @@ class Timing(unittest.TestCase):
     """PyTorch's attention is timed as our programs time themselves."""
 
     def test_sampling(self):
-        """As common/tests/harness/sampling_test.cpp has it, by a batch of 4 runs."""
+        """As common/tests/harness/report_test.cpp has it, by a batch of 4 runs."""
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100),
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms
@@ -334,21 +332,15 @@ class Timing(unittest.TestCase):
             self.assertEqual(found, times[warm_up:])
 
 
-NCU = '''\
-==PROF== Connected
-"ID","Kernel Name",{names}
-"","",{units}
-"0","attention",{values}
-'''
-
-
 class Profile(Fake):
     def ncu(self, *lacking, tail=""):
         """One that writes this, by 132 SMs and each metric 20."""
         names = [name for name in profile.METRICS.values() if name not in lacking]
         values = ["2,640" if name == "sm__cycles_active.sum" else "20" for name in names]
-        self.write("csv", NCU.format(**{key: ",".join(f'"{text}"' for text in of) for key, of in (
-            ("names", names), ("units", ["inst"] * len(names)), ("values", values))}))
+        rows = (["ID", "Kernel Name", *names], ["", "", *["inst"] * len(names)],
+                ["0", "attention", *values])
+        self.write("csv", "==PROF== Connected\n" + "".join(
+            ",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
         self.write("path/ncu", f"""#!/bin/sh
 echo ncu "$@" >>{self.at("called")}
 while [ "$1" != --log-file ]; do shift; done
@@ -372,7 +364,7 @@ cp {self.at("csv")} "$2"
                           ("06_backward", "bwd", "attention", 128)])
         self.assertTrue(like(found[0], cycles=20, cycles_of_all=2640, time_ms=0.1, commit="abc"))
         # A tile: 132 SMs of 20 cycles; 4·32 heads of 64·32 tiles.
-        files = unittest.mock.Mock(order=[("05_flash_v2", "mma")], profile=[
+        files = mock.Mock(order=[("05_flash_v2", "mma")], profile=[
             {**found[0], "cycles_of_all": 2640 * 4096 * 4, "time_ms": 1e-5}])
         self.assertEqual(profile_table(files)[2],
                          "| 05 `mma` · `attention` | 64 | 20 | 165 | 20% | 100% | 0% | 2.00 |")
@@ -383,7 +375,7 @@ cp {self.at("csv")} "$2"
         self.assertEqual(row, "| `mma` | 330 | 20% | 2.00 | 54975581 | – | – | – | – |")
 
     def test_what_cannot_be_counted_is_named(self):
-        with unittest.mock.patch.dict(self.environment, PATH=self.at("nothing")):
+        with mock.patch.dict(self.environment, PATH=self.at("nothing")):
             self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
         lacking = profile.METRICS["shared"]
         kernels = [{"name": "attention", "time_ms": 1}]

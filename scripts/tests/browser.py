@@ -68,19 +68,16 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def size(self, width, height):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+    def open(self, path, fragment="", width=1280, colour="light"):
+        """Opens a file and waits until its script says that it is ready."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800,
                   deviceScaleFactor=1, mobile=False)
-
-    def prefer(self, colour):
         self.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-color-scheme", "value": colour}])
-
-    def open(self, path, fragment=""):
-        """Opens a file and waits until its script says that it is ready."""
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=f"file://{os.path.abspath(path)}{fragment}")
         self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+        self.drawn()
 
     def wait_for(self, condition):
         until = time.monotonic() + SECONDS
@@ -97,11 +94,13 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def press(self, key, shift=False):
-        text = {"text": key} if len(key) == 1 else {}
-        for kind, more in (("keyDown", text), ("keyUp", {})):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
-                      windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
+    def press(self, *keys, shift=False):
+        for key in keys:
+            text = {"text": key} if len(key) == 1 else {}
+            for kind, more in (("keyDown", text), ("keyUp", {})):
+                self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0,
+                          windowsVirtualKeyCode=9 if key == "Tab" else 0, **more)
+        self.drawn()
 
     def click(self, x, y):
         for kind in ("mousePressed", "mouseReleased"):

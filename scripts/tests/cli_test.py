@@ -3,33 +3,33 @@
 Runs the program as a subprocess, on the sim unless a test says otherwise. Class `Rung` holds for
 every rung and what is its own; the others are the same for all and are run on one, 06_backward,
 which has LSE, tiles and a backward pass. What the command line refuses in which words is in
-options_test.cpp, and which .npy files are no arrays in npy_test.cpp.
+options_test.cpp, as is which .npy files are no arrays.
 """
 
-import ast
 import glob
 import hashlib
 import json
 import math
 import os
+import pathlib
 import resource
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
 import unittest
 
 from base import SECONDS, Scratch
-import ladder.base.npy
+from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
 from ladder.trace.read import AMOUNTS
 
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
 BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+PROGRAM = os.path.join(BIN_DIR, RUNG)
 
 # Small workloads whose sizes all differ; every rung takes well under a second for them.
 SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
@@ -44,7 +44,7 @@ DRAM = "dram_read_bytes dram_write_bytes".split()
 
 def steps(device="sim"):
     """What --list says of a device."""
-    return [step for step in steps_of(os.path.join(BIN_DIR, RUNG)) if step.device == device]
+    return [step for step in steps_of(PROGRAM) if step.device == device]
 
 
 def has_gpu():
@@ -56,104 +56,60 @@ def npy(shape, values=None, descr="<f2"):
     """The bytes of a .npy file; by default of small numbers that are not all alike."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
-    return ladder.base.npy.npy(shape, values, descr)
-
-
-def read_npy(path):
-    """(descr, shape, values) of a file."""
-    with open(path, "rb") as file:
-        header = ast.literal_eval(file.read(128)[10:].decode())
-    return header["descr"], header["shape"], ladder.base.npy.read_npy(path)
+    return arrays.npy(shape, values, descr)
 
 
 class Case(Scratch):
-    def put(self, content, *names):
-        os.makedirs(os.path.dirname(self.at(*names)), exist_ok=True)
-        with open(self.at(*names), "wb") as file:
-            file.write(content)
-
-    def command(self, arguments):
-        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
-        return [os.path.join(BIN_DIR, RUNG), *words]
-
     def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
         """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
-            self.put(npy(shape, values.get(name), descr), "in", f"{name}.npy")
+            self.write(f"in/{name}.npy", npy(shape, values.get(name), descr))
 
-    def execute(self, arguments, **more):
-        """Runs the program in the test's folder."""
+    def execute(self, arguments, status=0, **more):
+        """Runs the program in the test's folder; it ends with this status."""
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        return subprocess.run(self.command(arguments), text=True, timeout=SECONDS, cwd=self.root,
-                              **more)
-
-    def good(self, arguments, status=0):
-        return self.run_it(*self.command(arguments), status=status)
+        done = subprocess.run([PROGRAM, *shlex.split(arguments)], text=True, timeout=SECONDS,
+                              cwd=self.root, **more)
+        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stdout}{done.stderr}")
+        return done
 
     def objects(self, arguments, status=0):
         """What a run prints under --json."""
-        lines = self.good(arguments + " --json", status).stdout.split("\n")
+        lines = self.execute(arguments + " --json", status).stdout.split("\n")
         self.assertEqual(lines.pop(), "", "the last line ends with a newline")
         return [json.loads(line) for line in lines]
 
+    def values(self, name):
+        return arrays.read_npy(self.at(f"{name}.npy"))
+
     def saved(self, arguments):
-        """What read_npy says of every file that a run saves, in the folder out, by name without
-        suffix."""
-        out = self.at("out")
-        shutil.rmtree(out, ignore_errors=True)
-        self.good(f"{arguments} --save out")
-        return {name[:-len(".npy")]: read_npy(os.path.join(out, name)) for name in os.listdir(out)}
+        """The bytes of every file that a run saves, in the folder out, by name without suffix."""
+        shutil.rmtree(self.at("out"), ignore_errors=True)
+        self.execute(f"{arguments} --save out")
+        return {path.stem: path.read_bytes() for path in pathlib.Path(self.at("out")).iterdir()}
 
     def assert_bad(self, arguments, status, *words, save=" --save out", **more):
         """The program refuses: status and words as given, nothing on stdout, nothing saved."""
-        done = self.execute(arguments + save, **more)
-        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stderr}")
+        done = self.execute(arguments + save, status, **more)
         for word in (f"{RUNG}: ", *words):
             self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
         self.assertEqual(done.stdout or "", "", f"{arguments}")
-        self.assert_nothing_left()
-
-    def assert_nothing_left(self):
         left = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
                 for name in names if name.endswith(".tmp") or name.startswith(".")
                 or folder.endswith("out")]
         self.assertEqual(left, [])
 
+
 class Rung(Case):
-    # What a rung's default step does: LSE, backward, S and P stored, maximum subtracted.
-    COURSE = {"00": (False, False, True, False), "01": (False, False, True, False),
-              "02": (False, False, True, True), "03": (False, False, False, True),
-              "04": (True, False, False, True), "05": (True, False, False, True),
-              "06": (True, True, False, True)}
-
-    def test_what_the_course_has(self):
-        o, *more = self.objects(SMALL)
-        sizes = o["batch"] * o["heads"] * o["seqlen"] * o["seqlen_kv"]
-        loud = self.execute(f"{SMALL} --scale 200")
-        if loud.returncode:
-            self.assertEqual(loud.returncode, 1)
-            self.assertRegex(loud.stdout, r"o +FAIL: .* not finite")
-            self.assertRegex(loud.stderr, "maximum(.|\n)*02_safe_softmax")
-        objects = self.objects(f"{SMALL} --scale 200", loud.returncode)
-        self.assertEqual(all(o["pass"] for o in objects), not loud.returncode)
-        found = ("lse" in o["errors"], bool(more), o["workspace_bytes"] >= 2 * 2 * sizes,
-                 not loud.returncode)
-        self.assertEqual(found, self.COURSE.get(RUNG[:2], found))
-        self.assert_bad("--device sim --batch 524287 --heads 1 --seqlen 4096 --head-dim 256",
-                        3, "GiB", "free")
-        if found[2]:
-            self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
-                            "S and P", "03_online_softmax")
-
     def test_help(self):
-        text = self.good("--help").stdout
+        text = self.execute("--help").stdout
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         examples = text.split("Examples\n")[1].splitlines()
         self.assertEqual(len(examples), 2)
         for example in examples:
             program, *arguments = shlex.split(example)
             self.assertEqual(program, RUNG)
-            self.good([*arguments, "--device", "sim", "--check", "sampled"])
+            self.execute(shlex.join([*arguments, "--device", "sim", "--check", "sampled"]))
 
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
     def test_one_wrong_step_of_several(self):
@@ -166,7 +122,8 @@ class Rung(Case):
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8").stderr)
 
     def test_keys_and_types(self):
-        """(What a key is: report_test.cpp; what the sim counts: results_test.)"""
+        """(What a key is: report_test.cpp; what the sim counts: results_test; which rungs' results
+        overflow, as lessons show: lessons_test.)"""
         default, = (step for step in steps() if step.default)
         objects = self.objects(SMALL)
         self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
@@ -178,6 +135,9 @@ class Rung(Case):
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
             for key in set(COUNTED) - {"distinct_read_bytes", "distinct_write_bytes"}:
                 self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
+        if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
+            self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
+                            "S and P", "03_online_softmax")
 
     @unittest.skipUnless(has_gpu() and RUNG[:2] == "01", "01 alone has products by a library")
     def test_products_by_a_library_are_timed_alone(self):
@@ -199,35 +159,35 @@ class Options(Case):
         alone = [o for name in names for o in self.objects(f"{TINY} --causal --step {name}")]
         together = f"{TINY} --causal --step {','.join(names)}"
         self.assertEqual(self.objects(together), alone)
-        self.assertEqual(self.good(together).stdout.count("pass: "),
+        self.assertEqual(self.execute(together).stdout.count("pass: "),
                          sum(len(o["errors"]) for o in alone))
 
     def test_json_or_a_table(self):
         for o in self.objects(f"{TINY} --verbose --schedule reverse --save out"):
             self.assertIsInstance(o, dict)  # and all else went to stderr
-        self.assertNotRegex(self.good(SMALL).stdout, "[\x1b{]|.{101}")
-        self.assertIn("not checked", self.good(f"{TINY} --check off").stdout)
+        self.assertNotRegex(self.execute(SMALL).stdout, "[\x1b{]|.{101}")
+        self.assertIn("not checked", self.execute(f"{TINY} --check off").stdout)
 
     def test_options_of_the_gpu_on_the_sim(self):
-        self.assertRegex(self.good(f"{TINY} --time 5 --dram").stderr,
+        self.assertRegex(self.execute(f"{TINY} --time 5 --dram").stderr,
                          "^--time: the sim is not timed, .*\n"
                          "--dram: no DRAM bytes: .* a GPU's; .*$")
 
     @unittest.skipUnless(has_gpu(), "no GPU here")
     def test_dram(self):
         arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
-        done = self.good(arguments + " --json")
+        done = self.execute(arguments + " --json")
         objects = [json.loads(line) for line in done.stdout.splitlines()]
         if "--dram: no DRAM bytes: " in done.stderr:  # no permission, no CUPTI: the rest stands
             self.assertIsNone(objects[0]["dram_read_bytes"])
             self.skipTest(done.stderr.strip())
         for part in [p for o in objects for p in [o, *o["kernels"]]]:
             self.assertEqual({type(part[key]) for key in DRAM}, {int})
-        self.assertIn("DRAM read", self.good(arguments).stdout)
+        self.assertIn("DRAM read", self.execute(arguments).stdout)
 
     @unittest.skipIf(has_gpu(), "there is a GPU here")
     def test_without_a_gpu(self):
-        done = self.good(TINY.replace("--device sim", "--device auto") + " --json")
+        done = self.execute(TINY.replace("--device sim", "--device auto") + " --json")
         self.assertEqual(json.loads(done.stdout.splitlines()[0])["device"], "sim")
         self.assertRegex(done.stderr, "running on the sim: .*GPU")
         self.assert_bad("--device gpu", 3, "GPU", "--device sim")
@@ -237,14 +197,14 @@ class Options(Case):
         self.assert_bad("--device sim --step mma,nosuch", 2, "--step 'nosuch'", save="")
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
+        self.assert_bad("--device sim --batch 524287 --heads 1 --seqlen 4096 --head-dim 256", 3,
+                        "GiB", "free")
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --step mma --scale 3e38 --trace trace.json --save out")
-        self.assertEqual(done.returncode, 1)
+        done = self.execute(f"{TINY} --step mma --scale 3e38 --trace trace.json --save out", 1)
         self.assertIn("2^NaN", done.stderr)
-        with open(self.at("trace.json"), encoding="utf-8") as file:
-            self.assertIn([json.loads(line) for line in file][-1]["fault"], done.stderr)
+        self.assertIn(json.loads(self.read("trace.json").splitlines()[-1])["fault"], done.stderr)
         self.assertEqual(os.listdir(self.at("out")), [])
 
 
@@ -257,13 +217,10 @@ class Files(Case):
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
             saved = self.saved(f"{SMALL} --dtype {dtype} --causal")  # so LSE has infinities
-            self.assertEqual({name: of[:2] for name, of in saved.items()}, {
-                "o": (o, (2, 4, 40, 16)), "lse": ("<f4", (2, 4, 40)), "dq": (o, (2, 4, 40, 16)),
-                "dk": (o, (2, 2, 24, 16)), "dv": (o, (2, 2, 24, 16))})
-            for name, (descr, shape, values) in saved.items():
-                self.assertEqual(len(values), math.prod(shape))
-                with open(self.at("out", f"{name}.npy"), "rb") as file:
-                    self.assertEqual(file.read(), npy(shape, values, descr))  # as NumPy writes it
+            self.assertEqual(saved, {name: npy(shape, self.values(f"out/{name}"), descr)
+                                     for name, descr, shape in (  # as NumPy writes it
+                ("o", o, (2, 4, 40, 16)), ("lse", "<f4", (2, 4, 40)), ("dq", o, (2, 4, 40, 16)),
+                ("dk", o, (2, 2, 24, 16)), ("dv", o, (2, 2, 24, 16)))})
 
     def test_shapes_come_from_the_files(self):
         self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
@@ -276,8 +233,9 @@ class Files(Case):
     def test_the_same_seed_gives_the_same_bits_and_replaces_the_files(self):
         first = self.saved(f"{TINY} --seed 5")["o"]
         for more in ("6", "5 --input outliers", "5"):
-            self.good(f"{TINY} --save out --seed {more}")
-            self.assertEqual(read_npy(self.at("out", "o.npy")) == first, more == "5")
+            self.execute(f"{TINY} --save out --seed {more}")
+            with open(self.at("out/o.npy"), "rb") as file:
+                self.assertEqual(file.read() == first, more == "5")
 
     def test_the_generator_is_the_same_on_every_platform(self):
         # With one key, P is 1 and O is V: the input itself.
@@ -285,18 +243,17 @@ class Files(Case):
         for arguments, digest in (("--seed 0", "4bfc954c162f86cd"),
                                   ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
                                   ("--seed 7 --input outliers", "476bd9f1cdfd019b")):
-            descr, _, values = self.saved(f"{shape} {arguments}")["o"]
-            data = struct.pack(f"<{len(values)}{'e' if descr == '<f2' else 'f'}", *values)
+            data = self.saved(f"{shape} {arguments}")["o"][128:]  # behind the header
             self.assertEqual(hashlib.sha256(data).hexdigest()[:16], digest, arguments)
 
     def test_what_was_saved_can_be_loaded(self):
-        self.good(f"{TINY} --seqlen-kv 3 --save in")
+        self.execute(f"{TINY} --seqlen-kv 3 --save in")
         for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
             os.rename(self.at("in", f"{saved}.npy"), self.at("in", f"{loaded}.npy"))
         for o in self.objects("--device sim --load in"):
             self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
         from_half = self.loaded()
-        values = {name: read_npy(self.at("in", f"{name}.npy"))[2] for name in "qkv"}
+        values = {name: self.values(f"in/{name}") for name in "qkv"}
         self.put_inputs((1, 2, 3, 8), descr="<f4", **values)
         self.assertEqual(from_half, self.loaded())
 
@@ -305,30 +262,29 @@ class Files(Case):
         os.symlink("nowhere", self.at("in", "do.npy"))
         self.assert_bad("--device sim --load in", 2, "'in/do.npy' is a link that leads nowhere")
         os.remove(self.at("in", "do.npy"))
-        self.assertEqual(self.good("--device sim --load in --seed 3").stderr,
+        self.assertEqual(self.execute("--device sim --load in --seed 3").stderr,
                          "in/do.npy is not there: dO is drawn from seed 3\n")
-        drawn = self.loaded()
-        self.put(npy((1, 2, 9, 8), [0] * 144), "in", "do.npy")
-        loaded = self.loaded()
-        for name in ("dq", "dk", "dv"):
-            self.assertEqual((any(drawn[name][2]), any(loaded[name][2])), (True, False))
+        for drawn in (True, False):
+            self.loaded()
+            self.assertEqual({any(self.values(f"out/{name}")) for name in ("dq", "dk", "dv")},
+                             {drawn})
+            self.write("in/do.npy", npy((1, 2, 9, 8), [0] * 144))
 
     def test_what_the_type_cannot_hold_is_no_wrong_result(self):
         heads, one = (1, 2, 4, 8), (1, 1, 4, 8)
         for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are beyond fp16"),
                                      ("bf16", 1e20, 1, "64 values of o are beyond bf16")):
             self.put_inputs(heads, one, "<f4", q=[qk] * 64, k=[qk] * 32)
-            self.put(npy(heads, [do] * 64, "<f4"), "in", "do.npy")
-            done = self.execute(f"--device sim --load in --dtype {dtype}")
-            self.assertEqual(done.returncode, 1)
+            self.write("in/do.npy", npy(heads, [do] * 64, "<f4"))
+            done = self.execute(f"--device sim --load in --dtype {dtype}", 1)
             self.assertIn(words, done.stderr)
             self.assertNotIn("wrong result: an error", done.stderr)
 
     def test_files_that_are_no_inputs(self):
         many = (1, 2, 3, 8)
         self.put_inputs(many)
-        self.put(npy(many), "in", "do.npy")
-        self.good("--device sim --load in --save before")
+        self.write("in/do.npy", npy(many))
+        self.execute("--device sim --load in --save before")
         bad = [(name, None, "no such file") for name in "qkv"]
         bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
                 ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
@@ -344,7 +300,7 @@ class Files(Case):
             if callable(content):
                 content(path)
             elif content is not None:
-                self.put(content, path)
+                self.write(path, content)
             with self.subTest(name=name, word=word):
                 self.assert_bad("--device sim --load in", 2, f"{name}.npy", word,
                                 with_which[name] if word == "agree" else "")
@@ -368,7 +324,7 @@ class Places(Case):
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
 
     def test_folders_and_files_that_cannot_be_written(self):
-        self.put(b"a file", "file")
+        self.write("file", "a file")
         os.makedirs(self.at("taken", "o.npy"))
         for arguments in ("--save file", "--save none/such/out", "--save taken", "--trace file/t",
                           "--trace none_such/trace", "--trace .", "--trace /proc/trace",
@@ -378,8 +334,8 @@ class Places(Case):
         self.assertEqual(os.listdir(self.at("taken")), ["o.npy"])
 
     def test_a_full_disk(self):
-        self.good(f"{SMALL} --save before")
-        before = read_npy(self.at("before", "o.npy"))
+        self.execute(f"{SMALL} --save before")
+        before = self.values("before/o")
         # A buffer's worth, which fails at the end; and more, which fails at once.
         for workload in (TINY, SMALL):
             self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
@@ -388,27 +344,25 @@ class Places(Case):
                             preexec_fn=self.FULL)
         self.assertEqual(sorted(os.listdir(self.root)), ["before", "out"])
         self.assertEqual(len(os.listdir(self.at("before"))), 5)
-        self.assertEqual(read_npy(self.at("before", "o.npy")), before)
+        self.assertEqual(self.values("before/o"), before)
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
     def test_devices_stay_what_they_are(self):
-        self.good(f"{TINY} --trace /dev/null")
+        self.execute(f"{TINY} --trace /dev/null")
         self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
         with open("/dev/full", "w", encoding="utf-8") as full:
             for arguments in (f"{TINY} --json", TINY, "--help", "--list"):
-                done = self.execute(arguments, stdout=full)
-                self.assertEqual(done.returncode, 2, arguments)
+                done = self.execute(arguments, 2, stdout=full)
                 self.assertIn("cannot write to stdout: No space", done.stderr)
         self.assertFalse(os.path.isfile("/dev/null") or os.path.isfile("/dev/full"))
 
     def test_what_would_be_said_on_a_closed_stderr_is_in_no_file(self):
-        self.execute(f"{TINY} --time 1 --trace t", check=True, preexec_fn=lambda: os.close(2))
-        with open(self.at("t"), encoding="utf-8") as trace:
-            self.assertEqual({line[0] for line in trace}, {"{"})
+        self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2))
+        self.assertEqual({line[0] for line in self.read("t").splitlines()}, {"{"})
 
     def test_a_run_that_is_interrupted_leaves_no_file(self):
-        long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t"
-        with subprocess.Popen(self.command(long), cwd=self.root) as process:
+        long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t".split()
+        with subprocess.Popen([PROGRAM, *long], cwd=self.root) as process:
             while process.poll() is None and not os.path.exists(self.at("out")):
                 time.sleep(0.01)
             time.sleep(0.5)  # more than it takes to try the files

@@ -1,29 +1,31 @@
 """Climbing: the step before fails by its own row and by nothing else; the real file has all points;
 what learners do to a kernel ends in bounded time, with a message that names the line.
 
-`climb_test.py BIN` climbs three steps, and those whose file has changed since the commit before;
-with LADDER_CLIMB=all in the environment (`scripts/test climb`) every one.
+`climb_test.py BIN` climbs three steps, and those whose file has changed since the commit before,
+and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment (`scripts/test climb`)
+every one.
 """
 
 import concurrent.futures
 import os
 import re
 import subprocess
-import tempfile
 import unittest
 from unittest import mock
 
-from base import ROOT, argument, read, write
+from base import ROOT, SCRIPTS, SECONDS, Scratch, programs, read, scratch, write
 from ladder.base.console import Stop
-from ladder.exercises import climb, kinds
+from ladder.exercises import breaks, climb, kinds
 
-BUILD = os.path.dirname(argument(os.path.join(ROOT, "build/bin")))
+BUILD = os.path.dirname(programs())
 TASKS = climb.read_tasks()
 ALL = os.environ.get("LADDER_CLIMB") == "all"
 TOUCHED = subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
                          encoding="utf-8", capture_output=True).stdout.split()
 CLIMBED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
            or name in ("01/fragment", "05/skip", "06/bulk_add")]
+BREAKS = breaks.read_breaks()
+BROKEN = BREAKS if ALL else ("01/hasty", "05/tally", "06/alone")
 
 KERNEL = r"(__global__[^{;]*\{\n)"
 # What is planted at the head of each kernel, ARRAY being one of its own, or takes the place of a
@@ -115,9 +117,7 @@ class Climbs(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
+        cls.folder = scratch(cls)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.real = {name: pool.submit(cls.copy, "real", name, planted(TASKS[name].real.text))
                         for name in CLIMBED}
@@ -172,6 +172,58 @@ class Climbs(unittest.TestCase):
                     with self.subTest(name, what=what), \
                             self.assertRaisesRegex(Stop, said.format(re.escape(file))):
                         self.copy("wrong", name, re.sub(was, now, text, count=1))
+
+
+class Breaks(Scratch):
+    """Ready-made mistakes: what is said of each in a line is what its runs come to; its line is
+    taken, no other is; and nothing gives it away before."""
+
+    def exercise(self, *words, status=0, said=""):
+        """What --break prints on a terminal where this is typed."""
+        person, terminal = os.openpty()
+        os.write(person, said.encode())
+        done = subprocess.run([os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build",
+                               BUILD, "--folder", self.root], timeout=SECONDS, stdin=terminal,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+        os.close(terminal)
+        os.close(person)
+        self.assertEqual(done.returncode, status, done)
+        return done.stdout
+
+    def test_each_shows_what_is_said_of_it(self):
+        """And the sim's own words, and why, only when the line has been found."""
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            texts = list(pool.map(lambda name: self.exercise(
+                name, said=f"here\n1\n{BREAKS[name].lines[-1]}\n"), BROKEN))
+        for name, text in zip(BROKEN, texts):
+            with self.subTest(name):
+                mistake = BREAKS[name].mistake
+                before, _, after = text.partition("here is not the line.")
+                self.assertIn(f"\n{mistake.shows}.\n", before)
+                self.assertRegex(after, r"^\n1 is not the line\.\nRight\.\n")
+                faults = re.findall("The sim says: (.*)", after)
+                self.assertEqual("no access is at fault" in faults[0],
+                                 not re.search("a fault|never ends", mistake.shows))
+                for one in (mistake.why, *faults):
+                    self.assertIn(one, after)
+                    self.assertNotIn(one, before)
+
+    def test_lines_and_the_list(self):
+        known = self.exercise()
+        self.assertGreaterEqual(len(BREAKS), 15)
+        for name, broken in BREAKS.items():
+            with self.subTest(name):
+                self.assertRegex(known, rf"(?m)^{name} +{re.escape(broken.mistake.shows)}$")
+                lines, text = broken.lines, broken.text
+                missing = len(text) < len(broken.old)
+                self.assertEqual(len(lines), 2 if missing or name == "05/early" else 1)
+                self.assertEqual([*text[:lines[0] - 1 + missing], *broken.was,
+                                  *text[lines[-1] - missing:]], broken.old)
+        for line in (0, 33, 35):
+            self.assertIn("is not it", self.exercise("00/future", "--answer", str(line), status=1))
+        self.assertRegex(self.exercise("00/future", "--answer", "34"),
+                         r"Right\.\n-.*sees\(i, j\).*\n\+.*sees\(i, j \+ 1\)")
+        self.assertIn("no mistake 05/none", self.exercise("05/none", status=2))
 
 
 if __name__ == "__main__":

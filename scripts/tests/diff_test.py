@@ -4,13 +4,14 @@ import os
 import shutil
 import unittest
 
-from base import SCRIPTS, Scratch, listed, program
+from base import SCRIPTS
+from fake_ladder import FakeLadder
 
 FIRST, THIRD = "00_first/attention.cu", "02_third/attention.cu"
 ZIG, ALPHA, LAST = ("01_second/zig.cu", "01_second/alpha.cu", "01_second/attention.cu")
 
 
-class DiffTest(Scratch):
+class DiffTest(FakeLadder):
     def setUp(self):
         super().setUp()
         self.copy_scripts("diff")
@@ -20,18 +21,13 @@ class DiffTest(Scratch):
                                      ("01_second/sm90.cu", "sm90", "a tma"),
                                      (THIRD, "last", "a B c e")):
             self.source(path, step, lines.split())
-        self.steps("00_first", only="")
-        self.steps("01_second", early="", late="early", last="late", sm90="last")
-        self.steps("02_third", last="")
+        self.rung("00_first", dict(only=""))
+        self.rung("01_second", dict(early="", late="early", last="late", sm90="last"))
+        self.rung("02_third", dict(last=""))
 
     def source(self, path, step, lines):
         self.write(path, "\n".join([*lines, "const Register r{{",
                                     f'  .name = "{step}"}}}};', ""]))
-
-    def steps(self, rung, **after):
-        """A program that lists these: each with the one that it follows."""
-        program(self.at("build/bin", rung),
-                [listed(rung, step, after=before) for step, before in after.items()])
 
     def diff(self, *words, **more):
         return self.run_it(self.at("scripts/diff"), *words, **more)
@@ -39,7 +35,7 @@ class DiffTest(Scratch):
     def test_names_of_rungs_and_steps(self):
         self.source("01_second/late.cu", "zig", "x")  # a file of a name comes before a step
         self.source("01_second/fast/two.cu", "second", "x")
-        self.steps("01_second", early="", last="", zig="", second="")
+        self.rung("01_second", dict(early="", last="", zig="", second=""))
         for names, path in (
                 ("01 01_second/ 01/attention 01_second/attention.cu 01/last", LAST),
                 ("01/zig 01_second/zig.cu 01/early", ZIG), ("01/alpha", ALPHA),
@@ -87,8 +83,8 @@ class DiffTest(Scratch):
         self.source("01_second/aside.cu", "aside", "a")
         self.source("01_second/fast/two.cu", "second", "ax")
         self.source("01_second/fast/one.cu", "one", "a")
-        self.steps("01_second", early="", late="early", last="late", aside="last", sm90="last",
-                   one="sm90", second="one")
+        self.rung("01_second", dict(early="", late="early", last="late", aside="last", sm90="last",
+                                    one="sm90", second="one"))
         self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],

@@ -1,5 +1,8 @@
-"""Tests of traces, their replay, and of the explorer but for its page in a browser, which
-explore_page_test.py looks at: the tiles of S, and the command."""
+"""Tests of traces, their replay, and of the explorer: the tiles of S, the command, and its page in
+a browser; that is skipped where there is no Chromium.
+
+Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options or cases]
+"""
 
 import base64
 import collections
@@ -12,23 +15,44 @@ import unittest
 import zlib
 from unittest import mock
 
-from base import ROOT, Scratch, argument, printed, read
+from base import ROOT, Scratch, printed, programs, read, scratch, write
+import browser
+from ladder.base.changed import changed
 from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
-from ladder.explore.page import fault_of, pane_of
+from ladder.explore.page import fault_of, page_of, pane_of, sums
 from ladder.explore.times import put_landings
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
-BIN = ""
+BIN = programs()
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
+SAME = "= the program's counts"
+# Of a pane.
+TOLD = "pane.find('.event').textContent"
+COUNTS = "pane.replay.counts"
+VERDICTS = "pane.find('.verdict').textContent"
 
-def explore(*words, status=0, programs=None):
+# Of what can be used: that which is cut off at a side of the screen, or below in a wide one, or too
+# small.
+OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
+  .filter(e => e.checkVisibility()).filter(e => {
+    const r = e.getBoundingClientRect();
+    return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
+      (innerWidth > 900 && r.bottom > innerHeight + 0.5);
+  }).map(e => e.outerHTML.slice(0, 99))"""
+# Canvases, the maps of HBM aside, with nothing on them.
+EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
+    new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
+    .size < 2).map(c => c.ariaLabel)"""
+
+
+def explore(*words, status=0, folder=BIN):
     """Runs scripts/explore; what it wrote is at the path that it prints."""
-    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", programs or BIN, *words]
+    command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", folder, *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
     return result
@@ -194,6 +218,275 @@ class CommandTest(Scratch):
         self.assertLess(os.path.getsize(self.out), 2_000_000)
 
 
+@unittest.skipUnless(browser.find(), browser.MISSING)
+class PageTest(unittest.TestCase):
+    """It ends at what the programs count, shows all on a screen and in a narrow window, is used by
+    keys and by mouse, and shows a fault where it happens."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = scratch(cls)
+        cls.page = cls.made("04", "05/mma", *SMALL.split()[4:])
+        cls.browser = browser.Browser()
+        cls.addClassCleanup(cls.browser.close)
+        cls.value, cls.press = cls.browser.value, cls.browser.press
+
+    @classmethod
+    def made(cls, *words, **how):
+        page = os.path.join(cls.folder, f"{len(os.listdir(cls.folder))}.html")
+        cls.said = explore(*words, "--out", page, **how).stderr
+        return page
+
+    def setUp(self):
+        self.browser.errors.clear()
+        self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
+
+    def open(self, fragment="", page=None, **how):
+        self.browser.open(page or self.page, fragment, **how)
+
+    def do(self, expression):
+        """Something that is drawn thereafter."""
+        self.value(expression + "; 0")
+        self.browser.drawn()
+
+    def of_panes(self, expression):
+        return self.value(f"explorer.panes.map(pane => {expression})")
+
+    def label(self, view, pane=0):
+        return self.of_panes(f"pane.find('{view} canvas').ariaLabel")[pane]
+
+    # ---- what it counts ----
+
+    def test_every_step_ends_at_what_its_program_counts(self):
+        steps = ladder_of(programs_in(BIN), "sim").steps
+        self.assertGreaterEqual(len(steps), 18)
+        panes = []
+        for step in steps:
+            length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
+            options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
+                       "--head-dim 64 --check off --causal")
+            for more in ("", " --schedule random:3")[:1 + (step.name in ("tile", "sm90"))]:
+                trace, records = traced(step.rung, options + more)
+                panes.append(pane_of(trace, records, options + more))
+                with self.subTest(step.name + more):
+                    self.check_events(trace, panes[-1])
+        self.open("#t=1e9", write(self.folder, "every.html", text=page_of(panes)), width=800)
+        for pane, verdict in zip(panes, self.of_panes(VERDICTS)):
+            self.assertEqual(verdict, SAME, pane["command"])
+
+    def check_events(self, trace, pane):
+        """Each has its line, in a rung, and its time."""
+        lines = {(event.file, event.line) for event in trace.events if event.file}
+        self.assertTrue(lines)
+        for path, line in lines:  # the rung's own, or of a forward pass that the step names
+            self.assertRegex(path, r"^\d\d_\w+/")
+            self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
+        # Each is waited for once; a wait ends when the last has come.
+        met = [part for _, parts in pane["meetings"] for part in parts]
+        self.assertEqual(len(met), len(set(met)))
+        for event in pane["events"]:
+            parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
+            self.assertEqual(event["order"][1], 1 + max(
+                pane["events"][part]["order"][0] for part in (event["index"], *parts)))
+        # A warp does one thing after the other.
+        for clock in ("order", "model") if pane["model"] else ("order",):
+            ends = {}
+            for event in pane["events"]:
+                warp = event["launch"], event["block"], event["warp"]
+                begin, end, until = event[clock]
+                self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
+                ends[warp] = end
+
+    def test_played_to_the_end_it_has_what_the_programs_count(self):
+        self.open("#t=0")
+        self.press(" ")
+        self.browser.wait_for("explorer.now > 0 && explorer.playing")
+        self.value("$('speed').value = '4', explorer.seek(explorer.last * 0.97)")  # it takes long
+        self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
+        self.browser.drawn()
+        expected = [sums(run("04_flash_v1", SMALL)),
+                    sums(run("05_flash_v2", "--step mma " + SMALL))]
+        self.assertEqual(self.of_panes(COUNTS), expected)
+        shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
+        for pane, counts in zip(shown, expected):
+            self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
+                counts["requested_read_bytes"] + counts["requested_write_bytes"],
+                counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
+                counts["hbm_read_sectors"] + counts["hbm_write_sectors"],
+                counts["matmul_flops"], counts["exp_count"]])
+        self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
+        # Back and forth it is the same; and a count that is not the program's is said.
+        self.do("explorer.seek(explorer.last / 3 | 0)")
+        third = self.of_panes(COUNTS)
+        self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
+        self.do("explorer.seek(explorer.last)")
+        self.do("explorer.seek(explorer.last / 3 | 0)")
+        self.assertEqual(self.of_panes(COUNTS), third)
+        self.do("(() => { const { events } = explorer.panes[0].run;"
+                "events.find(e => e.bytes).bytes += 2;"
+                "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
+                "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
+        self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
+        self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
+
+    def test_blocks_run_side_by_side(self):
+        """On one SM one after the other; kernels never."""
+        self.open()
+        ends = {}
+        for sms in (1, 4):
+            self.do(f"explorer.useClock('order', {sms}); explorer.seek(explorer.last)")
+            self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
+            ends[sms] = self.of_panes("pane.run.last - pane.run.first")
+        self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
+        self.assertGreater(ends[4][0], ends[1][0] / 2)
+        self.do("explorer.seek(-1e9)")
+        self.assertIn("of initialise", self.label(".timeline"))
+        self.do("explorer.seek(10)")
+        self.assertRegex(self.label(".sms", 1), r"^Blocks at work: SM 0: attention, block 0 of 2: "
+                         r"Q 64–127, K 0–127, .*; SM 1: attention, block 1 of 2: Q 0–63, K 0–127")
+        self.press("2", "b")
+        self.assertIn("block 1 of 2: Q 0–63", self.label(".timeline", 1))
+
+    def test_a_wait_tells_who_is_missing(self):
+        """At a click on the wait of a warp that is early."""
+        self.open()
+        wait = self.value("explorer.panes[0].run.events.findIndex(e => "
+                          "e.what === '__syncthreads' && e.to - e.from > 3)")
+        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].from + 1)")
+        self.browser.click(*self.value(f"""(() => {{
+          const {{ canvas, hits }} = explorer.panes[0].timeline, r = canvas.getBoundingClientRect();
+          const bar = hits.find(({{ of }}) => of.index === {wait});
+          return [r.left + bar.x + bar.width / 2, r.top + bar.y + bar.height / 2]; }})()"""))
+        self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
+        self.assertRegex(self.of_panes(TOLD)[0], "^Chosen: .*__syncthreads number [0-9]+. "
+                         "Arrived: warp [0-9].*Missing: warp [0-9]")
+        self.do("explorer.seek(explorer.last)")
+        self.assertIn("Missing: nobody", self.of_panes(TOLD)[0])
+        self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
+
+    def test_the_models_time(self):
+        self.open("#clock=model&t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+        self.assertIn("not measured", self.value("$('clock-note').textContent"))
+        self.press("c")
+        self.assertIn("not time", self.value("$('clock-note').textContent"))
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+        self.assertEqual(
+            self.value("explorer.panes[0].timeline.rows.map(row => row.label)"),
+            ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
+             "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
+
+    def test_decoding(self):
+        """What part of the keys a block has is told."""
+        self.open("#t=0", self.made("05/split_kv"))
+        self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
+                                             r"Q 0–3, K 256–383, 768–895,")
+
+    # ---- what it looks like ----
+
+    def test_all_is_on_a_screen(self):
+        for colour, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+            self.open("#t=100", width=width, colour=colour)
+            self.assertEqual(self.value("palette.paper"),
+                             {"light": "#f7f7f5", "dark": "#131416"}[colour])
+            self.assertEqual(self.value(OFF_SCREEN), [])
+            self.assertEqual(self.value(EMPTY), [])
+
+    # ---- how it is used ----
+
+    def test_keys(self):
+        self.open("#t=0")
+        for keys, what, value in (
+                ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
+                ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
+                ("Home", "explorer.now", 0), ("w", "explorer.span", 48 / 1.25),
+                ("s", "explorer.span", 48), ("d d a", "explorer.now", 6),
+                # Of the events at work each press of E chooses the next; 1 and 2 say whose.
+                ("2 e", "explorer.panes.map(pane => pane.selected?.warp)", [None, 0]),
+                ("e e e", "explorer.panes[1].selected.warp", 3),
+                ("e", "explorer.panes[1].selected.warp", 0),
+                ("Escape", "explorer.panes[1].selected", None)):
+            self.press(*keys.split())
+            self.assertEqual(self.value(what), value, (keys, what))
+        self.press("ArrowRight", shift=True)
+        self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20") + 6)
+        for playing in ("Pause", "Play"):  # buttons do what keys do
+            self.do("$('play').click()")
+            self.assertEqual(self.value("$('play').ariaLabel"), playing)
+
+    def test_all_by_keyboard(self):
+        """Tab reaches each control, in the order in which they stand, and all have a name."""
+        self.open("#t=0")
+        self.assertEqual(self.value(
+            "[...document.querySelectorAll('button, select, input, [role=img]')].filter(e => "
+            "!(e.ariaLabel || e.closest('label'))).map(e => e.outerHTML)"), [])
+        reached = []
+        for _ in range(40):
+            self.press("Tab")
+            reached.append(self.value("document.activeElement.id || "
+                                      "document.activeElement.ariaLabel || ''"))
+            if reached[-1].startswith("Arrays in HBM"):
+                self.assertRegex(self.value("$('tip').textContent"),
+                                 r"Q: [\d,]+ B read, 0 B written so far\. K: ")
+        self.assertLessEqual({"help-button", "play", "scrubber", "speed", "sms", "Zoom in"},
+                             set(reached))
+        self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
+                         [self.label(".scores", pane) for pane in (0, 1)])
+
+    def test_the_fragment_is_the_moment(self):
+        self.open("#t=0")
+        self.value("explorer.useClock('order', 1); explorer.seek(99); explorer.setSpan(70);"
+                   "explorer.panes[1].choose(explorer.panes[1].run.events[300])")
+        self.browser.wait_for("!explorer.pending && !explorer.settling")
+        kept = self.value("location.hash")
+        self.open(kept)
+        self.assertEqual(self.value("[explorer.now, explorer.span, explorer.sms, "
+                                    "explorer.panes[1].selected.index]"), [99, 70, 1, 300])
+        self.do(f"location.hash = '{kept.replace('t=99', 't=98')}'")
+        self.browser.wait_for("explorer.now === 98")
+
+    def test_shared_memory(self):
+        """What it holds at the end: the last tile of K and V, and in the tile of Q the O that
+        leaves through it."""
+        self.open("#t=1e9")
+        self.assertEqual(self.label(".smem", 1),
+                         "Shared memory. Q: computed; K: K 64–127; V: V 64–127")
+        self.do("explorer.seek(40)")
+        self.assertLessEqual({"Q, bytes 0 to 8,191: Q 64–127, on its way",
+                              "partial O, bytes 0 to 18,431: computed"},
+                             set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
+
+    def test_a_number_is_asked_for_before_the_counters(self):
+        """As a lesson does; keys go to the number, and how far off it was is said."""
+        self.open("#t=1e9", self.made(*"01/tile --seqlen 64 --heads 1".split()))
+        counters = "getComputedStyle(document.querySelector('.counters')).visibility"
+        self.assertEqual(self.value(counters), "hidden")
+        self.assertIn("where 00 reads each 64 times?", self.value("$('question').innerText"))
+        self.do("$('question').querySelector('input').focus()")
+        self.press("1", "0")
+        self.do("$('question').querySelector('button').click()")
+        self.assertEqual(self.value("$('question').querySelector('output').textContent"),
+                         "4. You said 10: 2.5 times too many.")
+        self.assertEqual(self.value(counters), "visible")
+        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+
+    # ---- faults ----
+
+    def test_a_missing_barrier(self):
+        file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder, "broken")
+        text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
+        copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
+        changed(os.path.dirname(BIN), "01_tiled_matmul", file, copy, folder)
+        self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
+                                 status=1, folder=folder))
+        self.assertIn("which is unwritten", self.said)
+        self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
+                                                       ".textContent"))
+        self.assertEqual(self.value("explorer.panes[0].faultAt()"), self.value("explorer.now"))
+        self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
+        self.do("explorer.seek(explorer.last)")
+        self.assertEqual(self.of_panes(VERDICTS), ["ended with a fault", SAME])
+
+
 if __name__ == "__main__":
-    BIN = argument()
     unittest.main()

@@ -1,9 +1,10 @@
 """A ladder whose programs are made up, in a folder of its own: see fake_program.py."""
 
+import json
 import os
 import sys
 
-from base import Scratch, listed, program
+from base import Scratch
 
 # At its full length: the longest names decide whether a table fits.
 STEPS = {
@@ -33,17 +34,31 @@ class FakeLadder(Scratch):
         self.told |= {**(told or {}), **more}
         self.write("told.json", self.told)
 
-    def rung(self, rung="00_naive", steps=("naive",), gpu=False, **changes):
-        self.write(f"{rung}/attention.cu", "")
-        steps = [listed(rung, step, device, default=step == steps[-1],
-                        exact_architecture=step == "sm90", by_name_only=step == "aside",
-                        backward=rung.startswith("06"), decoding=step == "split_kv", **changes)
-                 for step in steps for device in (("sim", "gpu") if gpu else ("sim",))]
-        program(self.at(self.BIN, rung), steps,
-                f"exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} \"$@\"")
+    def rung(self, rung="00_naive", steps=("naive",), gpu=False):
+        """A program that lists these steps, by name or {name: that of the step before}."""
+        if not os.path.exists(self.at(rung, "attention.cu")):
+            self.write(f"{rung}/attention.cu", "")
+        before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
+        lines = "\n".join(json.dumps({
+            "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
+            "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
+            "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
+            "deterministic": False, "needs": "7.5", "exact_architecture": step == "sm90",
+            "tiles": [], "grid_limit": [0, 0], "settings": [], "decoding": step == "split_kv",
+            "source": f"{rung}/{step}.cu"})
+            for step in before for device in ["sim", "gpu"][:1 + gpu])
+        self.write(f"{self.BIN}/{rung}", mode=0o755, text=f"""\
+#!/bin/sh
+if [ "$*" = --list ]; then cat <<'LIST'
+{lines}
+LIST
+exit; fi
+if [ "$*" = --help ]; then printf '\\nOutput\\n  --save DIR\\n  --json\\n\\nExamples\\n'; exit; fi
+exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
+""")
 
-    def ladder(self, steps=None, gpu=False, **changes):
+    def ladder(self, steps=None, gpu=False):
         for rung, steps in (steps or STEPS).items():
-            self.rung(rung, steps, gpu, **changes)
+            self.rung(rung, steps, gpu)
         if gpu:
             self.tell(probe={})

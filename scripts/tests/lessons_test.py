@@ -1,5 +1,7 @@
-"""Holds the lessons to the programs: runs the commands that README.md and those of the rungs quote
-in ```console blocks, and compares what they print. (What else the pages show, pages_test looks up.)
+"""Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
+```console blocks, and compares what they print. And what pages show and say to the rest of the
+repository: excerpts to the code, links to files and headings, the list of functions to the headers;
+formulas to what GitHub reads as one, and equations to what they come to.
 
 Run alone: python3 scripts/tests/lessons_test.py build/bin
 
@@ -17,14 +19,14 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from base import ROOT, SECONDS, argument, fences, read
+from base import FENCE, ROOT, SECONDS, fences, programs, read
 from ladder.base.files import course_pages
+from ladder.exercises.lessons import read_exercises
 
-BIN = os.path.join(ROOT, "build/bin")
+BIN = programs()
 
 NOT_RUN = [("--device gpu", "needs a GPU"),
            ("^scripts/(?:run .|test|figures|explore)", "has tests of its own")]
@@ -123,7 +125,7 @@ class Lessons(unittest.TestCase):
         for regex, why in NOT_RUN:
             if re.search(regex, command.text):
                 self.skipTest(why)
-        where = f"{os.path.relpath(path, ROOT)}:{command.line}: $ {command.text}"
+        where = f"{name_of(path)}:{command.line}: $ {command.text}"
         text = LADDER if command.text == "scripts/run" else command.text
         text = text.replace("scripts/exercise ",
                             f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
@@ -142,7 +144,7 @@ class Lessons(unittest.TestCase):
 
 def add_tests():
     for path in course_pages():
-        name = re.sub(r"\W+", "_", os.path.relpath(path, ROOT).removesuffix(".md"))
+        name = re.sub(r"\W+", "_", name_of(path).removesuffix(".md"))
         for block in fences(read(path), "console"):
             for command in commands(*block):
                 setattr(Lessons, f"test_{name}_line_{command.line:04}",
@@ -154,7 +156,7 @@ class HeadComments(unittest.TestCase):
 
     def test_each_says_how_to_run_it(self):
         for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True)):
-            name, text = os.path.relpath(path, ROOT), read(path)
+            name, text = name_of(path), read(path)
             with self.subTest(name):
                 # The first that is set apart there.
                 command = re.search(r"^//   +(.*)", text.split("\n\n", 1)[0], re.MULTILINE)[1]
@@ -192,9 +194,214 @@ class Comparison(unittest.TestCase):
         self.assertTrue(any(name.startswith("test_00_naive") for name in dir(Lessons)))
 
 
+# ---- what pages show and say ----
+
+LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
+
+EXERCISES = list(read_exercises().values())
+
+
+def name_of(path):
+    return os.path.relpath(path, ROOT)
+
+
+@functools.cache
+def files(pattern):
+    """The lines of each."""
+    return [read(path).splitlines() for path in
+            sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
+
+
+@functools.cache
+def difference(old, new):
+    return subprocess.run([os.path.join(ROOT, "scripts/diff"), old, new], check=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          encoding="utf-8").stdout.splitlines()
+
+
+def differences(path, text):
+    """Of two steps that the page names: (`scripts/diff 04 05/swap`); or, in an answer to an
+    exercise, of its solution."""
+    return [*(diff.splitlines() for exercise in EXERCISES
+              if exercise.lesson == name_of(path) for diff in exercise.diffs()),
+            *(difference(*pair) for pair in
+              re.findall(r"scripts/diff (\d\d\S*) (\d\d[^\s`)]*)", text))]
+
+
+# Where the lines of a fenced block stand, by its language.
+SOURCES = {"cuda": lambda path, _: files(os.path.join(name_of(path).split(os.sep)[0], "**/*.cu")),
+           "cpp": lambda *_: files("common/**/*.h"), "diff": differences}
+
+
+class Excerpts(unittest.TestCase):
+    def test_code_shown_is_there(self):
+        for path in course_pages():
+            text = read(path)
+            for language, sources in SOURCES.items():
+                for first_line, lines in fences(text, language):
+                    with self.subTest(f"{name_of(path)}:{first_line}"):
+                        self.assertTrue(any(self.holds(source, lines) for source in
+                                            sources(path, text)),
+                                        f"no source of {language} has these lines:\n"
+                                        + "\n".join(lines))
+
+    @staticmethod
+    def holds(source, lines):
+        """Whether the runs of lines between lines "…" stand in the source, in this order."""
+        text, at = "\n".join(["", *source, ""]), 0
+        for run in "\n".join(lines).split("\n…\n"):
+            at = text.find(f"\n{run}\n", at)
+            if at < 0:
+                return False
+            at += len(run) + 1
+        return True
+
+
+class Formulas(unittest.TestCase):
+    """As GitHub reads them: Markdown comes first, and takes a backslash from a sign after it."""
+
+    def test_each_is_read_as_one(self):
+        for path in course_pages():
+            text = re.sub(r"`[^`\n]*`", "c", FENCE.sub("c", read(path)))
+            with self.subTest(name_of(path)):
+                self.assertEqual(text.count("$") % 2, 0)
+                for before, formula, after in re.findall(r"(.?)\$([^$]*)\$(?=(.?))", text):
+                    self.assertEqual(formula, formula.strip())
+                    self.assertFalse(before.isalnum() or after.isalnum(), formula)
+                    # And a _ after a brace may begin an emphasis.
+                    self.assertNotRegex(formula, r"\\[^A-Za-z]|[^A-Za-z0-9]_|\n\n")
+                for row in re.findall(r"^\|.*", text, re.MULTILINE):
+                    for cell in row.split("|"):
+                        self.assertEqual(cell.count("$") % 2, 0, row)
+
+
+REPLACED = [(r"\{,\}", ""), (r"\\cdot\b", "*"), (r"\\[td]?frac(\d)(\d)", r"((\1)/(\2))"),
+            (r"\\[td]?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))"),
+            (r"\\sqrt\{([^{}]*)\}", r"math.sqrt(\1)"), (r"\\ln ?(\d+)", r"math.log(\1)"),
+            (r"\be\^", "math.e^"), (r"\^\{([^{}]*)\}", r"**(\1)"), (r"\^(\d)", r"**\1")]
+
+
+def value(tex):
+    """Of a formula without variables, or None."""
+    for old, new in REPLACED:
+        tex = re.sub(old, new, tex)
+    tex = tex.strip()
+    if not re.fullmatch(r"(?:[\d.+*/() -]|math\.(?:e|sqrt|log)\b)+", tex):
+        return None
+    try:
+        return float(eval(tex, {"__builtins__": {}, "math": math}))  # of the signs above alone
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return None
+
+
+def equations(text):
+    """(left, right) of all that have a value on both sides, as they are written."""
+    shown = [block for language, block in FENCE.findall(text) if language == "math"]
+    for formula in shown + re.findall(r"\$([^$]+)\$", FENCE.sub("", text)):
+        for line in re.split(r"\\\\|\n\n", formula):
+            sides = re.split(r"=|\\approx\b", re.sub(r"\s+|&", " ", line))
+            yield from (pair for pair in zip(sides, sides[1:]) if None not in map(value, pair))
+
+
+def holds(left, right):
+    """Within half a unit of the last place of the right side, where that is a number."""
+    a, b = value(left), value(right)
+    written = re.fullmatch(r"\s*-?[\d{},]+(?:\.(\d+))?\s*(?:\\cdot\s*(10\^.*))?", right)
+    if not written:
+        return math.isclose(a, b)
+    unit = 10.0 ** -len(written[1] or "") * (value(written[2]) if written[2] else 1)
+    return abs(a - b) <= unit * 0.5000001
+
+
+class Equations(unittest.TestCase):
+    def test_they_hold(self):
+        count = 0
+        for path in LESSONS:
+            for left, right in equations(read(path)):
+                count += 1
+                with self.subTest(f"{name_of(path)}: {left} = {right}"):
+                    self.assertTrue(holds(left, right), f"{value(left)} and {value(right)}")
+        self.assertGreater(count, 20)
+
+    def test_what_does_not(self):
+        text = "$2/3 = 0.667 = 0.668$ $4 N = 5$ $e^{-80} \\approx 1.9 \\cdot 10^{-35}$"
+        self.assertEqual([holds(*sides) for sides in equations(text)], [True, False, False])
+
+
+class ReadingTimes(unittest.TestCase):
+    """README's map says how long a lesson takes, by README's formula, to five minutes; so does the
+    lesson."""
+
+    @staticmethod
+    def minutes(text):
+        text = re.sub(r"<details>.*?</details>|<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text,
+                      flags=re.DOTALL)
+        code = sum(block.count("\n") for language, block in FENCE.findall(text)
+                   if language in SOURCES)
+        asked = text.partition("## Check yourself")[2].partition("\n## ")[0]
+        prose = re.sub(r"^\|.*|\]\([^)]*\)|\$[^$\n]+\$", "", FENCE.sub("", text),
+                       flags=re.MULTILINE)
+        return (len(re.findall(r"[A-Za-z][\w'’-]*", prose)) / 100 + code / 2
+                + len(re.findall(r"^\d\. ", asked, re.MULTILINE)))
+
+    def test_they_follow_from_words_code_and_questions(self):
+        readme = read(ROOT, "README.md")
+        promised = {page: int(minutes) for page, minutes in re.findall(
+            r"^\| \[.*?\]\(([\w/]+\.md)\) \|.*\| (\d+) \|$", readme, re.MULTILINE)}
+        self.assertGreater(len(promised), 10)
+        for page, minutes in promised.items():
+            text = read(ROOT, page)
+            with self.subTest(page):
+                self.assertLessEqual(abs(self.minutes(text) - minutes), 5, self.minutes(text))
+                for said in re.findall(r"\*Reading time:\* (\d+)", text):
+                    self.assertEqual(int(said), minutes)
+        hours, minutes = divmod(sum(promised.values()), 60)
+        self.assertIn(f"{hours} hours {minutes} minutes in all", " ".join(readme.split()))
+
+
+class Links(unittest.TestCase):
+    """Links within the repository lead to a file, and to a heading of it."""
+
+    @staticmethod
+    def anchor(heading):
+        """As GitHub calls it: lower case, spaces as dashes, no other signs."""
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.lstrip("#").strip().lower())
+        return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+    @classmethod
+    def headings(cls, path):
+        return {cls.anchor(line) for line in FENCE.sub("", read(path)).splitlines()
+                if line.startswith("#")}
+
+    def test_they_lead_somewhere(self):
+        count = 0
+        for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
+            for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)",
+                                   FENCE.sub("", read(path))):
+                if re.match(r"\w+:", link):
+                    continue
+                count += 1
+                file, _, heading = link.partition("#")
+                target = os.path.join(os.path.dirname(path), file) if file else path
+                with self.subTest(f"{name_of(path)}: {link}"):
+                    self.assertTrue(os.path.exists(target), "no such file")
+                    if heading:
+                        self.assertIn(heading, self.headings(target))
+        self.assertGreater(count, 50)
+
+
+class Functions(unittest.TestCase):
+    def test_every_function_of_common_tile_is_listed_and_no_other(self):
+        headers = "".join(map(read, glob.glob(os.path.join(ROOT, "common/tile/*.h"))))
+        # A function's name comes after its type; members, indented, are not listed.
+        defined = re.findall(r"^(?:struct |(?:__device__ __forceinline__|constexpr) [^()=;]*?\b"
+                             r"(?=\w+\())(\w+)", headers, re.MULTILINE)
+        readme = read(ROOT, "common/README.md")
+        tables = readme[readme.index("| function "):readme.index("On the sim each function")]
+        listed = re.findall(r"`([a-zA-Z]\w*)(?:<[^`]*>)?`", tables)
+        self.assertEqual(set(defined), set(listed))
+
+
 if __name__ == "__main__":
-    BIN = argument(BIN)
-    if not glob.glob(os.path.join(BIN, "[0-9][0-9]_*")):
-        sys.exit(f"{sys.argv[0]}: no programs in {BIN}; give the folder that has them")
     add_tests()
     unittest.main()

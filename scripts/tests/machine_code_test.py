@@ -41,9 +41,8 @@ def built(source):
     alone = objects.get(os.path.join(ROOT, source))
     if alone:
         return os.path.join(BUILD, alone), ""
-    rung, step = source.split("/")[0], os.path.basename(source)[:-3]
-    together = objects[os.path.join(BUILD, f"stubs/hopper/rung_{rung}.cu")]
-    return os.path.join(BUILD, together), f"{len(step) + 5}step_{step}"
+    step = "_" + re.sub(r"\W", "_", source)
+    return os.path.join(BUILD, objects[os.path.join(BUILD, "stubs/hopper.cu")]), step
 
 
 def report(source):

@@ -1,5 +1,5 @@
 """Mistakes of the kind that one makes, each a change to a sound source, that the tests must find;
-breaks_test has more, which learners are shown.
+climb_test has more, which learners are shown.
 
 `mistakes.py BUILD` builds the suite of each rung that has some with copies of its sources that hold
 all of them, and runs it on each: LADDER_MISTAKE chooses one while the program runs, or none. A
@@ -13,10 +13,9 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from base import ROOT
+from base import ROOT, scratch
 from ladder.base.changed import changed
 
 # What the tests say of a mistake, and, by that, which tests of its step must find it.
@@ -108,13 +107,12 @@ class Mistakes(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
+        folder = scratch(cls)
 
         def built(source):
             rung = source.split("/")[0] if source[0].isdigit() else "06_backward"
-            return changed(cls.build, f"{rung}_test", source, plant(source, folder.name),
-                           os.path.join(folder.name, "made", source))
+            return changed(cls.build, f"{rung}_test", source, plant(source, folder),
+                           os.path.join(folder, "made", source))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.programs = dict(zip(MISTAKES, pool.map(built, MISTAKES)))

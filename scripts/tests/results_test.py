@@ -1,19 +1,27 @@
-"""Holds what is committed in scripts/results to what the programs count."""
+"""Holds what is committed in scripts/results, and what steps say that they change, to what the
+programs count."""
 
 import os
 import re
 import unittest
 
-from base import RESULTS, ROOT, argument, printed
+from base import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import Ladder, ladder_of, programs_in
+from ladder.base.records import count_of
 from ladder.measure import grid, run as measure, traces
 from ladder.show.draw import stale
 from ladder.show.measured import Files, Measured
 
-BIN = os.path.join(ROOT, "build/bin")
+BIN = programs()
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|barriers|"
                     r"bank_conflicts|workspace_bytes|smem_bytes|block_\w+|warps|stages")
+
+HOLDS = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
+         "to 0": lambda before, after: before > 0 == after,
+         "from 0": lambda before, after: before == 0 < after}
+# Steps whose idea changes no count: when a kernel starts (pdl).
+UNCOUNTED = {"pdl"}
 
 
 class Committed(unittest.TestCase):
@@ -27,23 +35,35 @@ class Committed(unittest.TestCase):
         measured = Measured(os.path.join(RESULTS, "h200.jsonl"))
         ladder = Ladder(measured.steps.values())
         paper, both = (
-            {grid.key(one.fields()): point for point, ones in grid.plan(
-                measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)
-             for one in ones} for grids in ("paper", "paper,long,models"))
-        there = {grid.key(r): r for r in [*measured.runs, *measured.skipped]
+            [one for group in grid.plan(measure.parse(["--grid", grids, "--dtype", "bf16"]),
+                                        ladder, ladder.steps) for one in group]
+            for grids in ("paper", "paper,long,models"))
+        there = {grid.key(r) for r in [*measured.runs, *measured.skipped]
                  if "rung" in r and r["dtype"] == "bf16" and r["seqlen"] > 1}
-        self.assertEqual(paper.keys() - there.keys(), set())
-        self.assertEqual(there.keys() - both.keys(), set())
+        ours, known = ({grid.key(one.fields()) for one in planned
+                        if isinstance(one, grid.Measurement)} for planned in (paper, both))
+        self.assertEqual(ours - there, set())
+        self.assertEqual(there - known, set())
         peers = {tuple(r[name] for name in grid.Point._fields) for r in measured.peers}
-        self.assertEqual(set(filter(None, paper.values())) - peers, set())
+        beside = {one.point for one in paper if isinstance(one, grid.Peer)}
+        self.assertGreater(len(beside), 20)
+        self.assertEqual(beside - peers, set())
+
+
+def counted(steps, options):
+    """(rung, step) → the record of the last of its passes."""
+    records = {}
+    for program in dict.fromkeys(step.program for step in steps):
+        names = ",".join(step.name for step in steps if step.program == program)
+        for r in printed(program, "--device", "sim", "--check", "off", "--step", names,
+                         *options.split()):
+            records[r["rung"], r["step"]] = r
+    return records
 
 
 class OfTheCode(unittest.TestCase):
-    """What is committed is what the programs count."""
-
     def setUp(self):
-        if not os.path.exists(os.path.join(BIN, "00_naive")):
-            self.skipTest(f"no programs in {BIN}")
+        self.ladder = ladder_of(programs_in(BIN), "sim")
         lines = read_lines(os.path.join(RESULTS, "sim.jsonl"))
         self.runs, self.steps = ([line for line in lines if line["kind"] == kind]
                                  for kind in ("run", "step"))
@@ -57,30 +77,65 @@ class OfTheCode(unittest.TestCase):
                     and not r["options"]):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
+        steps = {step.key: step for step in ladder_of(programs_in(BIN), "sim").steps}
         for (rung, step, options, *point), records in by_run.items():
-            program, *words = grid.Measurement(rung, step, grid.Point(*point),
-                                               options.split()).words("sim")
+            command = grid.Measurement(steps[rung, step], grid.Point(*point),
+                                       options.split()).command()
             now, before = ([{name: value for name, value in record.items()
                              if COUNTS.fullmatch(name)} for record in of]
-                           for of in (printed(os.path.join(BIN, program), *words), records))
-            self.assertEqual(now, before, f"{program} {words}; scripts/figures measure --sim "
-                             "--again counts anew")
+                           for of in (printed(*command), records))
+            self.assertEqual(now, before, f"{command}; scripts/figures measure --sim --again "
+                             "counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
-        ladder = ladder_of(programs_in(BIN), "sim")
-        planned = {grid.key(one.fields()) for _, ones in grid.plan(
-            measure.parse(["--sim"]), ladder, ladder.steps) for one in ones}
+        planned = {grid.key(one.fields()) for group in grid.plan(
+            measure.parse(["--sim"]), self.ladder, self.ladder.steps) for one in group}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
         self.assertEqual(self.steps, [{"kind": "step", **step.registered()}
-                                      for step in ladder.steps if not step.decoding])
+                                      for step in self.ladder.steps if not step.decoding])
 
     def test_traces(self):
         self.assertEqual(traces.all_traces(programs_in(BIN)),
                          read_lines(os.path.join(RESULTS, "traces.jsonl")),
                          "scripts/figures measure --sim traces anew")
 
+    def before(self, step):
+        """The step that it follows; of a rung's first the last of the rung before on every
+        machine."""
+        for other in reversed(self.ladder.steps[:self.ladder.steps.index(step)]):
+            if (other.name == step.after if other.rung == step.rung else
+                    not other.exact_architecture and not other.by_name_only
+                    and other.backward == step.backward):
+                return other
+        return None
+
+    def test_a_step_changes_the_count_of_its_idea(self):
+        """As its registration says."""
+        steps = self.ladder.steps
+        pairs = [(self.before(step), step) for step in steps if step.name not in UNCOUNTED]
+        self.assertEqual(UNCOUNTED, {step.name for step in steps if not any(step.change)} -
+                         {"naive", "stored"})
+        self.assertEqual([step.name for old, step in pairs if not old], ["naive", "stored"])
+        for options in {step.change[2] for _, step in pairs}:
+            wanted = [pair for pair in pairs if pair[0] and pair[1].change[2] == options]
+            records = counted([step for step in steps if any(step in pair for pair in wanted)],
+                              f"--seqlen 256 {options}")
+            for pair in wanted:
+                count, how, _ = pair[1].change
+                old, new = (count_of(records[step.rung, step.name], count) for step in pair)
+                with self.subTest(rung=pair[1].rung, step=pair[1].name, count=count, how=how):
+                    self.assertTrue(HOLDS[how](old, new), f"{old} → {new}")
+
+    def test_no_count_depends_on_the_schedule(self):
+        forward, random = (counted(self.ladder.steps, "--heads 1 --seqlen 72 --seqlen-kv 88 "
+                                   f"--head-dim 40 --causal --schedule {order}")
+                           for order in ("forward", "random:3"))
+        for step, record in forward.items():
+            for key, value in record.items():
+                if isinstance(value, (int, list)):
+                    self.assertEqual(value, random[step][key], (step, key))
+
 
 if __name__ == "__main__":
-    BIN = argument(BIN)
     unittest.main()

@@ -1,18 +1,21 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
-README's tables are the test, in results_test.)"""
+README's tables are the test, in results_test.) And of --alone."""
 
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
 import unittest
 
-from base import SECONDS
+from base import ROOT, SECONDS, Scratch
 from fake_ladder import FakeLadder
+from ladder.base.sources import read_sources
+from ladder.front import alone
 
-COMMAND = [sys.executable, "-S", "-m", "ladder.front.run"]  # no packages: it starts sooner
+COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
 
 
@@ -200,7 +203,7 @@ class RunTest(FakeLadder):
                              ("--step=nosuch", "there are naive")):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
-        self.assertIn("no JSON", self.table(status=1).stderr)
+        self.assertIn("no JSON", self.table(status=1).stdout)
 
     # ---- what takes long ----
 
@@ -215,6 +218,49 @@ class RunTest(FakeLadder):
             for _ in range(1000):
                 os.kill(int(self.read("asleep")), 0)
                 time.sleep(0.01)
+
+
+class AloneTest(Scratch):
+    """scripts/run --alone: a step in one file. Compiled here are three of them, where there is
+    nvcc; on a GPU all are, and run."""
+
+    def test_every_portable_step_has_what_it_names(self):
+        contract = set().union(*map(alone.names_of, alone.definitions("machine/machine.h", set())))
+        sources = read_sources()
+        for source in filter(alone.portable, sources):
+            text = alone.alone(sources, source)
+            self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
+            self.assertIn(f"{alone.NVCC} {alone.file_of(source)} ",
+                          text.partition("\n\n#include")[0])
+            self.assertIn(re.search(r"__global__(.*\n)*?\}\n", source.text)[0], text)
+            there = set().union(*map(alone.names_of, alone.DEFINITION.findall(text)))
+            self.assertEqual(alone.words(text) & contract - there, set(), source.path)
+            if source.name in ("00", "01/tile"):
+                self.assertLess(len(text.splitlines()), 320, source.name)
+
+    def test_the_command(self):
+        self.copy_scripts("run")
+        for folder in ("common", "00_naive", "01_tiled_matmul", "05_flash_v2", "06_backward"):
+            shutil.copytree(os.path.join(ROOT, folder), self.at(folder))
+        run = self.at("scripts/run")
+        said = self.run_it(run, "--alone", "00").stdout
+        self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and what it needs", said)
+        self.assertIn(f"\n{alone.NVCC} build/alone/00_naive build/alone/00_naive.cu && ", said)
+        self.run_it(run, "--alone", "01/pipeline")  # a step's name, with nothing built
+        self.assertEqual(os.listdir(self.at("build")), ["alone"])
+        for step, said in (("07", "there is no 07. The rungs and their steps:\n"),
+                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90"),
+                           ("01/cublas", "build/bin/01_tiled_matmul --step cublas runs")):
+            self.assertIn(said, self.run_it(run, "--alone", step, status=2).stderr)
+        for more in ([], ["00", "01/tile"]):
+            self.assertIn("such as 00", self.run_it(run, "--alone", *more, status=2).stderr)
+        if not shutil.which("nvcc"):
+            self.skipTest("no nvcc: nothing is compiled")
+        self.run_it(run, "--alone", "06/deterministic")
+        for arch, step in (("75", "00_naive"), ("75", "01_pipeline"), ("80", "06_deterministic")):
+            self.run_it("nvcc", "-ptx", "-Xcicc=-O0", f"-arch=sm_{arch}",
+                        *alone.NVCC.split()[3:-1], "-o", self.at("out"),
+                        self.at(f"build/alone/{step}.cu"))
 
 
 if __name__ == "__main__":

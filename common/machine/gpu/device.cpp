@@ -1,3 +1,4 @@
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -8,6 +9,7 @@ inline void nvtxRangePop() {}
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <memory>
 
@@ -51,13 +53,11 @@ class Stopwatch {
   Event begin_ = create(), end_ = create();
 };
 
-/// An NVTX range, as long as the object lives.
-class Range {
- public:
-  explicit Range(const char* name) { nvtxRangePushA(name); }
-  Range(const Range&) = delete;
-  ~Range() { nvtxRangePop(); }
-};
+/// An NVTX range, as long as what is returned lives.
+std::shared_ptr<void> range(const char* name) {
+  nvtxRangePushA(name);
+  return {nullptr, [](void*) { nvtxRangePop(); }};
+}
 
 /// Called for each launch; must call `queue` to run it. `occupancy` is empty where it is not known.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
@@ -115,27 +115,24 @@ class Gpu : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  Array* allocate(const std::string& name, int64_t bytes) override {
-    auto array = std::make_unique<Array>(Array{name, nullptr, bytes});
-    const cudaError_t error =
-        cudaMalloc(&array->data, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) override {
+    const std::shared_ptr<Array> array(new Array{name, nullptr, bytes}, [](Array* owned) {
+      cudaFree(owned->data);
+      delete owned;
+    });
+    const cudaError_t error = cudaMalloc(&array->data, std::max<int64_t>(bytes, 1));
     if (error != cudaSuccess) {
       cudaGetLastError();  // a failed allocation is not an error of what comes next
       fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
     }
-    check(cudaMemset(array->data, 0xff, static_cast<size_t>(bytes)), "cudaMemset");
-    return array.release();
-  }
-  void release(Array* array) noexcept override {
-    cudaFree(array->data);
-    delete array;
+    check(cudaMemset(array->data, 0xff, bytes), "cudaMemset");
+    return array;
   }
   void upload(Array& array, const void* host) override {
-    check(cudaMemcpy(array.data, host, static_cast<size_t>(array.bytes), cudaMemcpyHostToDevice),
-          "copying to the GPU");
+    check(cudaMemcpy(array.data, host, array.bytes, cudaMemcpyHostToDevice), "copying to the GPU");
   }
   void download(void* host, const Array& array) override {
-    check(cudaMemcpy(host, array.data, static_cast<size_t>(array.bytes), cudaMemcpyDeviceToHost),
+    check(cudaMemcpy(host, array.data, array.bytes, cudaMemcpyDeviceToHost),
           "copying from the GPU");
   }
 
@@ -196,9 +193,9 @@ class Gpu : public Device {
     // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
     // ends each range and forces out what the work has left to be written back.
     const int64_t half = 2 * info_.l2_bytes;
-    const Buffer swept(*this, "swept", 2 * half);
+    const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
-      queue_sweep(static_cast<char*>(swept.array()->data) + from, half);
+      queue_sweep(static_cast<char*>(swept->data) + from, half);
       check(cudaGetLastError(), "launching the sweep of L2");
     };
     int launches = 0;
@@ -255,7 +252,7 @@ class Gpu : public Device {
   /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
   /// launch time hides behind the GPU's work.
   std::vector<double> batch(const std::function<void()>& work, int size) {
-    std::vector<Stopwatch> watches(static_cast<size_t>(size));
+    std::vector<Stopwatch> watches(size);
     for (Stopwatch& watch : watches) {
       flush();
       watch.start();
@@ -270,12 +267,12 @@ class Gpu : public Device {
 
   void flush() {
     const size_t bytes = 2 * static_cast<size_t>(info_.l2_bytes);
-    if (!flush_) flush_ = std::make_unique<Buffer>(*this, "flush", static_cast<int64_t>(bytes));
-    check(cudaMemsetAsync(flush_->array()->data, 0, bytes), "overwriting L2");
+    if (!flush_) flush_ = allocate("flush", static_cast<int64_t>(bytes));
+    check(cudaMemsetAsync(flush_->data, 0, bytes), "overwriting L2");
   }
 
   void observe(const std::function<void()>& work, Observer by) {
-    const Range range(rung_.c_str());
+    const auto of_rung = range(rung_.c_str());
     const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });  // or a throw
     observer = std::move(by);
     work();
@@ -292,7 +289,7 @@ class Gpu : public Device {
 
   DeviceInfo info_;
   std::string rung_;
-  std::unique_ptr<Buffer> flush_;
+  std::shared_ptr<Array> flush_;
 };
 
 }  // namespace
@@ -326,8 +323,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     require(cudaFuncGetAttributes(&attributes, kernel));
     o.registers = attributes.numRegs;
     require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z),
-        static_cast<size_t>(shared_bytes)));
+        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z), shared_bytes));
     return o;
   };
   const auto queue = [&] {
@@ -352,8 +348,35 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
 
 void launch_as(const char* name, const std::function<void()>& queue,
                const std::function<Occupancy()>& occupancy) {
-  const Range range(name);
+  const auto of_kernel = range(name);
   observer ? observer(name, queue, occupancy) : queue();
+}
+
+TensorMap encode_tensor_map(const Array& array, int element_bytes,
+                            const std::array<int64_t, 4>& extents, int box_rows, int box_bytes) {
+  cuuint64_t sizes[4], strides[4];  // bytes from one row, head, batch to the next
+  for (int i = 0; i < 4; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(extents[i]);
+    strides[i] = (i == 0 ? static_cast<cuuint64_t>(element_bytes) : strides[i - 1]) * sizes[i];
+  }
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / element_bytes),
+                             static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint32_t apart[4] = {1, 1, 1, 1};
+  // Nothing is computed with the elements, so their size is all that the map has to know.
+  const auto type =
+      element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  CUtensorMap map;
+  const CUresult result =
+      driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled")(
+          &map, type, 4, array.data, sizes, strides, box, apart, CU_TENSOR_MAP_INTERLEAVE_NONE,
+          box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+          CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    throw Error(Exit::wrong_result,
+                fmt::format("no tensor map of {} ({},{},{},{}) in boxes of {} rows: CUDA error {}",
+                            array.name, extents[3], extents[2], extents[1], extents[0], box_rows,
+                            static_cast<int>(result)));
+  return std::bit_cast<TensorMap>(map);
 }
 
 }  // namespace ladder::gpu

@@ -226,19 +226,16 @@ __device__ __forceinline__ void wgmma_fence_instruction() {
   LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
 /// Keeps the compiler from moving other uses of these registers across this place.
-template <int n>
-__device__ __forceinline__ void hold(float (&registers)[n][4]) {
+template <class Register, int n>
+__device__ __forceinline__ void hold(Register (&registers)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(registers[i][e]));
-}
-template <int n>
-__device__ __forceinline__ void hold(unsigned (&registers)[n][4]) {
-#pragma unroll
-  for (int i = 0; i < n; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(registers[i][e]));
+    for (int e = 0; e < 4; ++e)
+      if constexpr (std::is_same_v<Register, float>)
+        asm volatile("" : "+f"(registers[i][e]));
+      else
+        asm volatile("" : "+r"(registers[i][e]));
 }
 /// Closes the group of the wgmmas since the last commit.
 __device__ __forceinline__ void wgmma_commit() {

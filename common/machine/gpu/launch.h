@@ -39,7 +39,7 @@ struct alignas(64) TensorMap {
 
 /// The map of an array of elements of `element_bytes` (1 or 2) with these extents, the innermost
 /// first, in boxes of `box_bytes` (64 or 128) of a row × `box_rows` × 1 × 1, swizzled by as many
-/// bytes, filled with zeros past the extents. Defined in tensor_map.cpp.
+/// bytes, filled with zeros past the extents. Defined in device.cpp.
 TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes);
 

@@ -138,7 +138,7 @@ void Async::make_readable(const Barrier& b) {
   });
 }
 
-void Async::wait(const SharedPlace& place, int parity, std::source_location where) {
+void Async::wait(const SharedPlace& place, int parity, Where where) {
   Barrier& b = find(place);
   if (parity != 0 && parity != 1)
     fault("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name);
@@ -158,7 +158,7 @@ void Async::wait(const SharedPlace& place, int parity, std::source_location wher
 
 // -------------------------------------------------------------------------------- named barriers
 
-void Async::named_barrier(int id, int threads, bool waits, std::source_location where) {
+void Async::named_barrier(int id, int threads, bool waits, Where where) {
   if (id < 1 || id > 15) fault("named barrier {}: they are 1 to 15", id);
   if (threads < 32 || threads > 1024 || threads % 32)
     fault("named barrier {} of {} threads: whole warps, 1024 at most", id, threads);
@@ -315,7 +315,7 @@ void Async::start_store(EventKind kind, Store store) {
   mine().under_way.push_back(std::move(store));
 }
 
-void Async::wait_stores(int groups_left, std::source_location where) {
+void Async::wait_stores(int groups_left, Where where) {
   Stores& stores = mine();
   const int done = stores.group - groups_left;
   block_.trace_event(EventKind::tma_store_wait, "", done);

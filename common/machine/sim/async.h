@@ -8,7 +8,6 @@
 #include <bitset>
 #include <cstdint>
 #include <deque>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -46,8 +45,8 @@ class Async {
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
-  void wait(const SharedPlace& barrier, int parity, std::source_location where);
-  void named_barrier(int id, int threads, bool waits, std::source_location where);
+  void wait(const SharedPlace& barrier, int parity, Where where);
+  void named_barrier(int id, int threads, bool waits, Where where);
 
   // Bulk copies between an array in HBM and shared memory, started by one thread. `at`: a box's
   // first element in the map; of floats in a row the first one's byte in the array.
@@ -58,7 +57,7 @@ class Async {
                  int n);
   void bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n);
   void commit_stores() { ++mine().group; }
-  void wait_stores(int groups_left, std::source_location where);
+  void wait_stores(int groups_left, Where where);
 
   /// What the running thread wrote so far, wgmmas and TMA stores may read and loads overwrite.
   void fence_proxy() { memory_.fence_proxy(block_.running()); }

@@ -17,7 +17,7 @@ uint3 block_index(const Launch& launch, int64_t block) {
           static_cast<unsigned>(block / x / y)};
 }
 
-std::string place(const std::source_location& where) {
+std::string place(const Where& where) {
   const std::string file = where.file_name();
   return fmt::format("{}:{}", file.substr(file.rfind('/') + 1), where.line());
 }
@@ -84,7 +84,7 @@ void Block::thread_main() {
   Fiber& fiber = *thread.fiber;
   fiber.arrived();
   try {
-    (*block.launch_->body)();
+    block.launch_->body();
     block.memory.end_thread(block.running_);
     if (block.async_) block.async_->end_thread();
     if (fiber.overflowed())
@@ -166,7 +166,7 @@ bool Block::run_warp(int warp, const std::vector<int>& lanes) {
   return ran;
 }
 
-void Block::wait(const char* at, std::source_location where) {
+void Block::wait(const char* at, Where where) {
   Thread& self = threads_[running_];
   self.state = Thread::State::waiting;
   self.waits_at = at;
@@ -174,7 +174,7 @@ void Block::wait(const char* at, std::source_location where) {
   yield();
 }
 
-void Block::wait_for(std::function<std::string()> what, std::source_location where) {
+void Block::wait_for(std::function<std::string()> what, Where where) {
   threads_[running_].waits_for = std::move(what);
   wait("", where);
   threads_[running_].waits_for = nullptr;
@@ -188,7 +188,7 @@ bool Block::late() {
 
 // --------------------------------------------------------------------------- barriers, collectives
 
-void Block::syncthreads(std::source_location where) {
+void Block::syncthreads(Where where) {
   if (at_barrier_ == 0) {
     barrier_where_ = where;
   } else if (where.line() != barrier_where_.line() || where.column() != barrier_where_.column() ||
@@ -215,7 +215,7 @@ void Block::syncthreads(std::source_location where) {
   yield();
 }
 
-Meeting* Block::meet(const char* name, unsigned mask, void* mine, std::source_location where) {
+Meeting* Block::meet(const char* name, unsigned mask, void* mine, Where where) {
   const unsigned all = ~0u >> (32 - lanes());
   if ((mask & all) != all)
     fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", name, mask);

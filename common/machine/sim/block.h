@@ -41,22 +41,31 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
+/// Where in a kernel something is called: the last parameter, Where::current() by default.
+using Where = std::source_location;
+
 inline constexpr int kMaxThreads = 1024;  // of a block
 
 /// A kernel that is being run.
 struct Launch {
-  std::string rung, kernel;
+  std::string kernel;
   dim3 grid, block;
   int64_t shared_bytes = 0;
-  const std::function<void()>* body = nullptr;  // the kernel with its arguments
-  Schedule schedule;
+  const void* function = nullptr;  // the kernel's code, by which a trace finds its lines
+  std::function<void()> body;      // the kernel with its arguments
+  bool early = false;              // starts while the kernel before it may still be running
+  // Of the machine, which sets them.
+  std::string rung = {};
+  Schedule schedule = {};
   Recorder* recorder = nullptr;  // where a trace is written
-  bool early = false;            // starts while the kernel before it may still be running
   /// Whether some thread has let the next kernel start, or waited for the one before.
   mutable std::atomic<bool> lets_next_start{false}, waited{false};
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
+/// Runs a kernel to its end on the machine whose run() is under way. Throws its Fault. Defined in
+/// engine.cpp.
+void run_kernel(Launch&& launch);
 
 /// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
 struct Meeting {
@@ -93,20 +102,20 @@ class Block {
   int warp() const { return running_ / 32; }
   int lanes() const { return std::min(32, count_ - 32 * warp()); }  // that its warp has
   /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
-  void wait(const char* at, std::source_location where);
+  void wait(const char* at, Where where);
   /// The same, for what() at that time.
-  void wait_for(std::function<std::string()> what, std::source_location where);
+  void wait_for(std::function<std::string()> what, Where where);
   /// Yields to the scheduler.
   void yield() { threads_[running_].fiber->yield(); }
   void wake(int thread) { threads_[thread].state = Thread::State::ready; }
-  void syncthreads(std::source_location where);
+  void syncthreads(Where where);
   void let_next_kernel_start() { launch_->lets_next_start = true; }
   void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
   /// Whether the thread may meet the kernel before, which it has not waited for.
   bool early() const { return launch_->early && !threads_[running_].waited; }
   /// Joins the warp's meeting. Returns it to the last lane to come, which computes and then calls
   /// release(); to the others nothing, once that is done.
-  Meeting* meet(const char* name, unsigned mask, void* mine, std::source_location where);
+  Meeting* meet(const char* name, unsigned mask, void* mine, Where where);
   void release(Meeting& meeting);
   /// Counts exponentials by the thread that runs, and what they run under.
   void count_exps(int n) {
@@ -172,7 +181,7 @@ class Block {
     int products = 0;
     const char* waits_at = "";               // the barrier or collective it waits at
     std::function<std::string()> waits_for;  // the same of what runs beside threads
-    std::source_location where;
+    Where where;
     std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
   };
 
@@ -196,7 +205,7 @@ class Block {
   uint64_t random_ = 0;  // for late()
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
-  std::source_location barrier_where_;
+  Where barrier_where_;
   bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
   std::vector<Meeting> meetings_;               // of each warp
   std::vector<std::vector<Tracked*>> touched_;  // by each warp since it met

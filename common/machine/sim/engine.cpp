@@ -1,19 +1,21 @@
-#include "machine/sim/engine.h"
-
+// The sim: a SIMT machine on the CPU. One OS thread a core runs whole blocks; the CUDA threads of a
+// block are fibers. Every access to global and shared memory is checked against a shadow byte for
+// each byte, one to global memory also against what other blocks did there, and is counted.
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <numeric>
+#include <optional>
 
+#include "machine/sim/sim_machine.h"
 #include "parallel.h"
 
 namespace ladder::sim {
 namespace {
-
-Sim* current_sim = nullptr;  // the one whose run() is under way
 
 /// The k-th of n blocks in the schedule's order; every block once.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
@@ -26,147 +28,155 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
       (static_cast<unsigned __int128>(stride) * k + mix(schedule.seed + 1)) % n);
 }
 
+class Sim* current_sim = nullptr;  // the one whose run() is under way
+
+/// The machine: its arrays, its blocks, the report of the run under way.
+class Sim : public Device {
+ public:
+  explicit Sim(const SimOptions& options) : options_(options) {
+    // A trace tells one story, so one thread writes it.
+    const int threads = !options.trace_file.empty() ? 1
+                        : options.threads           ? options.threads
+                                                    : host_cores();
+    for (int i = 0; i < threads; ++i)
+      blocks_.push_back(std::make_unique<Block>(i, options.sram_bytes));
+    if (!options.trace_file.empty()) recorder_.emplace(blocks_[0]->counts);
+    info_.kind = DeviceKind::sim;
+    info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
+    info_.sram_bytes = options.sram_bytes;
+    info_.multiprocessors = options.multiprocessors;
+    info_.compute_capability = 90;
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    info_.memory_free = info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);
+    std::ifstream meminfo("/proc/meminfo");  // Linux's
+    for (std::string line; std::getline(meminfo, line);)
+      if (line.rfind("MemAvailable:", 0) == 0)
+        info_.memory_free = std::strtoll(line.c_str() + 13, nullptr, 10) * 1024;
+    info_.memory_bytes /= kBytesForEach;
+    info_.memory_free /= kBytesForEach;
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) override {
+    const std::shared_ptr<Tracked> array(new Tracked(name, bytes, static_cast<int>(blocks_.size())),
+                                         [this](Tracked* owned) {
+                                           std::erase(arrays_, owned);
+                                           delete owned;
+                                         });
+    arrays_.push_back(array.get());
+    return array;
+  }
+  void upload(Array& array, const void* host) override {
+    std::memcpy(array.data, host, array.bytes);
+    static_cast<Tracked&>(array).mark_written();
+  }
+  void download(void* host, const Array& array) override {
+    std::memcpy(host, array.data, array.bytes);
+  }
+
+  std::vector<KernelReport> run(const std::string& rung,
+                                const std::function<void()>& work) override {
+    rung_ = rung;
+    reports_.clear();
+    next_may_start_ = false;
+    for (auto* a : arrays_) a->take_kernel_counts();  // of a run that ended in a fault
+    for (auto& b : blocks_) b->counts = {};
+    const std::shared_ptr<void> end(nullptr, [](void*) { current_sim = nullptr; });  // or a throw
+    current_sim = this;
+    work();
+    return std::move(reports_);
+  }
+
+  /// See run_kernel().
+  void launch(Launch& launch) {
+    launch.rung = rung_;
+    launch.schedule = options_.schedule;
+    launch.recorder = recorder_ ? &*recorder_ : nullptr;
+    const std::string& kernel = launch.kernel;
+    const dim3 grid = launch.grid, block = launch.block;
+    if (recorder_)
+      recorder_->start_launch({kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
+                              launch.function);
+    const auto refuse = [&](const std::string& why) {
+      const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, kernel, why);
+      if (recorder_) recorder_->fault(message, -1, false);
+      throw Fault(message);
+    };
+    const int64_t threads = int64_t{block.x} * block.y * block.z;
+    if (threads < 1 || threads > kMaxThreads || block.z > 64)
+      refuse(fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
+        grid.z > 65535)
+      refuse(fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)", grid.x,
+                         grid.y, grid.z));
+    if (launch.shared_bytes > options_.sram_bytes)
+      refuse(
+          fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
+                      launch.shared_bytes, options_.sram_bytes));
+
+    if (launch.early && !next_may_start_)
+      refuse("starts early, but the kernel before never calls let_next_kernel_start()");
+    for (auto* array : arrays_) array->start_kernel(launch.early);
+
+    const int64_t count = int64_t{grid.x} * grid.y * grid.z;
+    std::atomic<int64_t> next{0};
+    std::atomic<bool> stop{false};
+    std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the order
+    std::mutex of_failures;
+    on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
+      this_block = blocks_[i].get();
+      for (int64_t k; !stop && (k = next++) < count;) {
+        try {
+          this_block->run(launch, scheduled_block(launch.schedule, k, count));
+        } catch (...) {
+          const std::lock_guard lock(of_failures);
+          failures[k] = std::current_exception();
+          stop = true;
+        }
+        this_block->count_accesses(0, this_block->warps());
+        if (recorder_) recorder_->end_block(this_block->memory.regions());
+      }
+      this_block = nullptr;
+    });
+    if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
+    // A later kernel waits for this one alone, and must find the one before this ended too.
+    if (launch.early && !launch.waited)
+      refuse("starts early, and no thread calls wait_for_kernel_before()");
+    next_may_start_ = launch.lets_next_start;
+
+    auto report = std::find_if(reports_.begin(), reports_.end(),
+                               [&](const KernelReport& r) { return r.name == kernel; });
+    if (report == reports_.end())
+      report = reports_.insert(reports_.end(), KernelReport{kernel, Counts{}, std::nullopt});
+    Counts& counts = *report->counts;
+    for (auto* array : arrays_) {
+      const HbmCounts c = array->take_kernel_counts();
+      if (c.requested_read == 0 && c.requested_write == 0) continue;
+      counts.hbm += c;
+      counts.arrays[array->name] += c;
+    }
+    for (auto& b : blocks_) counts += std::exchange(b->counts, {});
+  }
+
+  Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
+
+ private:
+  SimOptions options_;
+  DeviceInfo info_;
+  std::string rung_;
+  std::vector<Tracked*> arrays_;                // that somebody owns
+  std::vector<std::unique_ptr<Block>> blocks_;  // of each OS thread
+  std::optional<Recorder> recorder_;
+  std::vector<KernelReport> reports_;
+  bool next_may_start_ = false;  // early, as the last kernel said
+};
+
 }  // namespace
 
-Sim::Sim(const SimOptions& options) : options_(options) {
-  // A trace tells one story, so one thread writes it.
-  const int threads = !options.trace_file.empty() ? 1
-                      : options.threads           ? options.threads
-                                                  : host_cores();
-  for (int i = 0; i < threads; ++i)
-    blocks_.push_back(std::make_unique<Block>(i, options.sram_bytes));
-  if (!options.trace_file.empty()) recorder_.emplace(blocks_[0]->counts);
-  info_.kind = DeviceKind::sim;
-  info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
-  info_.sram_bytes = options.sram_bytes;
-  info_.multiprocessors = options.multiprocessors;
-  info_.compute_capability = 90;
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  info_.memory_free = info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);
-  std::ifstream meminfo("/proc/meminfo");  // Linux's
-  for (std::string line; std::getline(meminfo, line);)
-    if (line.rfind("MemAvailable:", 0) == 0)
-      info_.memory_free = std::strtoll(line.c_str() + 13, nullptr, 10) * 1024;
-  info_.memory_bytes /= kBytesForEach;
-  info_.memory_free /= kBytesForEach;
-}
-
-Sim& Sim::current() {
+void run_kernel(Launch&& launch) {
   if (!current_sim) throw std::logic_error("launch outside Device::run");
-  return *current_sim;
-}
-
-Array* Sim::allocate(const std::string& name, int64_t bytes) {
-  arrays_.push_back(std::make_unique<Tracked>(name, bytes, static_cast<int>(blocks_.size())));
-  return arrays_.back().get();
-}
-
-void Sim::release(Array* array) noexcept {
-  std::erase_if(arrays_, [&](const auto& a) { return a.get() == array; });
-}
-
-void Sim::upload(Array& array, const void* host) {
-  std::memcpy(array.data, host, array.bytes);
-  static_cast<Tracked&>(array).mark_written();
-}
-
-void Sim::download(void* host, const Array& array) {
-  std::memcpy(host, array.data, array.bytes);
-}
-
-std::vector<KernelReport> Sim::run(const std::string& rung, const std::function<void()>& work) {
-  rung_ = rung;
-  reports_.clear();
-  next_may_start_ = false;
-  current_sim = this;
-  try {
-    work();
-  } catch (...) {
-    current_sim = nullptr;
-    // The next run must not inherit what this one counted.
-    for (auto& a : arrays_) a->take_kernel_counts();
-    for (auto& b : blocks_) b->counts = {};
-    throw;
-  }
-  current_sim = nullptr;
-  return std::move(reports_);
-}
-
-void Sim::launch(const char* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
-                 const void* function, const std::function<void()>& body, bool early) {
-  const Launch launch{rung_,
-                      kernel,
-                      grid,
-                      block,
-                      shared_bytes,
-                      &body,
-                      options_.schedule,
-                      recorder_ ? &*recorder_ : nullptr,
-                      early};
-  if (recorder_)
-    recorder_->start_launch({kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
-                            function);
-  const auto refuse = [&](const std::string& why) {
-    const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, kernel, why);
-    if (recorder_) recorder_->fault(message, -1, false);
-    throw Fault(message);
-  };
-  const int64_t threads = int64_t{block.x} * block.y * block.z;
-  if (threads < 1 || threads > kMaxThreads || block.z > 64)
-    refuse(fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
-  if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
-      grid.z > 65535)
-    refuse(fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)", grid.x,
-                       grid.y, grid.z));
-  if (shared_bytes > options_.sram_bytes)
-    refuse(fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
-                       shared_bytes, options_.sram_bytes));
-
-  if (early && !next_may_start_)
-    refuse("starts early, but the kernel before never calls let_next_kernel_start()");
-  for (auto& array : arrays_) array->start_kernel(early);
-
-  const int64_t count = int64_t{grid.x} * grid.y * grid.z;
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> stop{false};
-  struct Failure {
-    int64_t k = INT64_MAX;
-    std::exception_ptr what;
-  };
-  std::vector<Failure> failures(blocks_.size());
-  on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
-    this_block = blocks_[i].get();
-    for (int64_t k; !stop && (k = next++) < count;) {
-      try {
-        this_block->run(launch, scheduled_block(launch.schedule, k, count));
-      } catch (...) {
-        failures[i] = {k, std::current_exception()};
-        stop = true;
-      }
-      this_block->count_accesses(0, this_block->warps());
-      if (recorder_) recorder_->end_block(this_block->memory.regions());
-    }
-    this_block = nullptr;
-  });
-  const auto first = std::min_element(failures.begin(), failures.end(),
-                                      [](const auto& a, const auto& b) { return a.k < b.k; });
-  if (first->what) std::rethrow_exception(first->what);
-  // A later kernel waits for this one alone, and must find the one before this ended too.
-  if (early && !launch.waited) refuse("starts early, and no thread calls wait_for_kernel_before()");
-  next_may_start_ = launch.lets_next_start;
-
-  auto report = std::find_if(reports_.begin(), reports_.end(),
-                             [&](const KernelReport& r) { return r.name == kernel; });
-  if (report == reports_.end())
-    report = reports_.insert(reports_.end(), KernelReport{kernel, Counts{}, std::nullopt});
-  Counts& counts = *report->counts;
-  for (auto& array : arrays_) {
-    const HbmCounts c = array->take_kernel_counts();
-    if (c.requested_read == 0 && c.requested_write == 0) continue;
-    counts.hbm += c;
-    counts.arrays[array->name] += c;
-  }
-  for (auto& b : blocks_) counts += std::exchange(b->counts, {});
+  current_sim->launch(launch);
 }
 
 }  // namespace ladder::sim

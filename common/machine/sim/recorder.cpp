@@ -72,7 +72,7 @@ void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
   thread_ = 0;
   by_tma_ = false;  // a fault may have left it
-  lanes_.assign(static_cast<size_t>(threads), {});
+  lanes_.assign(threads, {});
   warps_.clear();
   warps_.resize((threads + 31) / 32);
   charged_ = counts_;

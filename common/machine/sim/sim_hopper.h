@@ -43,7 +43,7 @@ class MbarrierRef {
   void init(int count) const { this_block->async().init(place_, count); }
   void arrive() const { arrive_expect_tx(0); }
   void arrive_expect_tx(int bytes) const { this_block->async().arrive(place_, bytes); }
-  void wait(int parity, std::source_location where = std::source_location::current()) const {
+  void wait(int parity, Where where = Where::current()) const {
     this_block->async().wait(place_, parity, where);
   }
   const SharedPlace& place() const { return place_; }
@@ -63,12 +63,10 @@ inline void fence_mbarrier_init() {
 inline void fence_proxy_async() {
   this_block->async().fence_proxy();
 }
-inline void named_barrier_sync(int id, int threads,
-                               std::source_location where = std::source_location::current()) {
+inline void named_barrier_sync(int id, int threads, Where where = Where::current()) {
   this_block->async().named_barrier(id, threads, true, where);
 }
-inline void named_barrier_arrive(int id, int threads,
-                                 std::source_location where = std::source_location::current()) {
+inline void named_barrier_arrive(int id, int threads, Where where = Where::current()) {
   this_block->async().named_barrier(id, threads, false, where);
 }
 template <int n>
@@ -99,11 +97,11 @@ inline void tma_store_commit() {
   this_block->async().commit_stores();
 }
 template <int groups>
-void tma_store_wait_read(std::source_location where = std::source_location::current()) {
+void tma_store_wait_read(Where where = Where::current()) {
   this_block->async().wait_stores(groups, where);
 }
 template <int groups>
-void tma_store_wait(std::source_location where = std::source_location::current()) {
+void tma_store_wait(Where where = Where::current()) {
   this_block->async().wait_stores(groups, where);
 }
 
@@ -165,7 +163,7 @@ inline void wgmma_commit() {
   this_block->async().warpgroup().commit();
 }
 template <int groups>
-void wgmma_wait_instruction(std::source_location where = std::source_location::current()) {
+void wgmma_wait_instruction(Where where = Where::current()) {
   this_block->async().warpgroup().wait(groups, where);
 }
 

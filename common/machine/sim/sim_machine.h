@@ -46,7 +46,7 @@ void with_io_type(DType dtype, const F& f) {
 
 // --------------------------------------------------------------------------- barriers, collectives
 
-inline void __syncthreads(std::source_location where = std::source_location::current()) {
+inline void __syncthreads(Where where = Where::current()) {
   this_block->syncthreads(where);
 }
 
@@ -54,7 +54,7 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
 /// lanes[i] is lane i's of the n that the warp has. A kernel's mask must name them all.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
-                std::source_location where = std::source_location::current()) {
+                Where where = Where::current()) {
   if (Meeting* const meeting = this_block->meet(name, mask, &mine, where)) {
     compute(reinterpret_cast<Lane* const*>(meeting->lanes), this_block->lanes());
     this_block->release(*meeting);
@@ -63,8 +63,7 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
 
 /// Orders memory too. The other collectives do not, though lanes meet there: what one has copied
 /// asynchronously, another sees after this or after a barrier of the block.
-inline void __syncwarp(unsigned mask = 0xffffffff,
-                       std::source_location where = std::source_location::current()) {
+inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
       "__syncwarp", mask, nothing, [](int* const*, int) { this_block->publish_warp(); }, where);
@@ -73,7 +72,7 @@ inline void __syncwarp(unsigned mask = 0xffffffff,
 /// Gives each lane the value of its source, or its own where that is outside the warp. What a lane
 /// of the warp that takes no part would give is undefined.
 template <class T>
-T shuffle(const char* name, unsigned mask, T value, int source, std::source_location where) {
+T shuffle(const char* name, unsigned mask, T value, int source, Where where) {
   struct Lane {
     T in, out;
     int source;
@@ -93,19 +92,16 @@ T shuffle(const char* name, unsigned mask, T value, int source, std::source_loca
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int lane,
-              std::source_location where = std::source_location::current()) {
+T __shfl_sync(unsigned mask, T value, int lane, Where where = Where::current()) {
   return shuffle("__shfl_sync", mask, value, lane & 31, where);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lanes,
-                  std::source_location where = std::source_location::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int lanes, Where where = Where::current()) {
   return shuffle("__shfl_xor_sync", mask, value, this_block->lane() ^ lanes, where);
 }
 
 /// Whether the predicate holds in any lane of the mask.
-inline bool __any_sync(unsigned mask, bool predicate,
-                       std::source_location where = std::source_location::current()) {
+inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::current()) {
   collective(
       "__any_sync", mask, predicate,
       [](bool* const* lanes, int n) {
@@ -255,9 +251,13 @@ template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
-  Sim::current().launch(
-      name, grid, block, shared_bytes, reinterpret_cast<const void*>(kernel),
-      [&] { std::apply(kernel, parameters); }, start == Start::early);
+  run_kernel({.kernel = name,
+              .grid = grid,
+              .block = block,
+              .shared_bytes = shared_bytes,
+              .function = reinterpret_cast<const void*>(kernel),
+              .body = [&] { std::apply(kernel, parameters); },
+              .early = start == Start::early});
 }
 
 }  // namespace ladder::sim

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "machine/sim/engine.h"
+#include "machine/sim/tracked.h"
 
 namespace ladder::sim {
 
@@ -236,6 +236,9 @@ void store_pair(Smem<T> target, unsigned pair) {
 }
 inline void store_pair(Smem<float> target, float low, float high) {
   target.store_as(0, std::array{low, high});
+}
+inline void store_pair(Hbm<float> target, float low, float high) {
+  target.store_as("store of a pair", std::array{low, high});
 }
 inline void read_4(float (&x)[4], Hbm<const float> source) {
   const auto read = source.load_as<std::array<float, 4>>("read of 4 floats");

@@ -11,7 +11,6 @@
 
 #include "machine/sim/block.h"
 #include "machine/sim/mapped.h"
-#include "machine/sim/shadow.h"
 
 namespace ladder::sim {
 

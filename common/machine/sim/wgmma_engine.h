@@ -11,7 +11,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <source_location>
 #include <utility>
 #include <vector>
 
@@ -54,7 +53,7 @@ class WgmmaEngine {
   /// `d`: the lane's N/2 registers of sums; `a`: its 4 of the left operand, or null.
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
   void commit();
-  void wait(int groups_left, std::source_location where);
+  void wait(int groups_left, Where where);
   /// Faults where a product that was not waited for still reads there.
   void done_with(const SharedPlace& place, int64_t bytes) const;
   /// Faults where the thread has not waited for a product.

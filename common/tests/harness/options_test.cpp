@@ -1,5 +1,5 @@
-// The command line: every option, its default, what is refused in which words, and which step it
-// chooses.
+// The command line: every option, its default, what is refused in which words, which step it
+// chooses, and the files that it names.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "harness/npy.h"
 #include "harness/report.h"
 #include "harness/run.h"
 #include "harness/steps.h"
@@ -37,6 +38,16 @@ void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device
 constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
+
+/// With which status and message this is refused; nothing where it is not.
+std::string refusal(auto work) {
+  try {
+    work();
+    return "";
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.status), error.what());
+  }
+}
 
 class OptionsTest : public testing::Test {
  protected:
@@ -91,14 +102,9 @@ class OptionsTest : public testing::Test {
   /// The line is refused, and the message has this in it.
   static void expect_bad(const std::string& rung, const std::string& line,
                          const std::string& message) {
-    try {
-      parse(rung, line);
-      ADD_FAILURE() << "accepted: " << line;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status, Exit::bad_usage) << line;
-      EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
-          << line << ": '" << error.what() << "' lacks '" << message << "'";
-    }
+    const std::string said = refusal([&] { parse(rung, line); });
+    EXPECT_TRUE(said.starts_with("2: ") && said.find(message) != said.npos)
+        << line << ": '" << said << "' lacks '" << message << "'";
   }
 
   static std::string printed(const std::string& rung, const std::string& option) {
@@ -168,7 +174,7 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
             (Settings{{"scale", "head"}, {"spread", "off"}}));
   const auto each = each_step(options("--step tile,mma --json", kTiled));
   ASSERT_EQ(each.size(), 2u);
-  EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].output.json);
+  EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].json);
 }
 
 TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
@@ -186,9 +192,7 @@ struct Refusal {
 };
 const Refusal kRefused[] = {
     // What is no option.
-    {kNaive, "--nonsense=3", "unknown option '--nonsense'; --help lists all"},
-    {kNaive, "--Workload", "unknown option '--Workload';"},
-    {kNaive, "-seqlen 3", "unknown option '-seqlen'"},
+    {kNaive, "--Workload", "unknown option '--Workload'; --help lists all"},
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
     {kNaive, "-- --json", "unknown option '--'"},
@@ -198,23 +202,15 @@ const Refusal kRefused[] = {
     {kNaive, "--batch", "--batch needs a value: --batch B"},
     {kNaive, "--dtype --json", "--dtype needs a value: --dtype TYPE"},
     {kNaive, "--load ''", "--load needs a value: --load DIR"},
-    {kNaive, "--save=", "--save needs a value: --save DIR"},
     // Numbers; of those that count something see below.
     {kNaive, "--head-dim 60", "head-dim 60: give a multiple of 8 from 8 to 256"},
     {kNaive, "--head-dim 264", "head-dim 264: give"},
     {kNaive, "--seed -1", "--seed '-1': give a whole number from 0 to 18446744073709551615"},
     {kNaive, "--seed 18446744073709551616", "'18446744073709551616': give"},
-    {kNaive, "--seed 1.5", "--seed '1.5': give"},
     // One of several.
     {kNaive, "--dtype fp32", "--dtype 'fp32': give one of fp16, bf16"},
-    {kNaive, "--dtype FP16", "--dtype 'FP16': give"},
-    {kNaive, "--input uniform", "--input 'uniform': give one of normal, outliers"},
-    {kNaive, "--device tpu", "--device 'tpu': give one of auto, gpu, sim"},
-    {kNaive, "--check some", "--check 'some': give one of full, sampled, off"},
-    {kNaive, "--schedule sideways", "'sideways': give one of forward, reverse, random"},
-    {kNaive, "--schedule forward:1", "'forward:1': give one of"},
-    {kNaive, "--schedule random:", "--schedule '': give random:SEED, SEED a whole number"},
-    {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED"},
+    {kNaive, "--schedule forward:1", "'forward:1': give one of forward, reverse, random"},
+    {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED, SEED a whole number"},
     {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
     // What does not go together.
     {kTiled, "--step tile,mma --save out", "--save is for one step, and --step tile,mma"},
@@ -314,17 +310,15 @@ TEST_F(OptionsTest, ChooseAStep) {
        "capability 8.0); --dtype fp16 runs on it"},
   };
   for (const auto& [device, capability, line, wanted] : cases) {
-    std::string chosen;
-    try {
-      const Step step =
-          choose_step(options(line, kFlash),
-                      {.kind = device, .name = "a card", .compute_capability = capability});
+    Step step;
+    const std::string refused = refusal([&] {
+      step = choose_step(options(line, kFlash),
+                         {.kind = device, .name = "a card", .compute_capability = capability});
       EXPECT_EQ(step.device, device);
-      chosen = step.name;
-    } catch (const Error& error) {
-      chosen = fmt::format("{}: {}", static_cast<int>(error.status), error.what());
-    }
-    EXPECT_TRUE(chosen.starts_with(wanted)) << line << ": " << chosen << "\nnot\n" << wanted;
+    });
+    EXPECT_TRUE((step.name + refused).starts_with(wanted))
+        << line << ": " << step.name << refused << "\nnot\n"
+        << wanted;
   }
   EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
             (Settings{{"scale", "head"}, {"spread", "on"}}));
@@ -443,20 +437,122 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
             "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 16383 for 2 blocks");
   EXPECT_EQ(chosen(64, 8191, {}, 2), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 128}, 2), "128×64 ");
-  const auto refused = [&](int head_dim, int64_t sram, const TileRequest& request) {
-    try {
-      return chosen(head_dim, sram, request);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.status, Exit::bad_usage);
-      return std::string(e.what());
-    }
+  EXPECT_EQ(refusal([&] { chosen(64, 4095); }),
+            "2: shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; "
+            "sizes that fit: none; try a smaller --head-dim, or another rung");
+  EXPECT_EQ(refusal([&] { chosen(64, 8192, {.block_q = 32}); }),
+            "2: --block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that "
+            "fit: 128×64, 64×64");
+}
+
+// ------------------------------------------------------------------------------------- .npy files
+
+// As NumPy writes them, and as nobody should. What is written, and where it cannot be, cli_test.py
+// tests.
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+std::string npy(const std::string& header, const std::string& values, int major = 1,
+                int minor = 0) {
+  std::string file = "\x93NUMPY";
+  file += static_cast<char>(major);
+  file += static_cast<char>(minor);
+  for (int i = 0; i < (major == 1 ? 2 : 4); ++i)
+    file += static_cast<char>(header.size() >> 8 * i & 0xff);
+  return file + header + values;
+}
+
+std::string header_of(const std::string& descr, const std::string& shape) {
+  return "{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape + ", }\n";
+}
+
+NpyArray parse(const std::string& file) {
+  // A copy of exactly its size, so that the address sanitizer sees one byte too many.
+  const std::vector<unsigned char> bytes(file.begin(), file.end());
+  return parse_npy("x.npy", bytes.data(), bytes.size());
+}
+
+const std::vector<float> kSix = {1, -2, 0.5f, 0, 65504, 1e-7f};
+const std::string kValues = bytes_of(kSix);
+// 1, −2, the smallest subnormal, the largest finite value.
+const std::string kHalves("\x00\x3c\x00\xc0\x01\x00\xff\x7b", 8);
+
+std::string good(int version) {
+  return npy(header_of("'<f4'", "(2, 3)"), kValues, version);
+}
+
+const std::pair<std::string, const char*> kBad[] = {
+    {"\x92" + good(1).substr(1), "is not a .npy file"},
+    {good(4), "version 1.0, 2.0 or 3.0"},
+    {good(0), "version 1.0, 2.0 or 3.0"},
+    {npy(header_of("'<f4'", "(6,)"), kValues, 1, 1), "version 1.0, 2.0 or 3.0"},
+    {npy("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (6,), }", kValues), "header"},
+    {npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", kValues), "header"},
+    {npy("{'descr': '<f4', 'fortran_order': False}", kValues), "header"},
+    {npy("{'descr': '<f4', 'shape': (6,)}", kValues), "header \"{'descr': '<f4', 'shape': (6,)}\""},
+    {npy("{'descr': '<f4', 'fortran_order': False, 'shape': (6, ", kValues), "at \"\""},
+    {npy("{'descr': ", kValues), "header"},
+    {npy(header_of("'<f4'", "(2,)"), bytes_of({1, INFINITY})), "holds inf as number 2 of 2"},
+    {npy(header_of("'<f4'", "(2,)"), bytes_of({NAN, 1})), "holds nan as number 1 of 2"},
+    {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
+};
+constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'<i4'", "'|O'", "''", "'\x1b[2J'"};
+// In the place of (6,), and with which word they are refused.
+constexpr std::pair<const char*, const char*> kBadShapes[] = {
+    {"(5,)", "is too long: shape (5,) needs 20 bytes of values, 24 are there"},
+    {"(7,)", "is truncated: shape (7,) needs 28"},
+    {"()", "shape () needs 4 bytes"},
+    {"(2, 0, 3)", "no number above 0, or the product exceeds 2⁶³, at \"0,3)"},
+    {"(-6,)", "at \"-6"},
+    {"(6.0,)", "at \".0,)"},
+    {"(six,)", "at \"six"},
+    {"[6]", "header"},
+    {"(6,", "at \"}"},
+    {"(99999999999999999999,)", "exceeds 2⁶³"},
+    {"(4294967296, 4294967296)", "exceeds 2⁶³"},
+    {"(4611686018427387910,)", "exceeds 2⁶³"},  // wraps to 24 bytes in 64 bits
+};
+
+TEST(Npy, ReadsEveryVersion) {
+  for (const int version : {1, 2, 3}) {
+    EXPECT_EQ(parse(good(version)).shape, (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(parse(good(version)).values, kSix);
+    EXPECT_EQ(parse(npy(header_of("'<f2'", "(4,)"), kHalves, version)).values,
+              (std::vector<float>{1, -2, 0x1p-24f, 65504}));
+  }
+  for (const char* header :
+       {"{'descr':'<f4','fortran_order':False,'shape':(2,3)}",
+        "{\n\"shape\" : (2 , 3,) ,\t'fortran_order' : False , \"descr\":\"<f4\" ,}"})
+    EXPECT_EQ(parse(npy(header, kValues)).shape, (std::vector<int64_t>{2, 3})) << header;
+  const NpyArray single = parse(npy(header_of("'<f4'", "()"), bytes_of({7})));
+  EXPECT_TRUE(single.shape.empty());
+  EXPECT_EQ(single.values, (std::vector<float>{7}));
+}
+
+TEST(Npy, RefusesAllElse) {
+  const auto refuses = [](const std::string& file, const std::string& words) {
+    const std::string said = refusal([&] { parse(file); });
+    EXPECT_TRUE(said.starts_with("2: 'x.npy' ") && said.find(words) != said.npos)
+        << said << "\nlacks\n"
+        << words;
+    // What stands in a file reaches a terminal: control characters must not.
+    EXPECT_TRUE(std::ranges::none_of(said, [](char c) { return 0 <= c && c < ' '; })) << said;
   };
-  EXPECT_EQ(refused(64, 4095, {}),
-            "shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; sizes "
-            "that fit: none; try a smaller --head-dim, or another rung");
-  EXPECT_EQ(refused(64, 8192, {.block_q = 32}),
-            "--block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that fit: "
-            "128×64, 64×64");
+  for (const auto& [file, words] : kBad) refuses(file, words);
+  for (const char* type : kBadTypes) refuses(npy(header_of(type, "(6,)"), kValues), "header");
+  for (const auto& [shape, words] : kBadShapes)
+    refuses(npy(header_of("'<f4'", shape), kValues), words);
+  for (const int version : {1, 2, 3})
+    for (size_t size = 1; size < good(version).size(); ++size)
+      refuses(good(version).substr(0, size), size < 12 ? "is not a .npy file" : "truncated");
+  // A header whose length is not its own.
+  for (int length = 0; length < 256; ++length) {
+    std::string file = good(1);
+    file[8] = static_cast<char>(length);
+    EXPECT_EQ(refusal([&] { parse(file); }).empty(), file == good(1)) << length;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The float64 reference. Its gradients against central differences of L = Σ dO∘O, which an
 // attention of a few lines computes that shares no code with the reference; all that a check
-// expects against CONTRACTS.md's rule of what is right, by that attention too. (mistakes.py runs
-// the differences with a mistake in the reference, too.)
+// expects against CONTRACTS.md's rule of what is right, by that attention too.
 
 #include "harness/workload.h"
 
@@ -9,11 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
 
+#include "harness/quantised.h"
 #include "parallel.h"
 
 namespace ladder {
@@ -26,9 +27,6 @@ struct Case {
   const char* name;
   Problem p;
 };
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
 
 const Case kCases[] = {
     {"square", {.N = 6, .N_kv = 6, .d = 8}},
@@ -124,24 +122,18 @@ double loss(const Problem& p, const Point& x) {
   return std::inner_product(o.begin(), o.end(), x.dO.begin(), 0.0);
 }
 
-/// The largest difference between a gradient and central differences along elements of `by`: all,
-/// or some hundred.
-double worst(const Problem& p, Point& x, std::vector<double>& by,
-             const std::vector<double>& gradient) {
-  EXPECT_EQ(by.size(), gradient.size());
+/// That a gradient has the central differences along elements of `by`: all, or some hundred.
+void expect_gradient(const Problem& p, Point& x, std::vector<double>& by,
+                     const std::vector<double>& gradient) {
+  ASSERT_EQ(by.size(), gradient.size());
   constexpr double h = 1e-5;
-  double most = 0;
   for (size_t k = 0; k < by.size(); k += by.size() / 100 | 1) {
-    const double was = by[k];
-    const auto L = [&](double value) {
-      by[k] = value;
-      return loss(p, x);
-    };
-    const double difference = (L(was + h) - L(was - h)) / (2 * h);
-    by[k] = was;
-    most = std::max(most, std::abs(difference - gradient[k]));
+    by[k] += h;
+    const double above = loss(p, x);
+    by[k] -= 2 * h;
+    EXPECT_NEAR((above - loss(p, x)) / (2 * h), gradient[k], 1e-8);
+    by[k] += h;
   }
-  return most;
 }
 
 class References : public ::testing::TestWithParam<Case> {};
@@ -151,9 +143,9 @@ TEST_P(References, HaveTheCentralDifferencesAsGradients) {
   const Inputs in = inputs_of(p);
   const Reference reference(p, in, Rounding::on_chip, to_check(p, Check::full, true));
   Point x(in);
-  EXPECT_LT(worst(p, x, x.Q, reference.dq.exact), 1e-8);
-  EXPECT_LT(worst(p, x, x.K, reference.dk.exact), 1e-8);
-  EXPECT_LT(worst(p, x, x.V, reference.dv.exact), 1e-8);
+  expect_gradient(p, x, x.Q, reference.dq.exact);
+  expect_gradient(p, x, x.K, reference.dk.exact);
+  expect_gradient(p, x, x.V, reference.dv.exact);
   // Exactly 0 for a query that sees no key, or one alone.
   for (size_t k = 0; k < reference.dq.exact.size(); ++k)
     EXPECT_TRUE(p.keys(static_cast<int>(k) / p.d % p.N) > 1 || reference.dq.exact[k] == 0) << k;
@@ -382,6 +374,63 @@ TEST(Samples, AreTakenWhereAllWouldTakeLong) {
     EXPECT_LE(some.rows.size(), 256u);
     EXPECT_EQ(some.kv_heads.size(), gradients ? 1u : 0u);
   }
+}
+
+// Of a quantised step, beside exact attention of its inputs: the transform against its matrix, and
+// the tolerance. What shares a scale, the suite shows, by the kernel's own.
+TEST(Hadamard, IsItsMatrix) {
+  for (const int n : {32, 64, 128, 256}) {
+    SCOPED_TRACE(n);
+    // Column c of H·diag(±1)/√n: the transform of a row that is 1 at c alone. Columns of ±1/√n with
+    // these signs are orthogonal.
+    int negative = 0;
+    for (int c = 0; c < n; ++c) {
+      std::vector<float> x(static_cast<size_t>(n), 0.0f);
+      x[static_cast<size_t>(c)] = 1;
+      hadamard(x.data(), n);
+      for (int i = 0; i < n; ++i) {
+        const bool odd = std::popcount(static_cast<unsigned>(i & c)) % 2 != 0;
+        const double expected = (odd != hadamard_sign(c) ? -1 : 1) / std::sqrt(n);
+        EXPECT_NEAR(x[static_cast<size_t>(i)], expected, 1e-7);
+      }
+      negative += hadamard_sign(c);
+    }
+    EXPECT_GT(negative, n / 3);
+    EXPECT_LT(negative, 2 * n / 3);
+  }
+}
+
+// 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
+TEST(Quantised, ReferenceJudgesByIt) {
+  const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
+  const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
+  const Quantisation how{.hadamard = true, .p_exponent = 5};
+  const Choice all = to_check(p, Check::full, false);
+  const Reference full(p, in, Rounding::on_chip, all);
+  const Reference judge(p, in, Rounding::on_chip, all, how);
+  const QuantisedInputs of(p, how, in);
+  for (const QuantisedRows& operand : {of.Q, of.K, of.V})
+    EXPECT_EQ(std::ranges::max(operand.values), 448);
+  std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
+  const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
+  // A row with one key has its own error alone, and a row that sees many the average of theirs.
+  const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
+                    of_lse = compare(judge.lse, lse);
+  EXPECT_LT(exact.max, 1e-3);
+  const float most =
+      std::abs(*std::ranges::max_element(o, {}, [](float x) { return std::abs(x); }));
+  EXPECT_GT(exact.tolerance, most / 16);
+  EXPECT_LT(exact.tolerance, most / 6);
+  EXPECT_LT(of_lse.max, 1e-5);
+  EXPECT_LT(of_lse.tolerance, 0.05);
+  EXPECT_TRUE(exact.pass() && of_lse.pass());
+  // What was lost before is not held against it, but said.
+  const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
+  EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
+  EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
+  // A result of other inputs than those that were rounded fails.
+  for (float& x : o) x *= 1.2f;
+  EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }
 
 INSTANTIATE_TEST_SUITE_P(, References, ::testing::ValuesIn(kCases),

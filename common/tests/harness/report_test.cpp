@@ -1,25 +1,28 @@
-// What the program reports of a run, on a GPU too, where there is none.
+// What the program reports of a run, on a GPU too, where there is none; and when a measurement
+// ends, with a clock and runs that are made up.
 #include "harness/report.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "harness/options.h"
+#include "machine/gpu/sampling.h"
 
 namespace ladder {
 namespace {
 
-Report on_the_gpu(const std::string& step, double ms) {
-  Report r{.rung = "01_test", .step = step, .direction = "fwd"};
+Report on_the_gpu() {
+  Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
   r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
   r.plan.settings = {{"scale", "tile"}};
-  r.kernels = {{.name = "scores", .time_ms = ms / 4}, {.name = "output", .time_ms = ms / 2}};
+  r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
   r.kernels[0].dram = DramCounts{100, 50};
   r.model = Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
-  r.timing = Timing{ms, ms / 2, 2000 * ms, 7};
+  r.timing = Timing{2, 1, 4000, 7};
   r.dram = DramCounts{1500, 50};
   r.workspace_bytes = 999'600;
   r.errors = {{.name = "o", .max = 0.5, .tolerance = 1, .compared = "all"},
@@ -34,7 +37,7 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
 }
 
 TEST(Report, JsonOfARunOnTheGpu) {
-  const Report r = on_the_gpu("tile", 2);
+  const Report r = on_the_gpu();
   // 4 · 1024 · 512 · 64 · 4 FLOPs, half of them hidden, in 2 ms.
   expect_in(to_json(r),
             {"\"device_name\": \"a \\\"GPU\\\"\\u000a\"", "\"tflops\": 0.134217728",
@@ -72,7 +75,7 @@ TEST(Report, CountsOfARunOnTheSim) {
 }
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   EXPECT_TRUE(r.pass());
   (*r.errors)[1].max = 1.5;
   EXPECT_FALSE(r.pass());
@@ -86,7 +89,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
 }
 
 TEST(Report, TableOfARunOnTheGpu) {
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   expect_in(
       to_table(r, false),
       {"01_test · tile · forward · a ", "heads 4 (2 of K and V), seqlen 1024 × 512", "fp16, causal",
@@ -98,13 +101,13 @@ TEST(Report, TableOfARunOnTheGpu) {
   r.dram = {};
   r.direction = "bwd";
   expect_in(to_table(r, false), {"backward", "distinct read", "–", "by the formula that the sim"});
-  EXPECT_EQ(r.flops(), 2.5 * on_the_gpu("tile", 2).flops());
+  EXPECT_EQ(r.flops(), 2.5 * on_the_gpu().flops());
 }
 
 // The blocks of a GPU are the driver's, the rest follows from plan, formula and device.
 TEST(Report, BudgetOfABlock) {
   Options options;
-  Report r = on_the_gpu("tile", 2);
+  Report r = on_the_gpu();
   r.device.sram_bytes = 100'000, r.device.multiprocessors = 10;
   r.plan.head_dim = 64, r.plan.stages = 2;
   r.kernels[0].occupancy = Occupancy{.registers = 168, .blocks_per_sm = 2, .blocks = 30};
@@ -118,17 +121,57 @@ TEST(Report, BudgetOfABlock) {
   r.model->back().arrays.push_back({"LSE", 0, 8});
   expect_in(to_text(r, options, false), {"16 registers of a thread for S and 32 for O, of 255\n",
                                          "4096 B of K or V a copy, 4 in flight at most\n"});
-  r.model = {};
+  r.model = {};  // a library's kernels have no formula
+  expect_in(to_json(r), {"\"smem_bytes\": null", "\"model_read_bytes\": null"});
   const std::string library = to_text(r, options, false);
   expect_in(library, {blocks});
   EXPECT_EQ(library.find("budget: 40960"), std::string::npos) << library;
 }
 
-// A library's kernels have no formula.
-TEST(Report, WithoutAFormula) {
-  Report r = on_the_gpu("cublas", 1);
-  r.model = {};
-  expect_in(to_json(r), {"\"smem_bytes\": null", "\"model_read_bytes\": null"});
+TEST(Sampling, MedianOfAnyOrder) {
+  EXPECT_EQ(gpu::median({3}), 3);
+  EXPECT_EQ(gpu::median({5, 1, 3}), 3);
+  EXPECT_EQ(gpu::median({4, 1, 3, 2}), 2.5);
+}
+
+// Runs of which number i (from 0) takes ms(i), in batches of four; the clock is their sum.
+TEST(Sampling, EndsWhereItSays) {
+  const struct {
+    const char* name;
+    double budget_ms;
+    std::function<double(int)> ms;
+    int runs;  // warm-up and samples
+    size_t samples;
+  } cases[] = {
+      {"steady runs warm up and are measured for as long as asked", 100, [](int) { return 1; },
+       100 + 100, 100},
+      // 1 falls to 0.25, after 60 ms, in portions whose sums are exact however they are added up.
+      {"warm-up goes on while runs get faster", 50,
+       [](int i) { return i < 96 ? 1 - i / 128.0 : 0.25; }, 104 + 200, 200},
+      // Over 1% a batch, for the first 138 ms; after 100 ms a run takes e⁻¹.
+      {"warm-up ends though runs get faster for ever", 50, [](int i) { return 1 / (1 + 0.01 * i); },
+       172 + 948, 948},
+      // Warm after 20 runs; then 30 that get slower, and steady ones.
+      {"goes on while the median moves", 20,
+       [](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }, 20 + 52, 52},
+      {"goes on until three batches in a row leave the median", 20,
+       [](int i) { return 1 + i / 8 / 32.0; }, 20 + 52, 52},
+      {"ends though the median moves for ever, after 20 ms and 3 · 20 ms", 20,
+       [](int i) { return 1 + 0.01 * i; }, 20 + 44, 44},
+      {"a run that is longer than all of the time is measured once", 1, [](int) { return 500; },
+       4 + 4, 4},
+  };
+  for (const auto& c : cases) {
+    double clock = 0;
+    int runs = 0;
+    const auto batch = [&] {
+      std::vector<double> times;
+      for (int i = 0; i < 4; ++i) clock += times.emplace_back(c.ms(runs++));
+      return times;
+    };
+    EXPECT_EQ(gpu::sample(c.budget_ms, batch, [&] { return clock; }).size(), c.samples) << c.name;
+    EXPECT_EQ(runs, c.runs) << c.name;
+  }
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ inline Place made;                            // the one of them that is switche
 
 /// Whether the mistake that stands here in a kernel is to be made. `said` as in expect_says().
 inline bool wrong(const std::string& said, const std::string& in_reverse = "",
-                  std::source_location where = std::source_location::current()) {
+                  Where where = Where::current()) {
   const Place here = {where.line(), where.column()};
   if (made == Place{}) mistakes.try_emplace(here, Said{said, in_reverse});
   return made == here;

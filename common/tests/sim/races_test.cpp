@@ -161,7 +161,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   const auto then = [&](const Kernel& first, const Kernel& second) {
     return fault_of([&] {
       start("first", 1, 8, first);
-      Sim::current().launch("second", 1, 8, kSharedBytes, nullptr, second, true);
+      run_kernel({"second", 1, 8, kSharedBytes, nullptr, second, true});
     });
   };
   for (const Access did : {Access::read, Access::write, Access::add})
@@ -187,16 +187,14 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   const auto three = [&](bool early) {
     return fault_of([&] {
       start("first", 1, 8, before(Access::write));
-      Sim::current().launch(
-          "second", 1, 8, kSharedBytes, nullptr,
-          [&] { let_next_kernel_start(), wait_for_kernel_before(); }, early);
-      Sim::current().launch(
-          "third", 1, 8, kSharedBytes, nullptr,
-          [&] {
-            if (thread() == 5) touch(x, 7, Access::read);
-            wait_for_kernel_before();
-          },
-          true);
+      run_kernel({"second", 1, 8, kSharedBytes, nullptr,
+                  [&] { let_next_kernel_start(), wait_for_kernel_before(); }, early});
+      run_kernel({"third", 1, 8, kSharedBytes, nullptr,
+                  [&] {
+                    if (thread() == 5) touch(x, 7, Access::read);
+                    wait_for_kernel_before();
+                  },
+                  true});
     });
   };
   expect_says(three(true), "kernel third … may still write");

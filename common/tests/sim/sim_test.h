@@ -18,7 +18,7 @@ constexpr Schedule::Order kOrders[] = {Schedule::Order::forward, Schedule::Order
                                        Schedule::Order::random};
 
 inline std::vector<float> iota(int n) {
-  std::vector<float> v(static_cast<size_t>(n));
+  std::vector<float> v(n);
   std::iota(v.begin(), v.end(), 0.0f);
   return v;
 }
@@ -48,13 +48,16 @@ class SimTest : public ::testing::Test {
  protected:
   using Kernel = std::function<void()>;
 
-  virtual void options(const SimOptions& o) { device_ = open_sim(o); }
+  virtual void options(const SimOptions& o) {
+    arrays_.clear();
+    device_ = open_sim(o);
+  }
   Device& device() {
     if (!device_) options({});
     return *device_;
   }
   Hbm<float> array(const char* name, int64_t floats) {
-    return hbm<float>(*device().allocate(name, floats * 4));
+    return hbm<float>(*arrays_.emplace_back(device().allocate(name, floats * 4)));
   }
   Hbm<float> array(const char* name, const std::vector<float>& values) {
     const auto x = array(name, std::ssize(values));
@@ -68,7 +71,7 @@ class SimTest : public ::testing::Test {
   }
   static void start(const char* name, dim3 grid, dim3 block, const Kernel& kernel,
                     int64_t shared_bytes = kSharedBytes) {
-    Sim::current().launch(name, grid, block, shared_bytes, nullptr, kernel);
+    run_kernel({name, grid, block, shared_bytes, nullptr, kernel});
   }
   Counts run(const Kernel& work) {
     const auto reports = device().run("test", work);
@@ -95,6 +98,7 @@ class SimTest : public ::testing::Test {
 
  private:
   std::unique_ptr<Device> device_;
+  std::vector<std::shared_ptr<Array>> arrays_;
 };
 
 }  // namespace ladder::sim

@@ -2,6 +2,7 @@
 // mistakes that drawn ones hardly show.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -41,6 +42,10 @@ struct Case {
 
 constexpr DType bf = DType::bf16;
 constexpr DType fp = DType::fp16;
+
+constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) {
+  return {name, 1, 1, 1, N, N_kv, d, false, bf, Input::normal, 1, made};
+}
 
 constexpr Case kCases[] = {
     // All triples of choices_of() come up.
@@ -82,16 +87,16 @@ constexpr Case kCases[] = {
      logits_far_below_0},
     {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
-    {"logits_as_stored", 1, 1, 1, 3, 15, 16, false, bf, Input::normal, 1, logits_as_stored},
+    made_case("logits_as_stored", 3, 15, 16, logits_as_stored),
     {"sums", 1, 1, 1, 4, 64, 16, false, fp, Input::normal, 1, sums},
-    {"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
-    {"tiles_that_cancel", 1, 1, 1, 3, 300, 16, false, bf, Input::normal, 1, tiles_that_cancel},
-    {"tiles_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, tiles_that_rise},
-    {"sums_that_rise", 1, 1, 1, 2, 525, 16, false, bf, Input::normal, 1, sums_that_rise},
-    {"six_keys", 1, 1, 1, 2, 6, 16, false, bf, Input::normal, 1, six_keys},
+    made_case("shares_of_43", 2, 43, 16, shares_of_43),
+    made_case("tiles_that_cancel", 3, 300, 16, tiles_that_cancel),
+    made_case("tiles_that_rise", 3, 557, 16, tiles_that_rise),
+    made_case("sums_that_rise", 2, 525, 16, sums_that_rise),
+    made_case("six_keys", 2, 6, 16, six_keys),
     {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
     {"values_that_grow", 1, 2, 1, 70, 300, 64, false, bf, Input::normal, 1, values_that_grow},
-    {"keys_far_above_wide", 1, 1, 1, 8, 200, 256, false, bf, Input::normal, 1, keys_far_above},
+    made_case("keys_far_above_wide", 8, 200, 256, keys_far_above),
 };
 
 /// Whether a case makes each of the choices of which all triples must come up: a mistake may need
@@ -105,15 +110,13 @@ constexpr std::array<bool, 7> choices_of(const Case& c) {
 constexpr bool all_triples_come_up() {
   for (size_t i = 0; i < 7; ++i)
     for (size_t j = 0; j < i; ++j)
-      for (size_t k = 0; k < j; ++k) {
-        std::array<bool, 8> seen = {};
-        for (const Case& c : kCases) {
-          const auto made = choices_of(c);
-          seen[made[i] * size_t{4} + made[j] * size_t{2} + made[k]] = true;
-        }
-        for (const bool one : seen)
-          if (!one) return false;
-      }
+      for (size_t k = 0; k < j; ++k)
+        for (int wanted = 0; wanted < 8; ++wanted)
+          if (std::ranges::none_of(kCases, [&](const Case& c) {
+                const auto made = choices_of(c);
+                return made[i] * 4 + made[j] * 2 + made[k] == wanted;
+              }))
+            return false;
   return true;
 }
 static_assert(all_triples_come_up(), "three choices that no case of the suite makes at once");

@@ -21,10 +21,6 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-// Beside forward, in which all cases run.
-constexpr Schedule kSchedules[] = {
-    {Schedule::Order::reverse, 0}, {Schedule::Order::random, 1}, {Schedule::Order::random, 2}};
-
 /// The steps of a device, without those linked only as the forward pass of another rung's.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
@@ -88,8 +84,6 @@ class OnGpu : public Test {
   std::vector<Step> steps_;
 };
 using GpuTest = OnGpu<::testing::Test>;
-class GpuSettings : public GpuTest {};
-class GpuBits : public GpuTest {};
 class GpuLarge : public GpuTest {};
 
 /// Whether a step refuses this: on a GPU with less shared memory than an H100, as those of 7.5 may
@@ -132,6 +126,13 @@ void expect_formula_is_count(const Report& r) {
       if (const auto count = k.counts->arrays.find(array.name); count != k.counts->arrays.end())
         written = std::max(written, count->second.distinct_write);
     EXPECT_EQ(written, array.bytes) << r.step << " " << r.direction << ", " << array.name;
+  }
+}
+
+void expect_right(const std::vector<Report>& reports) {
+  for (const Report& r : reports) {
+    expect_pass(r.errors.value());
+    if (r.device.kind == DeviceKind::sim) expect_formula_is_count(r);
   }
 }
 
@@ -260,10 +261,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
         EXPECT_TRUE(less == bytes || other != tile) << bytes << " bytes are not enough";
         if (less == bytes) sram = bytes;
       }
-      for (const Report& r : run_case(*open_sim({.sram_bytes = sram}), step, c)) {
-        EXPECT_TRUE(r.pass());
-        expect_formula_is_count(r);
-      }
+      expect_right(run_case(*open_sim({.sram_bytes = sram}), step, c));
     }
   }
 }
@@ -274,8 +272,7 @@ void check_smaller_memory(Device& device, const Step& step) {
     const int64_t sram = device.info().sram_bytes;
     SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
     try {
-      for (const Report& r : run_case(device, step, {"small", 1, 1, 1, 35, 70, d, true}))
-        EXPECT_TRUE(r.pass());
+      expect_right(run_case(device, step, {"small", 1, 1, 1, 35, 70, d, true}));
     } catch (const Error& e) {
       EXPECT_EQ(e.status, Exit::bad_usage) << e.what();
       EXPECT_EQ(std::pair(sram, d), std::pair(int64_t{65536}, 256)) << e.what();
@@ -290,27 +287,35 @@ TEST_P(SmallerSharedMemory, OfGpusThatThereAreHoldsAllButWideHeads) {
   for (const int64_t sram : {101376, 65536})
     if (!step.needs.exact_architecture) check_smaller_memory(*open_sim({.sram_bytes = sram}), step);
 }
-// A tile that a step takes for some shapes alone is right for any.
-void check_tiles(Device& device, const Step& step) {
-  for (const TileSize& tile : step.tiles)
-    for (const Case& c : {Case{"ragged", 1, 2, 1, 203, 405, tile.max_d, true, bf},
-                          Case{"short", 1, 1, 1, 70, 150, tile.max_d - 8, false, fp}}) {
-      SCOPED_TRACE(testing::Message() << step.name << ", " << c.name << ", tile " << tile.block_q
-                                      << " " << tile.block_kv);
-      const TileRequest request{tile.block_q, tile.block_kv};
-      if (refuses(device, step, c, request)) continue;
-      for (const Report& r : run_case(device, step, c, request)) {
-        expect_pass(*r.errors);
-        if (step.device == DeviceKind::sim) expect_formula_is_count(r);
-      }
+void check_request(Device& device, const Step& step, const Case& c, const TileRequest& request) {
+  std::string text;
+  for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
+  SCOPED_TRACE(testing::Message() << step.name << text << ", " << c.name << ", tile "
+                                  << request.block_q << " " << request.block_kv);
+  if (refuses(device, step, c, request)) return;
+  const auto reports = run_case(device, step, c, request);
+  expect_right(reports);
+  for (const auto& [name, value] : request.settings) {
+    EXPECT_EQ(reports.back().plan.settings.at(name), value);
+    if (name == "parts") {
+      EXPECT_EQ(reports.back().plan.parts, std::stoi(value));
     }
+  }
+}
+// A tile that a step takes for some shapes alone, or that no shortage of shared memory brings up,
+// is right for any: one and some of Q, and more of K and V than there are stages.
+void check_tiles(Device& device, const Step& step, const Settings& settings = {}) {
+  for (const auto& [d, Br, Bc] : step.tiles)
+    for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
+                          Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
+      check_request(device, step, c, {Br, Bc, settings});
 }
 TEST_P(SmallerSharedMemory, OrABlockOfAnotherSizeHasATileThatIsRight) {
   check_tiles(*open_sim({}), GetParam());
 }
 TEST_F(GpuTest, IsRightWithEachTile) {
   for (const Step& step : steps_)
-    if (step.needs.exact_architecture) check_tiles(*device_, step);
+    if (step.needs.exact_architecture || !step.settings.empty()) check_tiles(*device_, step);
 }
 TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {101376, 65536})
@@ -327,6 +332,7 @@ void check_settings(Device& device, const Step& step) {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
       {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
+      {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
   };
@@ -338,44 +344,23 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  const auto check = [&](const Case& c, const TileRequest& request) {
-    std::string text;
-    for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
-    SCOPED_TRACE(testing::Message() << step.name << text << ", " << c.name << ", tile "
-                                    << request.block_q << " " << request.block_kv);
-    if (refuses(device, step, c, request)) return;
-    const auto reports = run_case(device, step, c, request);
-    for (const auto& [name, value] : request.settings)
-      EXPECT_EQ(reports.back().plan.settings.at(name), value);
-    for (const Report& r : reports) {
-      if (step.device == DeviceKind::sim) expect_formula_is_count(r);
-      expect_pass(*r.errors);
-    }
-  };
-  for (const Settings& settings : each)
-    for (const Case& c : kShapes) check(c, {.settings = settings});
   // And for who rounds what is computed with some value alone; on the sim, see params().
-  for (const Settings& settings : each) {
-    for (const Case& c : kCases)
-      for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
-        if (step.device == DeviceKind::sim && c.made == made) check(c, {.settings = settings});
-    if (step.device == DeviceKind::sim && step.shown.decoding) {
-      check({"parts_that_rise", 1, 1, 1, 3, 557, 16, false, bf, Input::normal, 1, parts_that_rise},
-            {.settings = settings});
-      check({"shares_of_43", 1, 1, 1, 2, 43, 16, false, bf, Input::normal, 1, shares_of_43},
-            {.settings = settings});  // in several parts: alone it is one, which nobody merges
-    }
+  std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
+  const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
+  for (const Case& c : kCases)
+    for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
+      if (step.device == DeviceKind::sim && c.made == made) shapes.push_back(c);
+  if (decodes) {
+    shapes.push_back(made_case("parts_that_rise", 3, 557, 16, parts_that_rise));
+    // In several parts: alone it is one, which nobody merges.
+    shapes.push_back(made_case("shares_of_43", 2, 43, 16, shares_of_43));
   }
-  if (step.device == DeviceKind::sim && step.shown.decoding)
-    check({"rounds_that_rise", 1, 1, 1, 1, 4224, 48, false, bf, Input::normal, 1, rounds_that_rise},
-          {.settings = {{"splits", "64"}}});
-  // And its larger tiles, which no shortage of shared memory brings up: one and some of Q, and more
-  // of K and V than there are stages.
-  for (const auto& [d, Br, Bc] : step.tiles)
-    for (const Settings& settings : {Settings{}, other})
-      for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
-                            Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
-        check(c, {Br, Bc, settings});
+  for (const Settings& settings : each)
+    for (const Case& c : shapes) check_request(device, step, c, {.settings = settings});
+  if (decodes)
+    check_request(device, step, made_case("rounds_that_rise", 1, 4224, 48, rounds_that_rise),
+                  {.settings = {{"splits", "64"}}});
+  check_tiles(device, step, other);
 }
 class EachSetting : public ::testing::TestWithParam<Step> {};
 TEST_P(EachSetting, IsRightWithEachValue) {
@@ -385,7 +370,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EachSetting);
 INSTANTIATE_TEST_SUITE_P(, EachSetting,
                          steps([](const Step& step) { return !step.settings.empty(); }), step_name);
 
-TEST_F(GpuSettings, AreRightWithEachValue) {
+TEST_F(GpuTest, IsRightWithEachValueOfASetting) {
   for (const Step& step : steps_)
     if (!step.settings.empty()) check_settings(*device_, step);
 }
@@ -407,12 +392,14 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
+  uint64_t seed = 0;  // another order for each case
   for (const Case& c : kCases) {
     if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
     if (refuses(*open_sim({}), step, c)) continue;
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
-    std::vector<Outputs> seen;
-    for (const Schedule& schedule : kSchedules)
+    std::vector<Outputs> seen;  // forward is the order in which all cases run
+    for (const Schedule& schedule :
+         {Schedule{Schedule::Order::reverse, 0}, Schedule{Schedule::Order::random, ++seed}})
       for (const Report& r :
            run_case(*open_sim({.schedule = schedule}), step, c, {}, &seen.emplace_back()))
         EXPECT_TRUE(r.pass());
@@ -422,7 +409,7 @@ TEST_P(Schedules, GiveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
 // On a GPU the blocks run in another order each time, if there are more than run at once.
-TEST_F(GpuBits, TwoRunsGiveTheSameBits) {
+TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   for (const Step& step : steps_) {
     SCOPED_TRACE(step.name);
     WorkloadSpec spec =
@@ -456,29 +443,18 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   }
   EXPECT_GT(ran, 0);
 }
-TEST_F(GpuLarge, MoreThanTwoToThe31ElementsInS) {
-  // Half the queries see no key, and heads are narrow: that spares the reference.
+TEST_F(GpuLarge, IsRight) {
+  // 2³¹ elements of S. Half the queries see no key, and heads are narrow: that spares the
+  // reference.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
-}
-TEST_F(GpuLarge, HeadsTimesHeadsOfKBeyond31And32Bits) {
+  // Heads times heads of K beyond 31 and 32 bits.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
   check_large(*device_, steps_, {"heads", 1, 70000, 70000, 1, 1, 8, false, bf});
-}
-// Gigabytes go to and fro for each step, so these are for the defaults alone.
-class GpuLargeArrays : public GpuLarge {
-  void SetUp() override {
-    GpuLarge::SetUp();
-    std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
-  }
-};
-TEST_F(GpuLargeArrays, MoreThanTwoToThe31ElementsOfQ) {
+  // 2³¹ elements of Q, and bytes of K: gigabytes go to and fro, so this is for the defaults alone.
+  std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   check_large(*device_, steps_, {"elements_of_Q", 1, 17, 17, 500000, 8, 256, false, bf});
-}
-TEST_F(GpuLargeArrays, MoreThanTwoToThe31BytesOfK) {
   check_large(*device_, steps_, {"bytes_of_K", 1, 17, 17, 8, 250000, 256, false, fp});
-}
-// The first row that sees a key times a row's elements, where a group's next head begins.
-TEST_F(GpuLargeArrays, MoreThanTwoToThe31ElementsBeforeTheFirstKey) {
+  // The first row that sees a key times a row's elements, where a group's next head begins.
   if (steps_.front().backward)
     check_large(*device_, steps_, {"blind_rows", 1, 2, 1, (1 << 26) + 256, 64, 8, true, bf});
 }
@@ -493,15 +469,16 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
   DeviceInfo info;
   info.sram_bytes = SimOptions{}.sram_bytes;
   constexpr int kBatch = 1 << 29;
-  const auto compare = [&](const Problem& p, auto plan, auto traffic) {
-    Problem many = p;
-    many.B = kBatch;
-    const Plan one_plan = plan(p), many_plan = plan(many);
+  const Problem p = {.B = 1, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8},
+                many = {.B = kBatch, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8};
+  for (const Pass& pass : {step.forward, step.backward}) {
+    if (!pass) continue;
+    const Plan one_plan = pass.plan(p, info, {}), many_plan = pass.plan(many, info, {});
     for (size_t i = 0; i < one_plan.workspace.size(); ++i)
       if (one_plan.workspace[i].name != "next") {
         EXPECT_EQ(many_plan.workspace[i].bytes, one_plan.workspace[i].bytes * kBatch);
       }
-    const Traffic one = traffic(p, one_plan), all = traffic(many, many_plan);
+    const Traffic one = pass.traffic(p, one_plan), all = pass.traffic(many, many_plan);
     for (size_t k = 0; k < one.size(); ++k)
       for (size_t i = 0; i < one[k].arrays.size(); ++i) {
         const ArrayTraffic &a = one[k].arrays[i], &b = all[k].arrays[i];
@@ -509,14 +486,7 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
         EXPECT_EQ(b.read, a.read * kBatch) << one[k].kernel << " " << a.array;
         EXPECT_EQ(b.write, a.write * kBatch) << one[k].kernel << " " << a.array;
       }
-  };
-  const Problem p = {.B = 1, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8};
-  compare(
-      p, [&](const Problem& of) { return step.forward.plan(of, info, {}); }, step.forward.traffic);
-  if (step.backward)
-    compare(
-        p, [&](const Problem& of) { return step.backward.plan(of, info, {}); },
-        step.backward.traffic);
+  }
 }
 INSTANTIATE_TEST_SUITE_P(, Sizes, steps(every), step_name);
 

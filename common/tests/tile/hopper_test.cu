@@ -284,8 +284,7 @@ TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
     const auto differs = [&](int i, int j) {
       float sum = start;
       for (int k = 0; k < kK; k += kDepth)
-        sim::add_fp8_products(&sum, &a.all[static_cast<size_t>(i * kK + k)],
-                              &b.all[static_cast<size_t>(j * kK + k)], 1);
+        sim::add_fp8_products(&sum, &a.all[i * kK + k], &b.all[j * kK + k], 1);
       return std::bit_cast<uint32_t>(got(i, j)) != std::bit_cast<uint32_t>(sum);
     };
     EXPECT_EQ(count_where(64, kN, differs), 0) << "from " << start << ", B " << b(0, 1);

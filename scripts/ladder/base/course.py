@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 
 from ladder.base.records import Point
 
+# Steps that several figures and tables compare. FLASH_V2 is what the paper describes; FLASH_V3 is
+# for a GPU that it did not know.
+PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
+FLASH_V2, FLASH_V3 = ("05_flash_v2", "mma"), ("05_flash_v2", "sm90")
+TRAINING, TRAINING_V3 = ("06_backward", "mma"), ("06_backward", "sm90")
+
 # ---- workloads ----
 
 # The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
@@ -53,37 +59,31 @@ CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # The figure `access`, which array is touched when: (rung, step) → the order of its loops, and its
 # blocks.
-TRACED = {("04_flash_v1", "flash_v1"): "K and V outside, Q and O inside (one block does it all)",
-          ("05_flash_v2", "mma"): "Q outside, K and V inside (8 blocks, which a GPU runs side by "
-                                  "side, here one after the other)"}
+TRACED = {FLASH_V1: "K and V outside, Q and O inside (one block does it all)",
+          FLASH_V2: "Q outside, K and V inside (8 blocks, which a GPU runs side by side, here one "
+                    "after the other)"}
 
 
 class Pipelined(NamedTuple):
     """A run of which a figure shows what happens in a kernel's block 0."""
     figure: str
-    rung: str
-    step: str
+    step: tuple[str, str]  # its rung and its name
     kernel: str
-    options: list[str]
+    options: str
 
 
 # Forward two pieces of work for block 0, of four tiles of K and V each, with two consumers and with
 # three; backward one tile of K and V, and three of Q.
-ONE_HEAD = ["--device", "sim", "--heads", "1", "--check", "off"]
+ONE_HEAD = "--device sim --heads 1 --check off"
 PIPELINED = [
-    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
-              [*ONE_HEAD, "--seqlen", "512", "--seqlen-kv", "512", "--head-dim", "128",
-               "--block-q", "128", "--block-kv", "128"]),
-    Pipelined("pipeline", "05_flash_v2", "sm90", "attention",
-              [*ONE_HEAD, "--seqlen", "768", "--seqlen-kv", "512", "--head-dim", "64",
-               "--block-q", "192", "--block-kv", "128"]),
-    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-              [*ONE_HEAD, "--seqlen", "192", "--seqlen-kv", "128", "--head-dim", "128",
-               "--set", "parts=1"]),
-    Pipelined("pipeline_bwd", "06_backward", "sm90", "key_gradients",
-              [*ONE_HEAD, "--seqlen", "384", "--seqlen-kv", "128", "--head-dim", "64",
-               "--set", "parts=1"]),
-]
+    Pipelined("pipeline", FLASH_V3, "attention", f"{ONE_HEAD} --seqlen 512 --seqlen-kv 512 "
+              "--head-dim 128 --block-q 128 --block-kv 128"),
+    Pipelined("pipeline", FLASH_V3, "attention", f"{ONE_HEAD} --seqlen 768 --seqlen-kv 512 "
+              "--head-dim 64 --block-q 192 --block-kv 128"),
+    Pipelined("pipeline_bwd", TRAINING_V3, "key_gradients", f"{ONE_HEAD} --seqlen 192 "
+              "--seqlen-kv 128 --head-dim 128 --set parts=1"),
+    Pipelined("pipeline_bwd", TRAINING_V3, "key_gradients", f"{ONE_HEAD} --seqlen 384 "
+              "--seqlen-kv 128 --head-dim 64 --set parts=1")]
 
 # Kernel → the products of its warpgroups, by the array of the right operand, in turn. Where a block
 # stays, K and V share stages.
@@ -133,15 +133,15 @@ SHARED_ROOF_PEERS = ["cudnn", "flash"]
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
 # Steps whose requested bytes, and whose time, are plotted against the size of their tile of keys.
-BLOCK_SIZE_COUNTED = [("04_flash_v1", "flash_v1"), ("05_flash_v2", "swap")]
-BLOCK_SIZE_TIMED = [("04_flash_v1", "flash_v1")]
+BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
+BLOCK_SIZE_TIMED = [FLASH_V1]
 
 # Errors of a step with settings, beside those of a step in the I/O type. `rows` are (text,
 # settings): from NONE, what each setting brings; from ALL, what it costs to leave it out.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
 QUANTISED: dict[str, Any] = {
-    "step": ("05_flash_v2", "fp8"), "beside": ("05_flash_v2", "mma"),
+    "step": ("05_flash_v2", "fp8"), "beside": FLASH_V2,
     "rows": [("FP8, one scale a tensor", NONE),
              ("… a scale a head", {**NONE, "scale": "head"}),
              ("… a scale a tile", {**NONE, "scale": "tile"}),
@@ -177,16 +177,11 @@ QUANTISED: dict[str, Any] = {
 # A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
 # `dtype`.
 RATIO_TABLES: dict[str, dict[str, Any]] = {
-    "mma_beside_flash": {"step": ("05_flash_v2", "mma"), "way": "fwd", "over": ["flash"]},
-    "mma_backward_beside_flash": {"step": ("06_backward", "mma"), "way": "bwd", "over": ["flash"]},
-    "sm90_beside_cudnn": {"step": ("05_flash_v2", "sm90"), "way": "fwd",
-                          "over": ["cudnn", ("05_flash_v2", "mma")]},
-    "sm90_beside_cudnn_fp16": {"step": ("05_flash_v2", "sm90"), "way": "fwd", "over": ["cudnn"],
-                               "dtype": "fp16"},
-    "backward_beside_others": {"step": ("06_backward", "sm90"), "way": "bwd",
-                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
-    "backward_beside_cudnn_fp16": {"step": ("06_backward", "sm90"), "way": "bwd",
-                                   "over": ["cudnn"], "dtype": "fp16"},
-    "training_beside_others": {"step": ("06_backward", "sm90"), "way": "both",
-                               "over": ["cudnn", "flash", ("06_backward", "mma")]},
+    "mma_beside_flash": dict(step=FLASH_V2, way="fwd", over=["flash"]),
+    "mma_backward_beside_flash": dict(step=TRAINING, way="bwd", over=["flash"]),
+    "sm90_beside_cudnn": dict(step=FLASH_V3, way="fwd", over=["cudnn", FLASH_V2]),
+    "sm90_beside_cudnn_fp16": dict(step=FLASH_V3, way="fwd", over=["cudnn"], dtype="fp16"),
+    "backward_beside_others": dict(step=TRAINING_V3, way="bwd", over=["cudnn", "flash", TRAINING]),
+    "backward_beside_cudnn_fp16": dict(step=TRAINING_V3, way="bwd", over=["cudnn"], dtype="fp16"),
+    "training_beside_others": dict(step=TRAINING_V3, way="both", over=["cudnn", "flash", TRAINING]),
 }

@@ -40,6 +40,10 @@ class Step(NamedTuple):
     plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]
     program: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.rung, self.name
+
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
         """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
@@ -118,6 +122,18 @@ def json_lines(text: str, name: str) -> list[Record]:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
+
+
+def run_json(command: Sequence[str], what: str,
+             progress: Progress | None = None) -> tuple[int, list[Record], str]:
+    """Runs a program with --json to its end: status (negative for a signal), records, last lines of
+    stderr. What is no JSON is a wrong result, but of a program that failed by itself, whose lines
+    may be cut short."""
+    status, out, message = run_quietly([*command, "--json"], what, progress)
+    try:
+        return status, json_lines(out, os.path.basename(command[0])), message
+    except Stop as stop:
+        return status or stop.status, [], message if status else str(stop)
 
 
 def rungs() -> list[str]:

@@ -1,10 +1,12 @@
-"""The files of the ladder's steps, and what they may be called."""
+"""The files of the ladder's steps, what they may be called, and what differs between two."""
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
+from typing import Iterator
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT, read
@@ -44,7 +46,7 @@ def read_sources() -> list[Source]:
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
     """The steps that are called so, each as find() takes a name."""
-    by_name = {(step.rung, step.name): step for step in steps}
+    by_name = {step.key: step for step in steps}
     sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
     chosen = [find(sources, name) for name in names]
     return [by_name[source.rung, source.step] for source in chosen]
@@ -77,3 +79,37 @@ def names_of(definition: str) -> set[str]:
                   "", definition)
     name = re.search(r"(?:struct|class) (\w+)|(\w+)(?: =|\[|\()", code.partition("operator")[0])
     return {name[1] or name[2]} if name else set()
+
+
+class Diff:
+    """What changed from a step's file to another's, line by line."""
+
+    def __init__(self, old: Source, new: Source) -> None:
+        self.old, self.new = old, new
+        # A loop put around many lines is a change of two lines. Without autojunk: lines such as "}"
+        # are frequent, but they are no junk.
+        self.matcher = difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
+                                               [line.lstrip() for line in new.lines],
+                                               autojunk=False)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Lines added, removed, kept."""
+        kept = sum(block.size for block in self.matcher.get_matching_blocks())
+        return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
+
+    def hunks(self, context: int) -> Iterator[list[str]]:
+        """The lines of each hunk, as diff -U has them; its first is the @@ line."""
+        for group in self.matcher.get_grouped_opcodes(context):
+            first, last = group[0], group[-1]
+            lines = [f"@@ -{extent(first[1], last[2])} +{extent(first[3], last[4])} @@"]
+            for tag, i1, i2, j1, j2 in group:
+                if tag != "equal":
+                    lines += ["-" + line for line in self.old.lines[i1:i2]]
+                mark = " " if tag == "equal" else "+"
+                lines += [mark + line for line in self.new.lines[j1:j2]]
+            yield lines
+
+
+def extent(begin: int, end: int) -> str:
+    """As diff counts: a range without lines is named by the line before it."""
+    return f"{begin + (end > begin)},{end - begin}"

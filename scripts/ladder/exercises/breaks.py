@@ -36,11 +36,9 @@ class Broken:
         self.mistake, self.path = mistake, path
         self.old = read(os.path.join(ROOT, path)).splitlines()
         self.text = edited("\n".join(self.old), mistake.edits).splitlines()
-        same, end = 0, 0
-        while self.old[same] == self.text[same]:
-            same += 1
-        while self.old[-1 - end] == self.text[-1 - end] and end < len(self.text) - same:
-            end += 1
+        both = self.old, self.text
+        same = len(os.path.commonprefix(both))
+        end = len(os.path.commonprefix([lines[same:][::-1] for lines in both]))
         missing = end == len(self.text) - same
         self.was = self.old[same:len(self.old) - end]
         # Those of the copy that are the mistake; of what is missing those on both sides.

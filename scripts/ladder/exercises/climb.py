@@ -14,11 +14,10 @@ from typing import Iterable, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.base.diffs import compare, hunks
 from ladder.base.files import ROOT, read
-from ladder.base.programs import json_lines, ready, run_quietly
+from ladder.base.programs import ready, run_json
 from ladder.base.records import Record
-from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
+from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
 from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
@@ -50,7 +49,7 @@ class Task:
         self.check, self.real, self.file = climb, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
                         if after else f"{int(real.rung[:2]) - 1:02}")
-        self.matcher = compare(self.old, real)
+        self.diff = Diff(self.old, real)
         self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
         self.lesson, self.answer = self.old.path, f"--- {self.old.path}\n+++ {real.path}"
         # Of the head comment what has changed since the step before.
@@ -65,8 +64,7 @@ class Task:
         return self.old.text
 
     def diffs(self) -> list[str]:
-        return ["\n".join([*hunk, ""])
-                for hunk in hunks(self.old, self.real, self.matcher, context=3)]
+        return ["\n".join([*hunk, ""]) for hunk in self.diff.hunks(context=3)]
 
     @property
     def hints(self) -> list[str]:
@@ -91,7 +89,7 @@ class Task:
                        BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__global__", r"\nPlan \w+\("))
-        lines = [line for tag, i1, i2, j1, j2 in self.matcher.get_opcodes()
+        lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
                  for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
                               else [f"// yours; new lines here: {j2 - j1}",
                                     *self.old.lines[i1:i2]])]
@@ -277,12 +275,11 @@ def times(task: Task, build: str, path: str) -> str:
     for whose, program, step in ((task.old.name, f"{build}/bin/{task.old.rung}", task.old.step),
                                  ("yours", made, real.step),
                                  (real.name, f"{build}/bin/{real.rung}", real.step)):
-        status, out, err = run_quietly(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
-                                        "--device", "gpu", "--json", "--step", step,
-                                        *TIMED.split()], whose)
-        if not out.strip():
+        status, records, err = run_json(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
+                                         "--device", "gpu", "--step", step, *TIMED.split()], whose)
+        if not records:
             raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
-        ran = json_lines(out, whose)[-1]
+        ran = records[-1]
         lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")
     return "\n".join(lines)
 
@@ -363,6 +360,5 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
                  if not lacks else
                  f"Not yet: {Judged(False, '', share=share).points(Climb.points)} of "
                  f"{Climb.points} points.")
-    return Judged(not lacks, "\n".join(lines), [(case.name, not case.said, case.said)
-                                                for case in cases], share,
+    return Judged(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
                   [(one.name, one.held, one.text) for one in checks])

@@ -23,12 +23,12 @@ from ladder.base.records import Record, requested, uneven_counts
 from ladder.base.sources import Source
 
 class Judged(NamedTuple):
-    """Whether an answer is right, and in a line why; of each case whether it is, and what was said;
-    and of what a climb compares with the real step whether it holds."""
+    """Whether an answer is right, and in a line why; what is wrong with each case, "" for nothing;
+    and of what a climb compares with the real step whether it holds, and what was said."""
 
     right: bool
     why: str
-    cases: Sequence[Tuple[str, bool, str]] = ()
+    cases: Sequence[Tuple[str, str]] = ()
     share: float = 0  # of the points, where it is not right
     checks: Sequence[Tuple[str, bool, str]] = ()
 
@@ -37,12 +37,11 @@ class Judged(NamedTuple):
         return most if self.right else int(most * self.share + 1e-9)
 
 
-def judged(cases: Sequence[Tuple[str, str | None]], right: str, shared: bool = False) -> Judged:
-    """By what is wrong with each case, None for nothing; the first is named. `shared`: each has
-    its share of the points."""
+def judged(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Judged:
+    """By what is wrong with each case; the first is named. `shared`: each has its share of the
+    points."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
-    return Judged(not wrong, wrong[0] if wrong else right,
-                  [(case, not said, said or "") for case, said in cases],
+    return Judged(not wrong, wrong[0] if wrong else right, cases,
                   shared * (1 - len(wrong) / len(cases)))
 
 
@@ -191,8 +190,8 @@ class Numbers:
 
     def check(self, given: Sequence[float]) -> Judged:
         """Compares numbers in the order of `answers`; the first that is wrong is named."""
-        return judged([(what, None if math.isclose(value, right, rel_tol=self.tolerance,
-                                                   abs_tol=1e-9) else
+        return judged([(what, "" if math.isclose(value, right, rel_tol=self.tolerance,
+                                                 abs_tol=1e-9) else
                         f"{value:,.10g} is too {'small' if value < right else 'large'}")
                        for (what, right), value in zip(self.answers.items(), given)],
                       "Right.", shared=True)
@@ -252,9 +251,9 @@ class Experiment:
     def check(self, program: Program) -> Judged:
         for mistake in self.mistakes:
             if mistake.is_seen(program):
-                return Judged(True, f"Seen: {mistake.seen}.", [("the mistake", True, "")])
+                return Judged(True, f"Seen: {mistake.seen}.", [("the mistake", "")])
         nothing = "nothing is to be seen of the mistake"
-        return Judged(False, f"Not yet: {nothing}.", [("the mistake", False, nothing)])
+        return Judged(False, f"Not yet: {nothing}.", [("the mistake", nothing)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,8 +306,8 @@ def wrong_outputs(run: Run) -> dict[str, Record]:
                                                    or error["max"] > error["tolerance"])}
 
 
-def wrong_in(run: Run, predicted: int | None = None) -> str | None:
-    """None, or in a line what is wrong with a run: with its results, or with what its kernels
+def wrong_in(run: Run, predicted: int | None = None) -> str:
+    """"", or in a line what is wrong with a run: with its results, or with what its kernels
     request, which is to be what the formula says, and the predicted bytes in all."""
     if not run.records:
         return run.last_words()
@@ -323,4 +322,4 @@ def wrong_in(run: Run, predicted: int | None = None) -> str | None:
     asked = requested(run.records[-1])
     if predicted not in (None, asked):
         return f"it requests {asked:,} bytes; predicted are {predicted:,}"
-    return None
+    return ""

@@ -83,11 +83,10 @@ def of_rungs(what: str) -> list[tuple[str, Any]]:
 
 def by_name(named: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
     """Name → thing, of (name, the file that has it, thing)."""
-    files: dict[str, str] = {}
-    found = {}
+    found: dict[str, tuple[str, Any]] = {}
     for name, path, thing in named:
         if name in found:
-            raise Stop(f"{path}: {name} is the name of another in {files[name]}; a step or an "
+            raise Stop(f"{path}: {name} is the name of another in {found[name][0]}; a step or an "
                        "exercise has one of its own", WRONG_RESULT)
-        files[name], found[name] = path, thing
-    return found
+        found[name] = path, thing
+    return {name: thing for name, (_, thing) in found.items()}

@@ -11,7 +11,7 @@ import sys
 import webbrowser
 from typing import Any, NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop, run_command
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
 from ladder.base.files import ROOT, course_pages, read, write_whole
 from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
 from ladder.base.records import Record
@@ -20,6 +20,7 @@ from ladder.base.text import plain
 from ladder.explore.page import page_of, pane_of
 from ladder.trace.read import Trace
 
+COMMAND = "scripts/explore"
 DEFAULT_STEPS = ["04", "05/mma"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
@@ -57,7 +58,7 @@ def shown_in_lessons() -> list[Shown]:
 def asked_of(words: list[str]) -> argparse.Namespace:
     """What the command line says. The steps come first, and what is not for this script is for the
     programs."""
-    own = argparse.ArgumentParser("scripts/explore", add_help=False, allow_abbrev=False,
+    own = argparse.ArgumentParser(COMMAND, add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
     for name in ("--out", "--bin", "--pages"):
         own.add_argument(name)
@@ -70,7 +71,7 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     return asked
 
 
-def explore(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     asked = asked_of(words)
     if asked.pages:
         if asked.steps or asked.options or asked.out:
@@ -104,7 +105,7 @@ def write_pages(folder: str, programs: str | None) -> int:
         name = f"{number:02}-{shown.lesson[:-len('.md')].replace(os.sep, '-')}.html"
         write_whole(os.path.join(folder, name), text)
         rows.append(f'<li><a href="{name}">{html.escape(shown.title)}</a> <code>'
-                    f"{html.escape(shlex.join(['scripts/explore', *shown.words]))}</code>")
+                    f"{html.escape(shlex.join([COMMAND, *shown.words]))}</code>")
     write_whole(os.path.join(folder, "index.html"), INDEX.format("\n".join(rows)))
     print(os.path.relpath(os.path.join(folder, "index.html")))
     return status
@@ -161,7 +162,3 @@ def options_of(step: Step, options: list[str]) -> list[str]:
     elif not options:
         options = SMALL + (SMALL_TILES if (64, 64) in step.tiles_for(64) else [])
     return ["--check", "off", *options]
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/explore", lambda: explore(sys.argv[1:])))

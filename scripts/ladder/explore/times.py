@@ -128,25 +128,19 @@ def put_in_model_time(trace: Trace) -> bool:
     if not modelled or trace.fault:
         return False
     for (launch, _), events in trace.blocks().items():
+        warps = replay.warps_of(events) if launch in modelled else {}
         try:
-            place_block(events, times_of(events, PRODUCTS.get(trace.kernel_of(launch), {}))
-                        if launch in modelled else {})
+            played = replay.Block(list(warps.values()), PRODUCTS.get(trace.kernel_of(launch), {}))
         except (Stop, KeyError):
             return False  # more than the model knows
+        place_block(events, {warp: [(event.asked(), time) for event, time in zip(asked, times)]
+                             for (warp, asked), times in zip(warps.items(), played.times)})
     return True
 
 
-def times_of(events: list[Event], called: replay.Called) -> Times:
-    """{warp: [(what an event asks, (from, to))]} of the warps that the replay has."""
-    warps = replay.warps_of(events)
-    played = replay.Block(list(warps.values()), called)
-    return {warp: [(event.asked(), time) for event, time in zip(warps[warp], times)]
-            for warp, times in zip(warps, played.times)}
-
-
 def place_block(events: list[Event], times: Times) -> None:
-    """Gives a block's events their time. Those that the replay does not have share the time until
-    the next that it has."""
+    """Gives a block's events their time; `times`: warp → [(what an event asks, (from, to))] of
+    those that the replay has. The others share the time until the next that it has."""
     by_warp: dict[int, list[Event]] = {}
     for event in events:
         by_warp.setdefault(event.warp, []).append(event)

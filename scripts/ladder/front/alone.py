@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import Container
 
-from ladder.base.console import BAD_USAGE, GOOD, Stop, run_command
+from ladder.base.console import BAD_USAGE, GOOD, Stop
 from ladder.base.files import ROOT, read, write_whole
 from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
 
+COMMAND = "scripts/run"
 NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
 
@@ -85,14 +85,14 @@ def portable(source: Source) -> bool:
     return bool(source.step) and ".exact_architecture = true" not in source.text
 
 
-def main() -> int:
-    if len(sys.argv) != 2:
+def main(words: list[str]) -> int:
+    if len(words) != 1:
         raise Stop("--alone takes a step and nothing else, such as 00 or 05/rows", BAD_USAGE)
     sources = read_sources()
-    source = find(sources, sys.argv[1])
+    source = find(sources, words[0])
     if not portable(source):
         command = re.findall("//   (build/bin/.*)", source.text)[0]
-        raise Stop(f"--alone {sys.argv[1]}: only steps that every GPU runs can stand alone; after "
+        raise Stop(f"--alone {words[0]}: only steps that every GPU runs can stand alone; after "
                    f"scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -102,7 +102,3 @@ def main() -> int:
     print(f"{shown}.cu: {source.path} and what it needs, {len(text.splitlines())} lines\n\n"
           f"{NVCC} {shown} {shown}.cu && {os.path.join('.', shown)}")
     return GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/run", main))

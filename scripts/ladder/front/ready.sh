@@ -16,9 +16,10 @@ die() {
   exit 1
 }
 
+# usage_if_asked [WORD...]: shows stdin, the help, where a word asks for it.
 usage_if_asked() {
   case " $* " in *" -h "* | *" --help "*)
-    usage
+    cat
     exit
     ;;
   esac

@@ -7,7 +7,6 @@ The programs do the work, this only gathers: `PROGRAM --list` names a rung's ste
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -17,13 +16,13 @@ import sys
 from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, Stop, run_command, wrap)
+                                 Progress, Stop, wrap)
 from ladder.base.files import ROOT
-from ladder.base.programs import (Step, json_lines, programs_in, refuse_output, run_quietly,
-                                  rungs, steps_of)
+from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
 from ladder.base.records import Record, total, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
+COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
@@ -56,18 +55,14 @@ def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> N
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
-    status, out, message = run_quietly(
-        [step.program, *options, "--step", ",".join(names), "--device", device, "--json"],
+    status, records, message = run_json(
+        [step.program, *options, "--step", ",".join(names), "--device", device],
         f"{label} {step.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
         f"{device}", progress)
     if status and len(runs) > 1:
         for run in runs:
             go([run], options, progress, label)
         return
-    records: list[Record] = []
-    # Some lines of a program that crashed may be cut short.
-    with contextlib.nullcontext() if status in SEVERITY else contextlib.suppress(Stop):
-        records = json_lines(out, step.rung)
     for run in runs:
         run.judge(status, [record for record in records
                            if len(runs) == 1 or record["step"] == run.step.name], message)
@@ -75,7 +70,7 @@ def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> N
 
 def parse(words: list[str]) -> argparse.Namespace:
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
-    parser = Parser("scripts/run", usage="scripts/run [options]", add_help=False,
+    parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
     parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
@@ -89,18 +84,16 @@ def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
     """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
     counters may be read; and if not, why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
-        status, out, message = run_quietly(
+        status, records, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
-             "--dram", "--check", "off", "--json"], "looking for a GPU", progress)
+             "--dram", "--check", "off"], "looking for a GPU", progress)
         if status != BAD_USAGE:
             break
     progress.clear()
-    name = os.path.basename(program)
     if status == NO_DEVICE:
-        return "", False, message.removeprefix(f"{name}: ")
-    with contextlib.suppress(Stop):
-        if any(total(record, "dram") is not None for record in json_lines(out, name)):
-            return dtype, True, ""
+        return "", False, message.removeprefix(f"{os.path.basename(program)}: ")
+    if any(total(record, "dram") is not None for record in records):
+        return dtype, True, ""
     reasons = [line for line in message.splitlines() if line.startswith("--dram: ")]
     return dtype, False, "".join(reasons[-1:]).removeprefix("--dram: ")
 
@@ -152,7 +145,7 @@ def next_steps(steps: list[Step]) -> list[str]:
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
-def ladder(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
     if words:
@@ -190,7 +183,3 @@ def ladder(words: list[str]) -> int:
     elif gpu and not counters and why_not and any(run.device == "gpu" for run in shown):
         print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     return max((run.status for run in shown), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/run", lambda: ladder(sys.argv[1:])))

@@ -205,7 +205,7 @@ def details_table(runs: list[Run], first: Step,
     if not steps:
         return None
     base = {run.device: requested(record) for run, record in steps
-            if (run.step.rung, run.step.name) == (first.rung, first.name)}
+            if run.step.key == first.key}
     rows = []
     for run, record in steps:
         asked, ask_first = requested(record), base.get(run.device)

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, run_command, wrap
+from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, wrap
 from ladder.base.files import ROOT, read
 from ladder.base.programs import ready
 from ladder.base.sources import Source, find, read_sources
@@ -42,7 +42,7 @@ def cases_of(sources: list[Source], part: str) -> str:
     return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
-def run(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     preset, parts, options = parse(words)
     named = [part for part in parts if part in PARTS]
     folder = os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
@@ -113,7 +113,3 @@ def show_verdict(status: int, said: str) -> None:
     print("", Paint(sys.stdout)(RED if failed else None, head) + (":" if reasons else "."),
           *("\n".join(wrap(f"{count} × {reason}", "  "))
             for reason, count in reasons.most_common()), sep="\n")
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(COMMAND, lambda: run(sys.argv[1:])))

@@ -6,7 +6,7 @@ import argparse
 import os
 import random
 import shlex
-from typing import Any, NamedTuple, Tuple, Union
+from typing import Any, Collection, NamedTuple, Tuple, Union
 
 from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, MODELS,
                                 QUANTISED, SHIFTED_V, TOKENS)
@@ -42,31 +42,32 @@ def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
 
 
 class Measurement(NamedTuple):
-    """One run of a program; `options` beyond the workload, as the program takes them."""
-    rung: str
-    step: str
+    """One run of a step; `options` beyond the workload, as its program takes them."""
+    step: Step
     point: Point
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
-    def words(self, device: str) -> list[str]:
-        """Its command: the program's name, then the options."""
-        point = self.point
+    def command(self) -> list[str]:
+        """The program, then the options. On the sim one head stands for many, so steps plan as for
+        a GPU that it fills."""
+        step, point = self.step, self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
         if (point.kv_heads, point.seqlen_kv) != (point.heads, point.seqlen):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
-        words = [self.rung, "--device", device, "--step", self.step,
+        words = [step.program, "--device", step.device, "--step", step.name,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
-                 *["--causal"] * point.causal, *self.options]
+                 *["--causal"] * point.causal, *["--sms", "1"] * (step.device == "sim"),
+                 *self.options]
         return [str(word) for word in words]
 
     def fields(self) -> Record:
         """What all its lines in a file have; among them those of key()."""
-        return {"rung": self.rung, "step": self.step, **self.point._asdict(),
+        return {"rung": self.step.rung, "step": self.step.name, **self.point._asdict(),
                 "options": shlex.join(self.options)}
 
     def text(self) -> str:
-        return ", ".join([f"{self.rung} {self.step}", self.point.text(),
+        return ", ".join([" ".join(self.step.key), self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
@@ -86,12 +87,6 @@ class Peer(NamedTuple):
 Work = Union[Measurement, Peer]
 
 
-class Group(NamedTuple):
-    """What is measured at a point; None for a point where no peer is measured."""
-    point: Point | None
-    measurements: list[Measurement]
-
-
 def key(line: Record) -> Key:
     """A run's line is known by its step, workload and options, a peer's by its library, direction
     and workload, another by its kind."""
@@ -99,15 +94,6 @@ def key(line: Record) -> Key:
         return line["kind"]
     who = ("library", "direction") if "library" in line else ("rung", "step", "options")
     return tuple(line[name] for name in (*who, *Point._fields))
-
-
-def measurement_of(step: Step, point: Point, *options: str) -> Measurement:
-    return Measurement(step.rung, step.name, point, options)
-
-
-def is_quantised(step: Step) -> bool:
-    """Its times have a table of their own."""
-    return (step.rung, step.name) == QUANTISED["step"]
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
@@ -120,11 +106,11 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
     limit = step.grid_limit[point.causal]
     return not (limit and paper_n > limit) and (
         point.seqlen in STEP_LENGTHS[point.causal] or ladder.stands_for_its_rung(step)
-        or is_quantised(step))
+        or step.key == QUANTISED["step"])
 
 
-def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Group]:
-    """What to run of the steps that were chosen, in order."""
+def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[list[Work]]:
+    """What to run of the steps that were chosen, in order; what is of one point together."""
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
@@ -137,37 +123,49 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
         "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
                    for batch, heads, kv_heads, keys in DECODE_CACHES],
         "models": [point._replace(dtype=dtype) for point in MODELS.values()]}
-    compared = [step for step in usual if step.rung in ladder.beside_peers().values()
-                and ladder.stands_for_its_rung(step)]
-    groups: list[Group] = []
+    rungs = ladder.beside_peers().values()
+    compared = [step for step in usual
+                if step.rung in rungs and ladder.stands_for_its_rung(step)]
+    groups: list[list[Work]] = []
     for grid in options.grid:
-        groups += [Group(point, [measurement_of(step, point, *UNCHECKED)
-                                 for step in (compared if grid == "models" else steps)
-                                 if grid_has(point, step, ladder)]) for point in points[grid]]
+        groups += [in_turn([Measurement(step, point, UNCHECKED)
+                            for step in (compared if grid == "models" else steps)
+                            if grid_has(point, step, ladder)], rungs, options.peers, point)
+                   for point in points[grid]]
         if grid == "paper":
-            timed = [step for step in usual if (step.rung, step.name) in BLOCK_SIZE_TIMED]
-            groups.append(Group(None, wide_heads(usual, dtype) + checks(usual, dtype) + [
+            timed = [step for step in usual if step.key in BLOCK_SIZE_TIMED]
+            groups.append([*wide_heads(usual, dtype), *checks(usual, dtype), *(
                 measured for d in HEAD_DIMS
-                for measured in tile_sizes(timed, paper_point(2048, d, False, dtype))]))
+                for measured in tile_sizes(timed, paper_point(2048, d, False, dtype)))])
     return groups
 
 
-def checks(steps: list[Step], dtype: str) -> list[Measurement]:
+def in_turn(ours: list[Measurement], compared: Collection[str], libraries: list[str],
+            point: Point) -> list[Work]:
+    """With PyTorch's at a point just before those of the rungs that are compared with them."""
+    last = [measurement for measurement in ours if measurement.step.rung in compared]
+    peers = [Peer(library, direction, point) for direction in ("fwd", "bwd")
+             for library in libraries if not (point.decoding() and direction == "bwd")]
+    return [*(other for other in ours if other not in last), *peers, *last]
+
+
+def checks(steps: list[Step], dtype: str) -> list[Work]:
     """Each step against float64, every row."""
-    return [measurement_of(step, Point(1, 2, CHECK_LENGTH, 64, False, dtype), "--check", "full",
-                           "--input", kind) for step in steps for kind in ("normal", "outliers")]
+    point = Point(1, 2, CHECK_LENGTH, 64, False, dtype)
+    return [Measurement(step, point, ("--check", "full", "--input", kind))
+            for step in steps for kind in ("normal", "outliers")]
 
 
-def tile_sizes(steps: list[Step], point: Point) -> list[Measurement]:
-    return [measurement_of(step, point, "--block-q", str(rows), "--block-kv", str(keys),
-                           *UNCHECKED)
+def tile_sizes(steps: list[Step], point: Point) -> list[Work]:
+    return [Measurement(step, point, ("--block-q", str(rows), "--block-kv", str(keys), *UNCHECKED))
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
-def wide_heads(steps: list[Step], dtype: str) -> list[Measurement]:
-    """The FP8 step at head sizes that nothing else is timed at."""
-    return [measurement_of(step, paper_point(n, d, causal, dtype), *UNCHECKED)
-            for step in steps if is_quantised(step) for n in PAPER_LENGTHS
+def wide_heads(steps: list[Step], dtype: str) -> list[Work]:
+    """The FP8 step, whose times have a table of their own, at head sizes that nothing else is timed
+    at."""
+    return [Measurement(step, paper_point(n, d, causal, dtype), UNCHECKED)
+            for step in steps if step.key == QUANTISED["step"] for n in PAPER_LENGTHS
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
@@ -182,30 +180,25 @@ def loaded(words: list[str]) -> list[str]:
     return [os.path.join(ROOT, word) if word in (CAPTURED, SHIFTED_V) else word for word in words]
 
 
-def quantised(steps: list[Step]) -> list[Measurement]:
+def quantised(steps: list[Step]) -> list[Work]:
     """The FP8 step with the settings of each row of its table, and the step beside it."""
-    measurements = []
-    for step in steps:
-        rows: list[dict[str, str]] = (
-            [settings for _, settings in QUANTISED["rows"]] if is_quantised(step) else
-            [{}] if (step.rung, step.name) == QUANTISED["beside"] else [])
-        for settings in rows:
-            chosen = ",".join(f"{name}={value}" for name, value in settings.items())
-            measurements += [
-                measurement_of(step, point, *options, *(["--set", chosen] if chosen else []),
-                               "--check", "full") for _, point, options, _ in QUANTISED["inputs"]]
-    return measurements
+    settings_of = {QUANTISED["step"]: [settings for _, settings in QUANTISED["rows"]],
+                   QUANTISED["beside"]: [{}]}
+    return [Measurement(step, point, (*options, *(["--set", chosen] if chosen else []),
+                                      "--check", "full"))
+            for step in steps for settings in settings_of.get(step.key, ())
+            for chosen in [",".join(f"{name}={value}" for name, value in settings.items())]
+            for _, point, options, _ in QUANTISED["inputs"]]
 
 
-def plan_sim(steps: list[Step], dtype: str) -> list[Group]:
+def plan_sim(steps: list[Step], dtype: str) -> list[list[Work]]:
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
     points += [Point(1, 1, 512, d, True, dtype) for d in HEAD_DIMS]
-    groups = [[measurement_of(step, point) for step in steps] for point in points]
+    groups: list[list[Work]] = [[Measurement(step, point) for step in steps] for point in points]
     for kind in dict.fromkeys((dtype, "fp16")):  # a paper's claim is about fp16
         outliers = Point(1, 1, 512, 64, False, kind)
-        groups.append([measurement_of(step, outliers, "--input", "outliers") for step in steps])
-    groups.append(quantised(steps))
+        groups.append([Measurement(step, outliers, ("--input", "outliers")) for step in steps])
     # A step with a backward pass has the tiles of its forward pass, which another rung shows.
     tiled = [step for step in steps if not step.backward]
-    groups += [tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS]
-    return [Group(None, measurements) for measurements in groups]
+    return [*groups, quantised(steps),
+            *(tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS)]

@@ -74,7 +74,6 @@ class Gpu:
         properties = torch.cuda.get_device_properties(0)
         l2 = getattr(properties, "L2_cache_size", 64 << 20)
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
-        self.copied = 0.0  # bytes per second, once they are measured
 
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
         """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
@@ -88,14 +87,13 @@ class Gpu:
         return sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
                       lambda: 1000 * time.monotonic())
 
+    @functools.lru_cache(maxsize=None)
     def copy_bytes_per_s(self, budget_ms: float) -> float:
         """Of a copy of 1 GiB, read and written; measured once."""
-        if not self.copied:
-            source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
-                              for _ in range(2))
-            times = self.time(functools.partial(target.copy_, source), budget_ms)
-            self.copied = 2 * COPIED / statistics.median(times) * 1e3
-        return self.copied
+        source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
+                          for _ in range(2))
+        times = self.time(functools.partial(target.copy_, source), budget_ms)
+        return 2 * COPIED / statistics.median(times) * 1e3
 
     def free(self) -> None:
         """Our programs need memory too."""

@@ -15,24 +15,22 @@ Exit status: 0 good; 1 a program or ncu failed; 2 bad usage; 3 no GPU, no ncu, o
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import shutil
 import sys
 import tempfile
 
-from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop, run_command
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop
 from ladder.base.course import PROFILED_LENGTH
 from ladder.base.files import RESULTS, read
-from ladder.base.programs import json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.programs import ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
-from ladder.measure.grid import (HEAD_DIMS, UNCHECKED, Measurement, key, measurement_of,
-                                 paper_point)
-from ladder.measure.machine import add_options, machine
-from ladder.measure.results import Results
+from ladder.measure.grid import HEAD_DIMS, UNCHECKED, Measurement, key, paper_point
+from ladder.measure.results import Results, add_options, machine
 
+COMMAND = "scripts/figures profile"
 # Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle
 # each), are an SM's, on average.
 METRICS = {
@@ -71,13 +69,13 @@ def counted(words: list[str], kernel: str, what: str, progress: Progress) -> dic
     return values_of(text, kernel)
 
 
-def profiled(program: str, measurement: Measurement, progress: Progress) -> list[Record]:
+def profiled(measurement: Measurement, progress: Progress) -> list[Record]:
     """The lines of a step's own pass: the backward one, where it has one."""
-    words, what = [program, *measurement.words("gpu")[1:], "--json"], measurement.text()
-    status, out, message = run_quietly(words, what, progress)
+    words, what = measurement.command(), measurement.text()
+    status, records, message = run_json(words, what, progress)
     if status:
         raise Stop(f"{what}: status {status}: {message}", status)
-    record = json_lines(out, measurement.rung)[-1]
+    record = records[-1]
     return [{"kind": "profile", **measurement.fields(), "kernel": kernel["name"],
              **{name: record[name] for name in ("direction", "device", "device_name", "block_q",
                                                 "block_kv")}, "time_ms": kernel["time_ms"],
@@ -85,7 +83,10 @@ def profiled(program: str, measurement: Measurement, progress: Progress) -> list
             for kernel in record["kernels"] if kernel["time_ms"] >= 0.1 * record["time_ms"]]
 
 
-def profile(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    parser = Parser(COMMAND, __doc__)
+    add_options(parser, "profile.jsonl")
+    options = parser.parse_args(words)
     if not shutil.which("ncu"):
         raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     programs, (gpu, about) = programs_in(options.bin), machine(options.commit)
@@ -94,22 +95,12 @@ def profile(options: argparse.Namespace) -> int:
     results, progress = Results(path, gpu), Progress()
     for step in named(options.steps, steps) or steps:
         for head_dim in HEAD_DIMS:
-            measurement = measurement_of(
-                step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), *UNCHECKED)
+            measurement = Measurement(
+                step, paper_point(PROFILED_LENGTH, head_dim, False, "bf16"), UNCHECKED)
             name = key(measurement.fields())
             if options.again or not results.texts.get(name):
                 results.put(name, [{**line, **about}
-                                   for line in profiled(step.program, measurement, progress)])
+                                   for line in profiled(measurement, progress)])
     progress.clear()
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser("scripts/figures profile", __doc__)
-    add_options(parser, "profile.jsonl")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures profile", lambda: profile(parse())))

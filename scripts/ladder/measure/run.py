@@ -48,17 +48,18 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                                 run_command, some_of)
+                                 some_of)
 from ladder.base.files import ROOT, file_of, read_lines
-from ladder.base.programs import Ladder, json_lines, ladder_of, programs_in, run_quietly
+from ladder.base.programs import Ladder, ladder_of, programs_in, run_json
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Group, Key, Measurement, Peer, Work,
-                                 key, loaded, plan)
-from ladder.measure.machine import Clock, add_options, machine, output_of
-from ladder.measure.results import Results
+from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
+                                 loaded, plan)
+from ladder.measure.results import Clock, Results, add_options, machine, output_of
 from ladder.measure.traces import write_traces
+
+COMMAND = "scripts/figures measure"
 
 
 def positive(text: str) -> float:
@@ -68,8 +69,8 @@ def positive(text: str) -> float:
     return value
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser("scripts/figures measure", __doc__)
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser(COMMAND, __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
                         help=f"{', '.join(GRIDS)} (default quick)")
     parser.add_argument("--sim", action="store_true",
@@ -83,7 +84,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
     add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
@@ -94,16 +95,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 class Bench:
     """Measures into a file. `about`: what its lines say of the machine."""
 
-    def __init__(self, options: argparse.Namespace, programs: dict[str, str], ladder: Ladder,
-                 results: Results, about: Record) -> None:
-        self.options, self.programs, self.results = options, programs, results
-        self.ladder, self.about = ladder, about
+    def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
+                 about: Record) -> None:
+        self.options, self.ladder, self.results, self.about = options, ladder, results, about
         self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
         self.clock: Clock | None = None
         self.failures = 0
 
-    def go(self, groups: list[Group]) -> None:
+    def go(self, groups: list[list[Work]]) -> None:
         self.clock = None if self.options.sim else Clock()
         try:
             self.find_pytorch()
@@ -121,29 +121,23 @@ class Bench:
                 self.clock.stop()
             self.progress.clear()
 
-    def tasks(self, groups: list[Group]) -> dict[Key, tuple[Work, list[str]]]:
+    def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
         after it."""
         tasks: dict[Key, tuple[Work, list[str]]] = {}
         compared = self.ladder.beside_peers().values()
-        for point, measurements in groups:
-            ours = list(filter(self.wanted, measurements))
-            # The peers just before what is compared with them.
-            last = [measurement for measurement in ours if measurement.rung in compared]
-            peer_runs = [Peer(library, direction, point)
-                         for direction in ("fwd", "bwd") for library in self.options.peers
-                         if point and self.pytorch
-                         and not (point.decoding() and direction == "bwd")]
-            beside = sorted({f"{measurement.rung} {measurement.step}" for measurement in last})
-            in_turn: list[Work] = [*(other for other in ours if other not in last),
-                                   *filter(self.wanted, peer_runs), *last]
-            for work in in_turn:
+        for group in groups:
+            wanted = list(filter(self.wanted, group))
+            beside = sorted({" ".join(work.step.key) for work in wanted
+                             if isinstance(work, Measurement) and work.step.rung in compared})
+            for work in wanted:
                 tasks.setdefault(key(work.fields()), (work, beside))
         return tasks
 
-    def wanted(self, measurement: Work) -> bool:
+    def wanted(self, work: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
-        return self.options.again or not self.results.texts.get(key(measurement.fields()))
+        return (self.options.again or not self.results.texts.get(key(work.fields()))) and (
+            isinstance(work, Measurement) or bool(self.pytorch))
 
     def find_pytorch(self) -> None:
         """Starts PyTorch, if it is there and wanted, and measures the ceilings."""
@@ -174,16 +168,11 @@ class Bench:
         print(text, file=sys.stderr, flush=True)
 
     def run(self, measurement: Measurement, what: str) -> None:
-        rung, words = measurement.rung, measurement.words("sim" if self.options.sim else "gpu")
+        rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
-        status, out, message = run_quietly(
-            [self.programs[rung], *loaded(words[1:]), "--json"], what, self.progress)
+        status, records, message = run_json(words, what, self.progress)
         message = message.removeprefix(f"{rung}: ")
-        try:
-            records = json_lines(out, rung)
-        except Stop as stop:
-            records, status, message = [], WRONG_RESULT, str(stop)
         if records:
             self.put("run", records, measurement)
         if status in (NO_DEVICE, BAD_USAGE) and not records:
@@ -217,7 +206,8 @@ def wants_dram(measurement: Measurement) -> bool:
             and point.batch * point.seqlen == TOKENS)
 
 
-def bench(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    options = parse(words)
     programs = programs_in(options.bin)
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
@@ -230,12 +220,12 @@ def bench(options: argparse.Namespace) -> int:
     # Steps for decoding have a grid of their own and are not listed; a step that the file lists
     # stays, even where its program has gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
-    names = {(step.rung, step.name) for step in ladder.steps}
+    names = {step.key for step in ladder.steps}
     gone = [line for line in read_lines(path)
             if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
-    work = Bench(options, programs, ladder, results, about)
+    work = Bench(options, ladder, results, about)
     try:
         work.go(groups)
     except (KeyboardInterrupt, SystemExit):
@@ -249,7 +239,3 @@ def bench(options: argparse.Namespace) -> int:
         print(f"{work.failures} failed: see above.", file=sys.stderr)
         return WRONG_RESULT
     return GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures measure", lambda: bench(parse())))

@@ -12,26 +12,27 @@ from ladder.base.records import Record
 from ladder.trace.read import Kind, Ranges, Trace, joined
 from ladder.trace.replay import rows_of, warps_of
 
-TRACE_OPTIONS = ["--device", "sim", "--heads", "1", "--seqlen", "512", "--head-dim", "64",
-                 "--block-q", "64", "--block-kv", "64", "--check", "off"]
+TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
+                 "--check off")
 
 
-def trace_of(path: str, rung: str, step: str, options: list[str],
-             kernel: str | None = None) -> tuple[Trace, Record]:
+def trace_of(programs: dict[str, str], step: tuple[str, str], options: str,
+             kernel: str = "") -> tuple[Trace, Record]:
     """The trace; and what it says of the run, with its tiles (those of the pass that has the
     kernel) and the command."""
-    options = ["--step", step, *options]
-    trace, records, *_ = Trace.of(path, options)
+    rung, name = step
+    words = ["--step", name, *options.split()]
+    trace, records, *_ = Trace.of(programs[rung], words)
     record = next(record for record in records
                   if not kernel or any(k["name"] == kernel for k in record["kernels"]))
     return trace, {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
-                   "command": shlex.join([rung, *options])}
+                   "command": shlex.join([rung, *words])}
 
 
-def traced(path: str, rung: str, step: str) -> Record:
+def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
     """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
     of a row}, "events": [[kernel, block, phase, array, "r" or "w", first row, past the last]]}."""
-    trace, head = trace_of(path, rung, step, TRACE_OPTIONS)
+    trace, head = trace_of(programs, step, TRACE_OPTIONS)
     # What a block touched between two of its barriers: (kernel, block, barriers before, array,
     # direction, begin, end), in bytes.
     accesses: list[tuple[str, int, int, str, str, int, int]] = []
@@ -57,11 +58,11 @@ def traced(path: str, rung: str, step: str) -> Record:
         for kernel, block, phase, array, direction, begin, end in accesses]}
 
 
-def pipelined(path: str, shown: Pipelined) -> Record:
+def pipelined(programs: dict[str, str], shown: Pipelined) -> Record:
     """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
     "command", "kernel", "warps": [rows_of() its events]}. One warp stands for a warpgroup that
     multiplies; a copy's boxes are one."""
-    trace, head = trace_of(path, shown.rung, shown.step, shown.options, shown.kernel)
+    trace, head = trace_of(programs, shown.step, shown.options, shown.kernel)
     events = next(events for (launch, block), events in trace.blocks().items()
                   if block == 0 and trace.kernel_of(launch) == shown.kernel)
     return {"figure": shown.figure, **head, "kernel": shown.kernel,
@@ -70,13 +71,13 @@ def pipelined(path: str, shown: Pipelined) -> Record:
 
 def all_traces(programs: dict[str, str]) -> list[Record]:
     """The lines of traces.jsonl."""
-    return ([traced(programs[rung], rung, step) for rung, step in TRACED]
-            + [pipelined(programs[shown.rung], shown) for shown in PIPELINED])
+    return ([traced(programs, step) for step in TRACED]
+            + [pipelined(programs, shown) for shown in PIPELINED])
 
 
 def write_traces(programs: dict[str, str], folder: str) -> None:
     """Writes traces.jsonl, where the programs that the course traces are all there."""
-    if {rung for rung, _ in TRACED} | {shown.rung for shown in PIPELINED} <= set(programs):
+    if {rung for rung, _ in [*TRACED, *(shown.step for shown in PIPELINED)]} <= set(programs):
         path = os.path.join(folder, "traces.jsonl")
         write_whole(path, json_text(all_traces(programs)))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Callable, Collection, Tuple, Union
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.base.course import ALL, NONE, QUANTISED
+from ladder.base.course import (ALL, FLASH_V1, FLASH_V2, FLASH_V3, NONE, PLAIN, QUANTISED,
+                                TRAINING)
 from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
 from ladder.base.text import bytes_text, rate_text, time_text
-from ladder.show.measured import Files, Measured, Missing, need, of_the_paper, shape_of
-from ladder.show.names import Contender, Shape, StepKey, length_text, markdown, number, where
+from ladder.show.measured import (Contender, Files, Measured, Missing, Shape, StepKey, length_text,
+                                  markdown, need, number, of_the_paper, shape_of, where)
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -106,12 +107,7 @@ def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey
 
 # ---- the claims ----
 
-PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
-# mma: what the papers describe. sm90 is for a GPU that they did not know.
-FLASH_V2, FLASH_V3, PRODUCER, PING_PONG = (
-    ("05_flash_v2", step) for step in ("mma", "sm90", "producer", "ping_pong"))
-TRAINING = ("06_backward", "mma")
-
+PRODUCER, PING_PONG = (("05_flash_v2", step) for step in ("producer", "ping_pong"))
 
 # By the anchor of a claim's row in the page, which says what is claimed and where, and what it is
 # set against here. A row that is not here stands as it is.
@@ -128,7 +124,7 @@ JUDGES: dict[str, Callable[[Files], Judged]] = {
     "1.5-2x-over-v2": partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2),
     "ping-pong": partial(speed, fast=PING_PONG, slow=PRODUCER, least=1.12, most=1.16, head_dim=128,
                          causal=False),
-    "fp16-error": partial(error, fast=(("05_flash_v2", "sm90"), None), slow=(PLAIN, None),
+    "fp16-error": partial(error, fast=(FLASH_V3, None), slow=(PLAIN, None),
                           least=1.7),
     "fp8-error": partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE),
                          least=2.6, head_dim=128),
@@ -150,7 +146,6 @@ def claims_table(files: Files) -> list[str]:
             raise Stop(f'{os.path.relpath(page)} has no row <a id="{anchor}">', BAD_USAGE)
         rows[anchor][3:] = [text, verdict if isinstance(verdict, str) else
                             "yes" if verdict else "**no**"]
-    lines = markdown(["claim", "where", "measured here as", "ours", "reproduced"],
-                     list(rows.values()))
-    return [*lines, "", f"Ours are times on an {files.gpu.machine()}, where the row does not say "
-            "otherwise."]
+    return markdown(["claim", "where", "measured here as", "ours", "reproduced"],
+                    list(rows.values()), note=f"Ours are times on an {files.gpu.machine()}, where "
+                    "the row does not say otherwise.")

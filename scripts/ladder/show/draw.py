@@ -25,22 +25,22 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import pathlib
 import re
 import sys
 from typing import Collection, Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, run_command, some_of
-from ladder.base.files import RESULTS, course_pages, newest_measured, write_whole
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
+from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
 
+COMMAND = "scripts/figures draw"
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
-def parse() -> argparse.Namespace:
-    parser = Parser("scripts/figures draw", __doc__)
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = Parser(COMMAND, __doc__)
     parser.add_argument("file", nargs="?", metavar="FILE",
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
                         help="also the tables of README.md and the lessons, or of PATH alone")
     parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
@@ -79,7 +79,7 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = read(path)
     whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
     for name in re.findall(r"<!-- (\w+):begin -->", text):
         if name not in whole:
@@ -100,8 +100,8 @@ def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
     show what the measured files say."""
     for name, data in figure_data(files).items():
-        drawn = pathlib.Path(out, f"{name}.svg")
-        text = drawn.read_text(encoding="utf-8") if drawn.exists() else ""
+        drawn = os.path.join(out, f"{name}.svg")
+        text = read(drawn) if os.path.exists(drawn) else ""
         if text and not data:
             yield f"{os.path.relpath(drawn)} shows what the files no longer have"
         elif data and digest(name, data) not in text:
@@ -111,7 +111,8 @@ def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
             yield f"the table {name} of {os.path.relpath(path)} is stale"
 
 
-def plot(options: argparse.Namespace) -> int:
+def main(words: list[str]) -> int:
+    options = parse(words)
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
     pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
@@ -129,7 +130,3 @@ def plot(options: argparse.Namespace) -> int:
             print(f"Wrote the tables of {os.path.relpath(path)}: {', '.join(differ)}.",
                   file=sys.stderr)
     return GOOD
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("scripts/figures draw", lambda: plot(parse())))

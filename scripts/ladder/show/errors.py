@@ -5,8 +5,8 @@ from __future__ import annotations
 from ladder.base import course
 from ladder.base.records import Record, flops
 from ladder.base.text import NO_VALUE, rate_text
-from ladder.show.measured import Files, Measured, need, step_key
-from ladder.show.names import Data, StepKey, markdown, over_lengths
+from ladder.show.measured import (Data, Files, Measured, StepKey, markdown, need, over_lengths,
+                                  step_key)
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
@@ -99,15 +99,14 @@ def fp8_error_table(files: Files) -> list[str]:
     """A line a choice of settings: the root mean square error of O at each input."""
     about = course.QUANTISED
     rows, titles = quantised(files), [title for title, *_ in about["inputs"]]
-    lines = markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
-                                     for text, errors in rows], range(1, 1 + len(titles)))
     plain, best = rows[1][1], dict(rows)["all of these"]
-    return [*lines, "", (
+    return markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
+                                    for text, errors in rows], range(1, 1 + len(titles)), (
         "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
         "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
         "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
         "“FP8, one scale a tensor” as a multiple of “all of these”: "
-        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim.")]
+        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim."))
 
 
 def fp8_times_table(files: Files) -> list[str]:

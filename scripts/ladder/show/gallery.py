@@ -10,12 +10,11 @@ import contextlib
 import hashlib
 import json
 from functools import partial
-from typing import Callable, List, NamedTuple
+from typing import Callable, NamedTuple
 
 from ladder.base import course
 from ladder.show import claims, errors, memory, pipeline, rates, tables
-from ladder.show.measured import Files, Missing
-from ladder.show.names import WAYS, Data
+from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
 PAPER = "scripts/figures measure --grid paper"
@@ -65,36 +64,32 @@ def digest(name: str, data: Data) -> str:
 
 # ---- tables ----
 
-
-class Table(NamedTuple):
-    lines: Callable[[Files], List[str]]
-    command: str  # that measures it
-
-
-TABLES = {
-    "ladder": Table(partial(tables.ladder_table, root="", short=True), SIM),
-    "peers": Table(tables.peers_table, PAPER),
-    "models": Table(tables.models_table, MODELS),
-    "claims": Table(claims.claims_table, ""),
-    "steps": Table(partial(tables.ladder_table, root="../../"), SIM),
-    "visits": Table(tables.visits_tables, SIM),
-    "shared_roof": Table(memory.shared_roof_table, SIM), "plans": Table(tables.plans_table, SIM),
-    "profile": Table(tables.profile_table, "scripts/figures profile"),
-    **{f"hopper_{name}": Table(partial(tables.schedule_table, rung="05_flash_v2", first=first,
-                                       last=last), "scripts/figures profile")
+# Name → its lines, and the command that measures it.
+TABLES: dict[str, tuple[Callable[[Files], list[str]], str]] = {
+    "ladder": (partial(tables.ladder_table, root="", short=True), SIM),
+    "peers": (tables.peers_table, PAPER),
+    "models": (tables.models_table, MODELS),
+    "claims": (claims.claims_table, ""),
+    "steps": (partial(tables.ladder_table, root="../../"), SIM),
+    "visits": (tables.visits_tables, SIM),
+    "shared_roof": (memory.shared_roof_table, SIM), "plans": (tables.plans_table, SIM),
+    "profile": (tables.profile_table, "scripts/figures profile"),
+    **{f"hopper_{name}": (partial(tables.schedule_table, rung="05_flash_v2", first=first,
+                                  last=last), "scripts/figures profile")
        for name, first, last in (("tools", "mma", "producer"), ("schedule", "producer", "sm90"))},
-    "decode": Table(rates.decode_table, DECODE),
-    "fp8_error": Table(errors.fp8_error_table, SIM),
-    "fp8_times": Table(errors.fp8_times_table, PAPER),
-    "hopper_steps": Table(partial(tables.steps_table, rung="05_flash_v2", first="mma", way="fwd",
-                                  peers=["cudnn"]), PAPER),
-    **{name: Table(partial(tables.ratios_table, **arguments), PAPER)
+    "decode": (rates.decode_table, DECODE),
+    "fp8_error": (errors.fp8_error_table, SIM),
+    "fp8_times": (errors.fp8_times_table, PAPER),
+    "hopper_steps": (partial(tables.steps_table, rung="05_flash_v2", first="mma", way="fwd",
+                             peers=["cudnn"]), PAPER),
+    **{name: (partial(tables.ratios_table, **arguments), PAPER)
        for name, arguments in course.RATIO_TABLES.items()},
 }
 
 
 def table(files: Files, name: str) -> str:
+    lines, command = TABLES[name]
     try:
-        return "\n".join(TABLES[name].lines(files))
+        return "\n".join(lines(files))
     except Missing:
-        return f"*Not measured yet: `{TABLES[name].command}` does it.*"
+        return f"*Not measured yet: `{command}` does it.*"

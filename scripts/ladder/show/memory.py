@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.show.measured import Files, bytes_a_head, need, of_the_paper, series
-from ladder.show.names import HEADS, Contender, Data, StepKey, library, markdown, number
+from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
+                                  markdown, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
@@ -142,8 +142,8 @@ def shared_roof(files: Files) -> Data:
         return {"y": rate / roofs["matmul_tflops"], "tflops": rate} if rates else {}
 
     for d in HEADS:
-        points = [{**files.look(it.step), "operands": 1 / it.share(it.operands),
-                   "every": 1 / it.share(it.accessed), **rate} for it in iterations(files)
+        points = [{**files.look(it.step), "operands": it.share(it.operands),
+                   "every": it.share(it.accessed), **rate} for it in iterations(files)
                   if it.d == d and (rate := at_the_end(it.step, d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
@@ -160,15 +160,16 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
         f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
         "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
         "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
-    most = 1.1 * max(1.5, *(p["operands"] for panel in panels for p in panel["points"]))
+    most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
-                 xlabel="the products' cycles for each cycle of shared memory")
-        roof(axis, [0, 1, most], [0, 1, 1], 2, f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s",
-             (most * 0.98, 1.03))
+                 xlabel="cycles of shared memory for each cycle of the products")
+        full = [1 + (most - 1) * i / 40 for i in range(41)]  # shared memory is full from 1 on
+        roof(axis, [0, *full], [1, *(1 / x for x in full)], 2,
+             f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", (most * 0.98, 1.03))
         points = panel["points"]
         for p in points:
-            axis.plot([p["every"]] * 2, [0, min(1, p["every"])], color=p["colour"], lw=0.9,
+            axis.plot([p["every"]] * 2, [0, min(1, 1 / p["every"])], color=p["colour"], lw=0.9,
                       ls=(0, (2, 2)), zorder=3)
             two_marks(axis, p, p["y"], p["every"], p["operands"])
         axis.plot([p["every"] for p in points], [p["y"] for p in points], color=INK, lw=0.9)
@@ -176,7 +177,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
-            *((p["operands"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
+            *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")

@@ -11,8 +11,7 @@ from typing import Any
 
 from ladder.base import course
 from ladder.base.records import Record
-from ladder.show.measured import Files, need
-from ladder.show.names import Data, label
+from ladder.show.measured import Data, Files, label, need
 from ladder.show.style import INK, PANEL, mixed, plots
 from ladder.trace import replay
 

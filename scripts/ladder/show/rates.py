@@ -7,9 +7,9 @@ import math
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
-from ladder.show.measured import Files, need, series
-from ladder.show.names import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, label, length_text,
-                               library, markdown, number, point_text, ratios_text)
+from ladder.show.measured import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, Files, label,
+                                  length_text, library, markdown, need, number, point_text,
+                                  ratios_text, series)
 from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
                                row_axis, spread, two_marks)
 

@@ -11,7 +11,7 @@ from typing import Any, Sequence
 from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
-from ladder.show.names import Data, length_text
+from ladder.show.measured import Data, length_text
 
 # Types of matplotlib, which is imported only to draw: pyplot, a figure, one of its axes.
 Pyplot = Any

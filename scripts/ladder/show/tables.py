@@ -12,10 +12,10 @@ from typing import Mapping, Sequence
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
 from ladder.base.records import Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
-from ladder.show.measured import (Files, Measured, bytes_a_head, need, of_the_paper,
-                                  step_key)
-from ladder.show.names import (HEADS, PEERS, POINTS, WAYS, Contender, StepKey, length_text, library,
-                               markdown, number, over_lengths, point_text, ratios_text, where)
+from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Contender, Files, Measured, StepKey,
+                                  bytes_a_head, length_text, library, markdown, need, number,
+                                  of_the_paper, over_lengths, point_text, ratios_text, step_key,
+                                  where)
 from ladder.trace.replay import EXPS, MATMUL_FLOPS
 
 
@@ -45,14 +45,13 @@ def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                 rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
                 *map(bytes_text, counts)])
-    lines = markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
-                      "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10))
-    return [*lines, "", (
+    return markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
+                     "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10), (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
-        f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}.")]
+        f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}."))
 
 
 def plans_table(files: Files) -> list[str]:
@@ -161,11 +160,10 @@ def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[s
         before |= {point: rate for point, rate in rates.items() if rate}
         rows.append([name_of(contender), *cells])
     need(any(set(row[1:]) != {NO_VALUE} for row in rows[:len(steps)]))
-    lines = markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5))
-    return [*lines, "", (
+    return markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5), (
         f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
         f"{files.gpu.machine()}. Not all are of one run, and two runs of one step differ by up "
-        "to 5%.")]
+        "to 5%."))
 
 
 def ratios_table(files: Files, step: StepKey, way: str, over: Sequence[Contender],
@@ -208,11 +206,11 @@ def profile_table(files: Files) -> list[str]:
                      f"{cycles:,.0f}", tile, f"{r['products_busy']:.0f}%",
                      f"{r['shared'] / cycles:.0%}", f"{special:.0%}",
                      f"{cycles / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE])
-    lines = markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
-                      "special units", "GHz"], rows, range(1, 8))
     dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
-    return [*lines, "", f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
-            f"{r['driver']}, CUDA {r['cuda']}, {dates}."]
+    return markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
+                     "special units", "GHz"], rows, range(1, 8),
+                    f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
+                    f"{r['driver']}, CUDA {r['cuda']}, {dates}.")
 
 
 SIDE = 128  # of the square of S by which steps compare, whatever their tiles are
@@ -239,13 +237,12 @@ def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
                 f"{r['cycles'] / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE,
                 rate_text(flops(r) / r["time_ms"] * 1e-9 if r["time_ms"] else None)]
     r = need(found)[max(found, key=lambda key: found[key]["date"])]
-    lines = markdown(["", *(text for d in HEADS for text in (
-        f"d = {d}: cycles", "tensor cores", "GHz", "TFLOP/s"))], rows, range(1, 9))
-    return [*lines, "", (
+    return markdown(["", *(text for d in HEADS for text in (
+        f"d = {d}: cycles", "tensor cores", "GHz", "TFLOP/s"))], rows, range(1, 9), (
         f"Cycles of an SM for {SIDE} rows of Q × {SIDE} keys; how much of them the tensor cores "
         "work; the SM's clock; the kernel's rate. The first two lines are the model, all others "
         f"the GPU's counters: N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, "
-        f"driver {r['driver']}, CUDA {r['cuda']}, {r['date']}.")]
+        f"driver {r['driver']}, CUDA {r['cuda']}, {r['date']}."))
 
 
 # ---- who visits which array how often, by the sim's counts ----

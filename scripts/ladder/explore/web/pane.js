@@ -34,7 +34,7 @@ class Pane {
         </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
-        <div class="source" tabindex="0" role="region" aria-label="Source"></div></div>`;
+        <div class="source" tabindex="0" role="region" aria-label="Source"><ol></ol></div></div>`;
     this.find(".summary").title = run.command;
     this.find(".fault-note").hidden = !run.fault;
     this.find(".fault-note").textContent = run.fault?.message;

@@ -8,12 +8,9 @@ class SourceView {
     this.file = file;
     const { files, fault } = this.pane.run;
     this.note.textContent = file + (files[file] ? "" : ": not to be read here");
-    this.box.innerHTML = "<ol></ol>";
-    for (const line of files[file].split("\n")) {
-      this.box.firstChild.append(document.createElement("li"));
-      this.box.firstChild.lastChild.textContent = line || " ";
-    }
-    this.lines = [...this.box.firstChild.children];
+    this.lines = files[file].split("\n").map((line) =>
+      Object.assign(document.createElement("li"), { textContent: line || " " }));
+    this.box.firstChild.replaceChildren(...this.lines);
     if (fault?.file === file) this.lines[fault.line - 1]?.classList.add("fault");
   }
 
