@@ -15,8 +15,7 @@
 //
 // Since `pdl`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
 // reads K alone from shared memory. Heads wider than 128 run here too, with Q in shared memory and
-// fewer keys a tile. And where tiles of Q are few, `parts` blocks share the keys of each, as in
-// 05's split_kv: a second kernel, `merge`, adds up their m, l and O.
+// fewer keys a tile. And where tiles of Q are few, `parts` blocks share the keys of each (parts.h).
 
 #include <array>
 
@@ -27,18 +26,19 @@
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
 
+#include "parts.h"
+
 namespace ladder::MACHINE {
 namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr float kLog2e = 1.44269504f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
 constexpr float kSlack = 8;
 // Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
 // tensor cores.
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
-constexpr int kMergeThreads = 128;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
 /// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
@@ -129,19 +129,6 @@ __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
-/// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
-/// or a part. Where there are fewer than parts, the last blocks have one that no row sees.
-struct Share {
-  int begin, end;
-};
-template <bool kSplit>
-__device__ __forceinline__ Share share_of(int kv_tiles) {
-  if constexpr (!kSplit) return {0, kv_tiles};
-  const int part = blockIdx.y, parts = min(static_cast<int>(gridDim.y), kv_tiles);
-  if (part >= parts) return {kv_tiles, kv_tiles + 1};
-  return {kv_tiles * part / parts, kv_tiles * (part + 1) / parts};
-}
-
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
@@ -224,26 +211,6 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   }
   for_each_row(m, l, [&](int i, float max, float sum) {
     if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
-}
-
-/// A consumer's rows of a part's m, l and O, O not divided by l; m in units of ln 2. Arrays of
-/// (part, row).
-template <int Dh>
-__device__ __forceinline__ void store_part(const Accumulator<16, Dh>& O_sum, const Rows<16>& m,
-                                           const Rows<16>& l, Hbm<float> O_parts,
-                                           Hbm<float> m_parts, Hbm<float> l_parts, int bh,
-                                           int tile_row, const Problem& p) {
-  const int row = tile_row + warp_id() % 4 * 16;
-  const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
-  for_each_pair(O_sum, [&](int i, int j, float a, float b) {
-    if (row + i >= p.N || j >= p.d) return;
-    store_pair(O_parts + ((to + i) * p.d + j), a, b);
-  });
-  for_each_row(m, sum_over_lanes(l), [&](int i, float max, float sum) {
-    if (row + i >= p.N) return;
-    m_parts[to + i] = max;
-    l_parts[to + i] = sum;
   });
 }
 
@@ -400,37 +367,6 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
-}
-
-/// O and LSE from the parts, by 03's rule. A thread has 8 columns of a row. grid: (B·H·N · Dh/8 /
-/// kMergeThreads).
-template <class T, int Dh>
-__global__ void __launch_bounds__(kMergeThreads)
-    merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
-          HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
-  const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
-  const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
-  const int column = static_cast<int>(thread % (Dh / 8)) * 8;
-  if (row >= rows || column >= p.d) return;
-  wait_for_kernel_before();  // which writes the parts
-
-  float m = -INFINITY, l = 0, o[8] = {};
-#pragma unroll 4  // their loads overlap
-  for (int part = 0; part < parts; ++part) {
-    const int64_t at = part * rows + row;
-    const float m_part = m_parts[at], l_part = l_parts[at];
-    const auto O_part = read_chunk(O_parts + (at * p.d + column));
-    const float m_new = fmaxf(m, m_part), shift = m_new == -INFINITY ? 0 : m_new;
-    const float alpha = exp2_fast(m - shift), weight = exp2_fast(m_part - shift);
-    for (int e = 0; e < 8; ++e) o[e] = alpha * o[e] + weight * O_part[e];
-    l = alpha * l + weight * l_part;
-    m = m_new;
-  }
-  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key
-  Chunk<T> out;
-  for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
-  write_chunk(O + (row * p.d + column), out);
-  if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
 constexpr int kMostParts = 32;  // that the plan takes
