@@ -20,13 +20,12 @@
 #include <array>
 
 #include "machine/hopper.h"
+#include "parts.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
-
-#include "parts.h"
 
 namespace ladder::MACHINE {
 namespace {

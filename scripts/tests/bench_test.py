@@ -50,6 +50,11 @@ class FileTest(Scratch):
                 for of_line in ("2026-03-30", date, "2026-03-29")))
             self.assertEqual(os.path.basename(files.newest_measured(self.root) or "none"), newest)
 
+    def test_a_file_is_of_one_kind_of_gpu(self):
+        for gpu, name in ((NAME, "h100"), ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim"),
+                          ("Tesla T4", "t4"), ("NVIDIA TITAN V", "nvidia")):
+            self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
+
     def test_a_changed_tree_is_not_its_commit(self):
         for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
             with mock.patch.object(results, "output_of", side_effect=said):
@@ -272,10 +277,13 @@ class Peers(Fake):
     def test_models_and_their_table(self):
         torch = fake_torch()
         self.bench("--grid", "models", "--peers", "flash,cudnn", torch=torch)
-        self.assertIn(
-            "05_flash_v2 --device gpu --step mma --batch 1 --heads 32 --seqlen 64 --head-dim 128 "
-            "--kv-heads 8 --seqlen-kv 16384 --dtype bf16 --causal --check off --time 5 --json",
-            self.calls())
+        called = self.calls()
+        for shape, cache, mask in (  # other heads of K and V, other keys, both
+                ("4 --heads 32 --seqlen 2048 --head-dim 128", "8 --seqlen-kv 2048", " --causal"),
+                ("16 --heads 20 --seqlen 448 --head-dim 64", "20 --seqlen-kv 1500", ""),
+                ("1 --heads 32 --seqlen 64 --head-dim 128", "8 --seqlen-kv 16384", " --causal")):
+            self.assertIn(f"05_flash_v2 --device gpu --step mma --batch {shape} --kv-heads {cache} "
+                          f"--dtype bf16{mask} --check off --time 5 --json", called)
         torch.bias.causal_lower_right.assert_called_with(64, 16384)
         self.write("out.jsonl", re.sub(r'("cudnn", "direction": "bwd".*?"time_ms": )2', r"\g<1>1",
                                        self.read("out.jsonl")))
@@ -310,6 +318,7 @@ class Timing(unittest.TestCase):
         for budget_ms, run_ms, warm_up, samples in (
                 (100, lambda i: 1, 100, 100),
                 (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms
+                (20, lambda i: 1 + i // 8 / 32, 20, 52),  # steady batches, but none in turn
                 (20, lambda i: 1 + 0.01 * i, 20, 44),  # while the median moves, to 60 ms
                 (1, lambda i: 500, 4, 4)):
             times = []

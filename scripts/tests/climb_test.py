@@ -74,10 +74,11 @@ class Tables(unittest.TestCase):
             with self.subTest(name):
                 by_cases = {one for one in task.check.fails if one in climb.BY_CASES}
                 self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
-                self.assertRegex(task.hints[0], r"/\w+\.md:\d+\.$")
+                page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
-                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n",
-                              read(ROOT, re.findall(r"\S+\.md", task.hints[0])[0]))
+                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n", read(ROOT, page))
+                self.assertRegex(read(ROOT, page).splitlines()[int(line) - 1],
+                                 rf"`{task.real.step}`|\({os.path.basename(task.file)}\)")
 
 
 class Judging(unittest.TestCase):
@@ -91,6 +92,8 @@ class Judging(unittest.TestCase):
     def test_points_follow_results(self):
         self.assertEqual(self.judged(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
         self.assertEqual(self.judged(1).share, 1)
+        self.assertEqual([kinds.Judged(False, "", share=share).points(10)
+                          for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
     def test_what_is_said(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "

@@ -22,7 +22,7 @@ from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
-from ladder.explore.page import page_of, pane_of, sums
+from ladder.explore.page import fault_of, page_of, pane_of, sums
 from ladder.explore.times import put_landings
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
@@ -86,6 +86,15 @@ class TraceTest(unittest.TestCase):
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
+
+    def test_a_fault_is_where_its_warp_was_last(self):
+        for thread, last in ((31, 0), (32, 2), (64, -1)):  # of two blocks, launches and warps
+            trace = mock.Mock(
+                fault={"fault": "", "line": "a.cu:1", "launch": 0, "block": 1, "thread": thread},
+                events=[Event(Kind.COMPUTE, launch=launch, block=block, warp=warp, index=i)
+                        for i, (launch, block, warp) in enumerate((
+                            (0, 1, 0), (0, 1, 1), (0, 1, 1), (0, 1, 3), (0, 2, 1), (1, 1, 1)))])
+            self.assertEqual(fault_of(trace)["event"], last)
 
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
         events = [Event(Kind.TMA_LOAD, lands=0, order=[0, 1]),

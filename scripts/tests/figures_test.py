@@ -11,7 +11,7 @@ from unittest import mock
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import measured
+from ladder.show import errors, measured
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -94,6 +94,18 @@ class Figures(Changed):
             r["errors"]["o"]["nonfinite"] = 1
         rows = self.figures()["error"]["panels"][1]["rows"]
         self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 mma"])
+
+    def test_a_mark_stands_at_its_error(self):
+        for name, where in (("error", "max"), ("fp8_error", "rms")):
+            panels = self.figures()[name]["panels"]
+            axes = [unittest.mock.Mock() for _ in panels]
+            with unittest.mock.patch.multiple(errors, row_axis=unittest.mock.DEFAULT, plots=lambda
+                                              *_, **__: (None, zip(axes, panels))):
+                FIGURES[name].draw(None, {"panels": panels})
+            for axis, panel in zip(axes, panels):
+                self.assertEqual([call.args for call in axis.plot.call_args_list
+                                  if call.kwargs.get("markersize") == 7],
+                                 [(row[where], i) for i, row in enumerate(panel["rows"])])
 
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):

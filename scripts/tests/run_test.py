@@ -59,10 +59,11 @@ class RunTest(FakeLadder):
         # One wrong pass of two is enough; what was not checked is not wrong, and 0 is an error.
         for told, status in (({"fwd": {"pass": False}}, 1), ({"bwd": {"pass": False}}, 1),
                              ({"changes": {"pass": None, "errors": None}}, 0),
-                             ({"changes": {"errors": {"o": {"max": 0.0}}}}, 0)):
+                             ({"changes": {"workspace_bytes": 999_999,
+                                           "errors": {"o": {"max": 0.0}}}}, 0)):
             self.tell({"06_backward/mma": told})
             rows = self.rows(self.table("--all", status=status).stdout)
-        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 524 kB 0.0e+00 1.00")
+        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00 1.00")
         # Without the first step there is nothing to set the others against.
         self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 
@@ -143,14 +144,16 @@ class RunTest(FakeLadder):
 
     def test_what_a_step_does_wrong_is_in_its_row_and_below(self):
         """And each step of a program that failed is run once more alone."""
-        overflow = {"pass": False, "errors": {"o": {"max": None, "nonfinite": 7}}}
+        overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
+                                              "o": {"max": None, "nonfinite": 7}}}
         good = "sim 34.0 MB 1.20 MB 524 kB 4.9e-04 1.00"
         nothing = "01 bad sim – – – – – ✗"
         for told, status, row, said in (
-                ({"status": 1, "changes": overflow, "err": "01_tiled_matmul: it subtracts no "
-                  "maximum;\n02_safe_softmax does"}, 1, f"01 bad {good} ✗".replace("4.9e-04",
-                                                                                   "inf/nan"),
-                 "failed (status 1):\n  it subtracts no maximum;\n  02_safe_softmax does\n"),
+                ({"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul: it "
+                  "subtracts no maximum;\n02_safe_softmax does"}, 1,
+                 f"01 bad {good} ✗".replace("4.9e-04", "inf/nan"),
+                 "failed (status 1):\n" + "  more\n" * 4 + "  it subtracts no maximum;\n"
+                 "  02_safe_softmax does\n"),
                 ({"changes": {"model_read_bytes": 29_999_998}}, 1, f"01 bad {good} ✗",
                  "HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
                  "29,999,998"),
@@ -174,6 +177,9 @@ class RunTest(FakeLadder):
         self.assertRegex(result.stdout, "(?m)^01 bad .* 2.00× more .*✗$")
         self.assertIn("01_tiled_matmul bad on the sim failed (status 1):\n  no", result.stdout)
         self.assertNotIn("All results are right", " ".join(result.stdout.split()))
+        # After a row without a record there is nothing to set the next against.
+        self.tell({"01_tiled_matmul/bad": {"crash": True, "out": ""}})
+        self.assertNotRegex(self.table(status=128 + signal.SIGSEGV).stdout, "(?m)^01 last .*×")
 
     def test_what_the_programs_refuse(self):
         """It is said once, and the worst status is the status."""
@@ -246,7 +252,8 @@ class AloneTest(Scratch):
                            ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90"),
                            ("01/cublas", "build/bin/01_tiled_matmul --step cublas runs")):
             self.assertIn(said, self.run_it(run, "--alone", step, status=2).stderr)
-        self.assertIn("such as 00", self.run_it(run, "--alone", status=2).stderr)
+        for more in ([], ["00", "01/tile"]):
+            self.assertIn("such as 00", self.run_it(run, "--alone", *more, status=2).stderr)
         if not shutil.which("nvcc"):
             self.skipTest("no nvcc: nothing is compiled")
         self.run_it(run, "--alone", "06/deterministic")

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "harness/npy.h"
 #include "harness/report.h"
@@ -116,16 +117,19 @@ class OptionsTest : public testing::Test {
 // Each option of --help changes something, and no two the same; a default that it names is what
 // holds without the option. So an option that is added needs no line here.
 TEST_F(OptionsTest, EachIsReadAndDocumented) {
-  const auto parsed = [](const std::string& line) {
+  std::string sim_option;  // of what was read last
+  const auto parsed = [&](const std::string& line) {
     Options o = parse(kNaive, line).value_or(Options{});  // nothing where it ends the program
-    o.sim_option.clear();
+    sim_option = std::exchange(o.sim_option, "");
     return o;
   };
   std::vector<Options> all = {parsed("")};
   std::istringstream help(printed(kNaive, "--help"));
+  bool on_sim = false;
   for (std::string line; std::getline(help, line);) {
     std::istringstream words(line);
     std::string name, what, text;
+    if (!line.starts_with("  ")) on_sim = line == "On the sim";
     if (!line.starts_with("  --") || !(words >> name) || name == "--help") continue;
     const bool is_flag = line.substr(2 + name.size(), 2) == "  ";
     if (!is_flag) words >> what;
@@ -148,6 +152,7 @@ TEST_F(OptionsTest, EachIsReadAndDocumented) {
     EXPECT_FALSE(text.empty()) << line;
     EXPECT_TRUE(std::find(all.begin(), all.end(), all.back()) == all.end() - 1)
         << line << "\nis not read, or to where another is";
+    EXPECT_EQ(sim_option.empty(), !on_sim && line.find("on the sim,") == line.npos) << line;
   }
   EXPECT_GT(all.size(), 20u);
 }

@@ -154,6 +154,8 @@ TEST(Sampling, EndsWhereItSays) {
       // Warm after 20 runs; then 30 that get slower, and steady ones.
       {"goes on while the median moves", 20,
        [](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }, 20 + 52, 52},
+      {"goes on until three batches in a row leave the median", 20,
+       [](int i) { return 1 + i / 8 / 32.0; }, 20 + 52, 52},
       {"ends though the median moves for ever, after 20 ms and 3 · 20 ms", 20,
        [](int i) { return 1 + 0.01 * i; }, 20 + 44, 44},
       {"a run that is longer than all of the time is measured once", 1, [](int) { return 500; },

@@ -187,6 +187,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
   EXPECT_EQ(c.arrays.at("rows").read_sectors, 7);
   EXPECT_EQ(c.write_sectors, 64);
   EXPECT_EQ(c.atomics, 64);
+  EXPECT_EQ(c.sram_write, 192 + 64 * 16);  // zeros too
 }
 
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
@@ -238,6 +239,8 @@ TEST_F(SimTest, FaultsOfOneThread) {
       {"write to x[1099511627776]", [=](auto&) { x[int64_t{1} << 40] = 1; }},
       {"read of x[16]", [=](auto&) { x[0] = x[16]; }},
       {"read of unwritten y[6]", [=](auto&) { x[0] = y[6]; }},
+      {"read of unwritten y[5]", [=](auto&) { atomicAdd(y + 5, 1.0f); }},
+      {"read of unwritten y[2]", [=](auto&) { atomic_add_pair(y + 2, 1, 1); }},
       {"write to shared tile[8]", [](auto& in) { in.tile[8] = 1; }},
       {"write to shared tile[-1]", [](auto& in) { in.tile[-1] = 1; }},
       {"read of shared tile[8]", [](auto& in) { in.before[0] = in.tile[8]; }},

@@ -358,6 +358,7 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
     lines.append("Right: its results are, and it counts what the step counts" +
                  f"; not checked: {task.check.unchecked}" * bool(task.check.unchecked) + "."
                  if not lacks else
-                 f"Not yet: {int(Climb.points * share)} of {Climb.points} points.")
+                 f"Not yet: {Judged(False, '', share=share).points(Climb.points)} of "
+                 f"{Climb.points} points.")
     return Judged(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
                   [(one.name, one.held, one.text) for one in checks])

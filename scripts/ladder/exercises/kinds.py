@@ -32,6 +32,10 @@ class Judged(NamedTuple):
     share: float = 0  # of the points, where it is not right
     checks: Sequence[Tuple[str, bool, str]] = ()
 
+    def points(self, most: int) -> int:
+        """Whole ones, all for what is right alone."""
+        return most if self.right else int(most * self.share + 1e-9)
+
 
 def judged(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Judged:
     """By what is wrong with each case; the first is named. `shared`: each has its share of the
