@@ -119,7 +119,7 @@ class Rung(Case):
         objects = self.objects("--device sim --load in --step fp8,mma", 1)
         self.assertEqual([o["pass"] for o in objects], [False, True])
         # Another output than the first is right.
-        self.assertIn("wrong result", self.execute("--device sim --load in --step fp8").stderr)
+        self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_keys_and_types(self):
         """(What a key is: report_test.cpp; what the sim counts: results_test; which rungs' results
