@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     setmaxnreg_dec<kdQRegisters>();
     each_share([&](const Share& share) {
       add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{share.head} * rows + share.row) * Dh, share, p);
-      named_barrier_sync(kAll, kThreads);
+      named_barrier_arrive(kAll, kThreads);
     });
     return;
   }
