@@ -365,7 +365,8 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
 
     def test_the_models_time(self):
-        self.open("#clock=model&t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1"))
+        self.open("#clock=model&t=1e9",
+                  self.made("05/sm90", "--seqlen=128", "--heads=1", "--sms=1"))
         self.assertEqual(self.of_panes(VERDICTS), [SAME])
         self.assertIn("not measured", self.value("$('clock-note').textContent"))
         self.press("c")
