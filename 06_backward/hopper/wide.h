@@ -33,9 +33,18 @@ constexpr int kPiece = 64;                         // columns of dQ, one after t
 /// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
 /// producer; together what four started with.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
-/// Named barriers: what one consumer tells the next; that dQ's is done with K, and both others with
-/// K and V; of the warps of one.
-enum Named { kP_full = 1, kP_free, kdS_full, kdS_free, kdQ_done, kSums_done, kdV_out, kdK_out };
+/// Named barriers: what one consumer tells another, and of the warps of one.
+enum Named {
+  kP_full = 1,
+  kP_free,
+  kdS_full,
+  kdS_free,
+  kdQ_done,
+  kdV_done,
+  kdK_done,
+  kdV_written,
+  kdK_written
+};
 
 /// What is to be done at once, as in sm90.cu: a share of the tiles of Q that see a tile of keys.
 struct Share {
@@ -399,9 +408,10 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     each_share([&](const Share& share) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, share, p, dV_sum);
-      const Share of = current();             // read anew: kept, it would take registers
-      named_barrier_sync(kSums_done, kPair);  // dK's warps are done with V
-      write_out<kdV_out, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
+      const Share of = current();  // read anew: kept, it would take registers
+      named_barrier_arrive(kdV_done, kPair);
+      named_barrier_sync(kdK_done, kPair);  // with V
+      write_out<kdV_written, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
     });
   } else {
     setmaxnreg_inc<kdKRegisters>();
@@ -410,10 +420,11 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
       Sums<Dh> dK_sum;
       sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, share.q_tiles, dK_sum);
       const Share of = current();
-      named_barrier_sync(kSums_done, kPair);  // dV's warps are done with K,
-      named_barrier_sync(kdQ_done, kPair);    // and dQ's
+      named_barrier_arrive(kdK_done, kPair);
+      named_barrier_sync(kdV_done, kPair);  // with K
+      named_barrier_sync(kdQ_done, kPair);
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
-      write_out<kdK_out, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
+      write_out<kdK_written, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
     });
   }
 }
