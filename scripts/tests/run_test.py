@@ -62,8 +62,9 @@ class RunTest(FakeLadder):
                              ({"changes": {"workspace_bytes": 999_999,
                                            "errors": {"o": {"max": 0.0}}}}, 0)):
             self.tell({"06_backward/mma": told})
-            rows = self.rows(self.table("--all", status=status).stdout)
-        self.assertEqual(rows[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00 1.00")
+            shown = self.table("--all", status=status).stdout
+            self.assertEqual("wrong result" in shown, status == 1)
+        self.assertEqual(self.rows(shown)[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00 1.00")
         # Without the first step there is nothing to set the others against.
         self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
 

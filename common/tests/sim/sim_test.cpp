@@ -255,6 +255,15 @@ TEST_F(SimTest, FaultsOfOneThread) {
        [=](auto& in) { copied(in), in.tile[2] = 0; }},
       {"asynchronous copy to shared tile[0] (element of 4 bytes), " + copy,
        [=](auto& in) { copied(in), cp_async(in.tile, x + 4); }},
+      {"read of shared tile[7] (element of 4 bytes), " + copy,  // of the last group
+       [=](auto& in) {
+         copied(in), cp_async(in.tile + 4, x), cp_async_commit(), cp_async_wait<1>();
+         in.before[0] = in.tile[7];
+       }},
+      {"read of shared tile[7] (element of 4 bytes), " + copy,  // of no group
+       [=](auto& in) {
+         copied(in), cp_async(in.tile + 4, x), cp_async_wait<0>(), in.before[0] = in.tile[7];
+       }},
       {"ends with an asynchronous copy that was never waited for", copied},
       {"asynchronous copy to tile not aligned to 16 bytes",
        [=](auto& in) { cp_async(in.tile + 1, x); }},
@@ -392,13 +401,15 @@ TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
     SharedMemory smem;
     const auto s = smem.take<float>("s", 64);
     s[thread()] = x[thread()];
+    s[thread()] = float(s[thread()]);
     __syncthreads();
     x[thread()] = s[63 - thread()];
   };
   expect_says(fault_of(1, 65, reverse), "thread (64,0,0) … x[64]");
   device().take_trace();
   const Counts c = run(1, 64, reverse);
-  for (const int64_t bytes : {c.hbm.requested_read, c.hbm.distinct_read, c.sram_read, c.sram_write})
+  for (const int64_t bytes :
+       {c.hbm.requested_read, c.hbm.distinct_read, c.sram_read / 2, c.sram_write / 2})
     EXPECT_EQ(bytes, 256);
   std::vector<float> reversed = iota(64);
   std::reverse(reversed.begin(), reversed.end());
@@ -409,8 +420,13 @@ TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
     what += e.text() + " " + e.name + " ";
     for (const Strided& r : e.ranges)
       if (e.name == "x") what += fmt::format("{}+{} ", r.begin, r.bytes);
+    for (const auto& touch : e.shared)
+      for (const Strided& r : touch.ranges)
+        what += fmt::format("{} {}+{} ", touch.write ? "to" : "from", r.begin, r.bytes);
   }
-  EXPECT_EQ(what, "read x 128+128 store s __syncthreads  write x 128+128 ");
+  EXPECT_EQ(what,
+            "read x 128+128 store s to 128+128 store s from 128+128 to 128+128 "
+            "__syncthreads  write x 128+128 from 0+128 ");
 }
 
 #ifdef __linux__
