@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head,
-                                  length_text, library, markdown, need, number, of_the_paper, series)
+from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
+                                  length_text, markdown, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
@@ -158,9 +158,8 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
         f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
-        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
-        f"those alone\nthat products read. N = {length_text(course.TOKENS)}, or as a label says.",
-        sharey=True)
+        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by those "
+        f"alone\nthat products read. N = {length_text(course.TOKENS)}, or as named.", sharey=True)
     most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
