@@ -136,10 +136,9 @@ def shared_roof(files: Files) -> Data:
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(contender: Contender, d: int) -> Data:
-        """The rate at the largest N that was measured, and its share."""
-        rates = files.gpu.rates_by_n("bwd", contender, d, False)
-        n = max(rates, default=0)
-        return {"y": rates[n] / roofs["matmul_tflops"], "tflops": rates[n], "n": n} if n else {}
+        """The rate at the largest N that was measured, its share, and N."""
+        n, rate = max(files.gpu.rates_by_n("bwd", contender, d, False).items(), default=(0, 0))
+        return {"y": rate / roofs["matmul_tflops"], "tflops": rate, "n": n} if n else {}
 
     for d in HEADS:
         points = [{**files.look(it.step), "operands": it.share(it.operands),
