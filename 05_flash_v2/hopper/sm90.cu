@@ -14,8 +14,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `pdl`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
-// reads K alone from shared memory. tiles.h has the tiles, for wide heads and few rows too, of which
-// the fastest is taken; parts.h, what blocks do that share a tile's keys.
+// reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few rows too,
+// and takes the fastest; parts.h has what blocks do that share a tile's keys.
 
 #include "machine/hopper.h"
 #include "parts.h"
