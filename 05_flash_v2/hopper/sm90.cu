@@ -164,7 +164,7 @@ template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class Sta
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
                                         const TensorMap& map_O, Hbm<float> LSE, const Parts& parts,
                                         const Problem& p) {
-  constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
+  constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
@@ -245,7 +245,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     K.release();
     softmax(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
-    if (kStagesQ > 1) free_last_stage();
+    if (kStages > 1) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
@@ -272,7 +272,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
       store_part(O_sum, m, l, parts, work.head, tile_row, p);
     else
       store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
-    if (kStagesQ == 1) free_last_stage();
+    if (kStages == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
@@ -288,12 +288,12 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
               Hbm<float> LSE, Hbm<int> next, Parts parts, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
+  constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
   SharedMemory smem;
-  Stages<TileQ, kStagesQ, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStagesQ * kConsumers);  // which tile of Q it is
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
