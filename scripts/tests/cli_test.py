@@ -202,13 +202,16 @@ class Options(Case):
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --step mma --scale 3e38 --trace trace.json --save out", 1)
-        self.assertIn("2^NaN", done.stderr)
-        *lines, last = map(json.loads, self.read("trace.json").splitlines())
-        self.assertIn(last["fault"], done.stderr)
+        done = self.execute(f"{TINY} --step mma --block-q 128 --block-kv 64 --scale 3e38 "
+                            "--schedule reverse --trace trace.json --save out", 1)
+        _, plan, launch, *events, fault = map(json.loads, self.read("trace.json").splitlines())
+        self.assertIn(fault["fault"], done.stderr)
+        self.assertIn("block ({block},0,0), thread ({thread},0,0): 2^NaN".format(**fault),
+                      done.stderr)
+        self.assertEqual([plan["block_q"], plan["block_kv"], launch["grid"], launch["block"]],
+                         [128, 64, [2, 1, 1], [32 * plan["warps"], 1, 1]])
         # A computation lies between two lines, or on one.
-        self.assertEqual({line["from"] == line["line"] for line in lines if "from" in line},
-                         {True, False})
+        self.assertEqual({e["from"] == e["line"] for e in events if "from" in e}, {True, False})
         self.assertEqual(os.listdir(self.at("out")), [])
 
 

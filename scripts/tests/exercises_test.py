@@ -183,7 +183,8 @@ class Command(Scratch):
 
     def test_numbers_and_a_solution(self):
         for words, status, said in ((["498,000", "240000"], 0, "Right.\n"),
-                                    (["498,000", "1"], 1, "Not yet: bytes of `mma`: 1 is too ")):
+                                    (["498,000", "1"], 1, "Not yet: bytes of `mma`: 1 is too "),
+                                    (["1", "1"], 1, "Not yet: bytes of `tile`: 1 is ")):
             self.assertIn(said, self.exercise("01/bytes", *words, status=status))
         self.assertIn("4,944,000", self.exercise("00/bytes", "--solution"))
         self.assertEqual(

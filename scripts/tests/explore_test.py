@@ -171,10 +171,9 @@ class CommandTest(Scratch):
         folder = self.at("pages")
         with mock.patch("ladder.explore.command.shown_in_lessons", lambda: shown):
             self.assertEqual(write_pages(folder, BIN), 0)
-            for at in range(len(shown)):  # of the pages one is of a fault
-                with mock.patch("ladder.explore.command.made", side_effect=[
-                        ("", int(i == at)) for i in range(len(shown))]):
-                    self.assertEqual(write_pages(self.at("faults"), BIN), 1)
+            with mock.patch("ladder.explore.command.made", side_effect=[  # one with a fault
+                    ("", int(page == 1)) for page in range(len(shown))]):
+                self.assertEqual(write_pages(self.at("faults"), BIN), 1)
         index = read(folder, "index.html")
         pages = re.findall('href="(.*?)"', index)
         self.assertEqual(sorted([*pages, "index.html"]), sorted(os.listdir(folder)))
