@@ -68,7 +68,7 @@ __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
+template <int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<int> next, const Problem& p) {
@@ -94,11 +94,13 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kSplit) {
-        index = gridDim.x;  // no other: there is a block for each
-      } else if (kv_tile == end - 1) {
-        wait_for_kernel_before();  // which makes next 0
-        index = gridDim.x + atomicAdd(next, 1);
+      if (kv_tile == end - 1) {
+        if (kSplit || in_turn(p, Dh, Br, Bc)) {
+          index += gridDim.x;
+        } else {
+          wait_for_kernel_before();  // which makes next 0
+          index = gridDim.x + atomicAdd(next, 1);
+        }
       }
       V.acquire();
       V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
@@ -302,7 +304,8 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
-    if (threadIdx.x == 0) produce<Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+    if (threadIdx.x == 0)
+      produce<Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
   } else {
     setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
     consume<T, Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_O, LSE, parts, p);
@@ -313,7 +316,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan = plan_by_time(p, device, request);
   if (plan.parts > 1)
     plan.workspace = workspace_of_parts(p, plan.parts);
-  else
+  else if (!in_turn(p, plan.head_dim, plan.block_q, plan.block_kv))
     plan.workspace = {{"next", 4}};
   return plan;
 }
@@ -334,12 +337,16 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
                parts_in(a), p);
         return merge_parts<T, Dh>(p, plan.parts, a);
       }
+    const auto start = [&]<Start when>(Hbm<int> next) {
+      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors();
+      launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
+                   dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
+                   Parts{}, p);
+    };
+    if (in_turn(p, Dh, Br, Bc)) return start.template operator()<Start::after>(Hbm<int>{});
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors();
-    launch<Start::early>("attention", attention<T, Dh, Br, Bc, false>,
-                         dim3(std::min(works, at_once)), dim3(threads(Br)), plan.smem_bytes, map_Q,
-                         map_K, map_V, map_O, LSE, next, Parts{}, p);
+    start.template operator()<Start::early>(next);
   });
 }
 
@@ -356,16 +363,13 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   }
   if (plan.parts > 1) return traffic_of_parts(p, plan, heads * rows);
   const int64_t k = heads * rows * p.d * kIoBytes;
+  std::vector<ArrayTraffic> arrays = {
+      {"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}};
+  if (in_turn(p, plan.head_dim, plan.block_q, plan.block_kv)) return {{"attention", arrays}};
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  return {{"clear", {{"next", 0, 4}}},
-          {"attention",
-           {{"Q", q, 0},
-            {"K", k, 0},
-            {"V", k, 0},
-            {"O", 0, q},
-            {"LSE", 0, heads * p.N * 4},
-            {"next", asked, asked}}}};
+  arrays.push_back({"next", asked, asked});
+  return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
 }
 
 const Register step{{

@@ -23,22 +23,24 @@ const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
-/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
+/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end. An
+/// SM's first and its last tile of keys run under nothing else.
 struct TimedTile {
   TileSize size;
   double kv_tile, ends;
 };
-constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},   // three consumers
-                                {{64, 128, 128}, 1.2, 2},   // two
-                                {{64, 64, 128}, 1.1, 2},    // one, for few rows of Q
-                                {{64, 64, 80}, 1.1, 2.2},   // one, for few keys
-                                {{64, 64, 64}, 0.8, 2.7},   // one, for short sequences
-                                {{96, 192, 96}, 1.5, 2},    // three
-                                {{96, 128, 128}, 1.4, 2},   // two
-                                {{128, 128, 128}, 1.7, 2},  // two
-                                {{128, 64, 80}, 1.15, 2},   // one, for few keys
-                                {{192, 128, 96}, 1.9, 3},   // two
-                                {{256, 128, 64}, 1.6, 3}};  // two
+constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},     // three consumers
+                                {{64, 128, 128}, 1.2, 2},     // two
+                                {{64, 64, 128}, 1.1, 2},      // one, for few rows of Q
+                                {{64, 64, 80}, 1.1, 2.2},     // one, for few keys
+                                {{64, 64, 64}, 0.8, 2.7},     // one, for short sequences
+                                {{96, 192, 96}, 1.5, 2},      // three
+                                {{96, 128, 128}, 1.4, 2},     // two
+                                {{128, 128, 128}, 1.7, 2},    // two
+                                {{128, 128, 64}, 0.91, 1.8},  // two, for few keys
+                                {{128, 64, 80}, 1.15, 2},     // one, for few rows of Q
+                                {{192, 128, 96}, 1.9, 3},     // two
+                                {{256, 128, 64}, 1.6, 3}};    // two
 constexpr auto kTiles = [] {
   std::array<TileSize, std::size(kTimed)> tiles{};
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
@@ -54,7 +56,7 @@ constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }
 constexpr int stages_of_KV(int Dh, int Bc) {
-  return Dh <= 64 && Bc == 64 ? 3 : 2;
+  return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
 }
 /// Threads of a block: those of the producer's warpgroup, and of the consumers.
 constexpr int threads(int Br) {
@@ -64,6 +66,11 @@ constexpr int threads(int Br) {
 /// products.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
+}
+/// Whether blocks take tiles of Q in turn and need not ask for the next: all of them take equally
+/// long, and no two blocks on an SM hold each other up.
+constexpr bool in_turn(const Problem& p, int Dh, int Br, int Bc) {
+  return !p.causal && p.N % Br == 0 && blocks_of_SM(Dh, Br, Bc) == 1;
 }
 /// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
 constexpr int producer_registers(int Dh, int Br, int Bc) {
@@ -109,7 +116,7 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
   const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
                                heads * all / at_once + longest);  // no schedule takes longer
   const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
-  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time +
+  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time + 2 * timed.kv_tile +
          (parts > 1 ? 4 + megabytes / 2 : 0);
 }
 
