@@ -96,12 +96,15 @@ class Judging(unittest.TestCase):
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
     def test_the_worst_shape_counts(self):
+        """And sectors are left out only where they are as far off as the bytes."""
         copy = mock.MagicMock(task=TASKS["05/skip"], cases=lambda *_: [climb.Case("seven", "")])
-        with mock.patch.multiple(climb, counted_by=mock.Mock(), said_of=lambda _: "",
-                                 compared=lambda *_: {"K": [
-                                     climb.Check("K", share == 1, share, f"K {share}")
-                                     for share in (1, 0.5, 1)]}):
-            self.assertIn("✗ K 0.5", climb.check(copy).why)
+        with mock.patch.multiple(
+                climb, counted_by=mock.Mock(), said_of=lambda _: "", compared=lambda *_: {
+                    name: [climb.Check(name, at == 1, at, f"{name} {at}") for at in (1, worst, 1)]
+                    for name, worst in (("K", 0.5), ("K sectors", 0.6), ("V", 0.5),
+                                        ("V sectors", 0.4), ("Q", 0.5), ("Q sectors", 0.5))}):
+            self.assertIn("✗ K sectors 0.6\n✗ K 0.5\n✗ V 0.5\n✗ Q 0.5\n✗ V sectors 0.4\n",
+                          climb.check(copy).why)
 
     def test_what_is_said(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "

@@ -110,9 +110,8 @@ TEST_F(HopperFaults, RingOfStages) {
       if (wrong("TMA load onto shared stage[8] (element of 2 bytes), " + kUnfenced))
         stage.data[8] = fp16(1.0f);
     }
-    // Another thread's fence is none.
     const bool of_another = wrong("TMA load to mbarrier full[0] without fence_mbarrier_init()");
-    if (thread() == of_another) fence_mbarrier_init();
+    if (thread() == of_another) fence_mbarrier_init();  // another thread's is none
     __syncthreads();
 
     const bool loads_twice = wrong("TMA load onto" + of_stage + kBeingCopied);
