@@ -95,8 +95,7 @@ class Judging(unittest.TestCase):
         self.assertEqual([kinds.Judged(False, "", share=share).points(10)
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
-    def test_the_worst_shape_counts(self):
-        """And sectors are left out only where they are as far off as the bytes."""
+    def test_the_worst_shape_counts_and_sectors_unless_they_are_as_the_bytes(self):
         copy = mock.MagicMock(task=TASKS["05/skip"], cases=lambda *_: [climb.Case("seven", "")])
         with mock.patch.multiple(
                 climb, counted_by=mock.Mock(), said_of=lambda _: "", compared=lambda *_: {

@@ -107,8 +107,10 @@ class TraceTest(unittest.TestCase):
         that share K and V in one tile, and rows of zeros below them."""
         every = {(row, key) for row in range(8) for key in range(8)}
         self.assertEqual(set(tiles_of("04_flash_v1", SMALL + " --causal")), every)
-        self.assertEqual(max(event["rows"][1] for event in pane_of(*traced(
-            "04_flash_v1", SMALL), "")["events"] if event.get("name") == "K"), 127)
+        pane = pane_of(*traced("04_flash_v1", SMALL), "")
+        self.assertEqual(max(event["rows"][1] for event in pane["events"]
+                             if event.get("name") == "K"), 127)
+        self.assertEqual({block["warps"] for block in pane["blocks"]}, {4, 8})
         self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
         # Once forward, and once more for the gradients.
