@@ -290,17 +290,9 @@ inline std::deque<Step>& all_steps() {
   return all;
 }
 
-/// Puts a step on the list. A forward pass that one names becomes its own once both are there.
-inline void add_step(Step added) {
-  all_steps().push_back(std::move(added));
-  for (Step& step : all_steps())
-    for (const Step& from : all_steps())
-      if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
-        step.has_lse = from.has_lse;
-        step.tiles = from.tiles;
-        step.forward = from.forward;
-      }
-}
+/// Puts a step on the list that is compiled for a device, from a file. A forward pass that one names
+/// becomes its own once both are there. (In steps.cpp: so that not each step's file compiles it.)
+void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;

@@ -47,6 +47,20 @@ void check_defaults(const Steps& steps) {
 
 }  // namespace
 
+void add_step(Step&& added, DeviceKind device, std::string file) {
+  if (added.library && device == DeviceKind::sim) return;
+  added.device = device;
+  added.source = file.erase(0, file.rfind(added.rung + "/"));
+  all_steps().push_back(std::move(added));
+  for (Step& step : all_steps())
+    for (const Step& from : all_steps())
+      if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
+        step.has_lse = from.has_lse;
+        step.tiles = from.tiles;
+        step.forward = from.forward;
+      }
+}
+
 Steps steps_of(const std::string& rung) {
   const auto named = by_name(rung);
   Steps order;

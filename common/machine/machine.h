@@ -45,7 +45,7 @@ namespace ladder::MACHINE {
 /// Calls f<T>() with the problem's I/O type.
 template <class F>
 void with_type(const Problem& p, F f) {
-  p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
+  with_io_type(p.dtype, f);
 }
 
 /// Shared memory that `count` elements of T take, alignment to the next taker included.
@@ -92,10 +92,8 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
 
 /// Puts a step of a rung on the list that the program's harness chooses from.
 struct Register {
-  explicit Register(Step step, std::string file = __builtin_FILE()) {
-    step.device = kDevice;
-    step.source = file.erase(0, file.rfind(step.rung + "/"));
-    if (!step.library || kDevice == DeviceKind::gpu) add_step(step);
+  explicit Register(Step&& step, const char* file = __builtin_FILE()) {
+    add_step(std::move(step), kDevice, file);
   }
 };
 
