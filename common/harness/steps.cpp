@@ -47,6 +47,20 @@ void check_defaults(const Steps& steps) {
 
 }  // namespace
 
+Settings choose_settings(std::span<const Setting> settings, const Settings& asked) {
+  Settings chosen;
+  for (const Setting& setting : settings) {
+    const auto found = asked.find(setting.name);
+    chosen[setting.name] = found != asked.end() ? found->second : setting.values.front();
+  }
+  return chosen;
+}
+
+std::deque<Step>& all_steps() {
+  static std::deque<Step> all;
+  return all;
+}
+
 void add_step(Step&& added, DeviceKind device, std::string file) {
   if (added.library && device == DeviceKind::sim) return;
   added.device = device;
