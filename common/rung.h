@@ -281,8 +281,8 @@ struct Step {
 /// rung. (A deque: registrations hold no pointers into it, but readers do.)
 std::deque<Step>& all_steps();
 
-/// Puts a step on the list that is compiled for a device, from a file. A forward pass that one names
-/// becomes its own once both are there.
+/// Puts a step on the list: of a file, compiled for a device. A forward pass that one names becomes
+/// its own once both are there.
 void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
