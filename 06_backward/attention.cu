@@ -173,6 +173,32 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
+/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
+/// are seen by the most rows.
+__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+  return longest_first(index, {.heads = p.B * p.Hk,
+                               .tiles = tiles,
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .uneven = p.causal});
+}
+/// A tile of Q: its head of Q and its first row.
+struct Place {
+  int head, row;
+};
+
+/// Adds a warp's sums of dQ, of_dQ of the tile of Q with this first row, to the tile's in HBM.
+template <int M, int N, class WarpTile>
+__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_tile, const Accumulator<M, N>& dQ,
+                                          const WarpTile& of_dQ, int row, const Problem& p) {
+  const int lane = lane_id();
+  for_each_pair(dQ, [&](int i, int j, float a, float b) {
+    i += of_dQ.row, j += of_dQ.column;
+    const int block_row = i - lane / 4, block_column = j - lane % 4 * 2;
+    if (row + i < p.N && block_column < p.d)
+      atomic_add_pair(dQ_tile + (block_row * p.d + 8 * block_column + 2 * lane), a, b);
+  });
+}
+
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
@@ -188,12 +214,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
-  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
-                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
-                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                                 .uneven = p.causal});
+  const auto [bh, tile] = work_of(blockIdx.x, static_cast<int>(ceil_div(p.N_kv, Bc)), p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -211,9 +232,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
-  struct Place {
-    int head, row;
-  };
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -286,13 +304,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       mma_AB(dQ, a, tile_K, k, of_dQ.column);
     }
     const auto dQ_tile = dQ_sum + (head * sum_rows(p) + row) * p.d;
-    const int lane = lane_id();
-    for_each_pair(dQ, [&](int i, int j, float a, float b) {
-      i += of_dQ.row, j += of_dQ.column;
-      const int block_row = i - lane / 4, block_column = j - lane % 4 * 2;
-      if (row + i < p.N && block_column < p.d)
-        atomic_add_pair(dQ_tile + (block_row * p.d + 8 * block_column + 2 * lane), a, b);
-    });
+    add_to_dQ(dQ_tile, dQ, of_dQ, row, p);
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
       start_copies(next, stage);

@@ -92,6 +92,19 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
+/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
+/// are seen by the most rows.
+__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+  return longest_first(index, {.heads = p.B * p.Hk,
+                               .tiles = tiles,
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .uneven = p.causal});
+}
+/// A tile of Q: its head of Q and its first row.
+struct Place {
+  int head, row;
+};
+
 /// dK and dV of one tile of keys. grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
@@ -106,12 +119,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
-  // bh: of the B·Hk heads of K and V. The first keys are seen by the most rows.
-  const auto [bh, tile] =
-      longest_first(blockIdx.x, {.heads = p.B * p.Hk,
-                                 .tiles = static_cast<int>(ceil_div(p.N_kv, Bc)),
-                                 .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                                 .uneven = p.causal});
+  const auto [bh, tile] = work_of(blockIdx.x, static_cast<int>(ceil_div(p.N_kv, Bc)), p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -129,9 +137,6 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that sees a key of this tile.
-  struct Place {
-    int head, row;
-  };
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {

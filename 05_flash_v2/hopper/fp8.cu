@@ -161,6 +161,15 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Wo
   send({-1, -1});
 }
 
+/// Of two levels of sums the first: starts P·V, as many columns of it as there are sums.
+template <int N, int Bc, int Dh>
+__device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand<e4m3, 16, Bc>& P,
+                                           const SwizzledTile<e4m3, Dh, Bc>& tile_V, int column) {
+  wgmma_fence(tile_sum, P);
+  wgmma_set_ABt(tile_sum, P, tile_V, column);
+  wgmma_commit();
+}
+
 /// S becomes s_V·P, by the maxima m of the warp's rows when they were last raised, and l their
 /// running sums. Whether they were raised now: then O has to be scaled by alpha. c holds the scales
 /// of Q and K, and of_V is log2 of V's: m is the maximum of c·s + log2 s_V, so that P·V̂ needs no
@@ -218,41 +227,15 @@ __global__ void clear(Hbm<int> next) {
   next[0] = 0;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
-__global__ void __launch_bounds__(threads(Br), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<const float> scales, Hbm<float> LSE, Hbm<int> next, int p_exponent, Problem p) {
-  using TileQ = SwizzledTile<e4m3, kWarpgroupRows, Dh>;
-  using TileK = SwizzledTile<e4m3, Bc, Dh>;
-  using TileV = SwizzledTile<e4m3, Dh, Bc>;  // transposed
+/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+template <class T, int Dh, int Br, int Bc, bool kTwoLevel, class StagesQ, class StagesK,
+          class StagesV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Work> smem_work,
+                                        Smem<float> scale_Q, Smem<float> scale_KV, Smem<T> smem_O,
+                                        const TensorMap& map_O, Hbm<float> LSE, int p_exponent,
+                                        const Problem& p) {
   using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
-  SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileK, kStages> K{smem, "K"};
-  Stages<TileV, kStages> V{smem, "V"};
-  const auto smem_O = smem.tiles<TileO>("O", kConsumers);
-  const auto smem_work = smem.take<Work>("work", kConsumers);  // which tile of Q it is
-  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);
-  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);
-  // A release by each warp.
-  Q.init(smem, "Q_full", "Q_free", 4);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0)
-      produce<Br, Bc>(Q, K, V, smem_work, scale_Q, scale_KV, map_Q, map_K, map_V, scales, next, p);
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const TileO tile_O{smem_O + consumer * TileO::kElements};
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
@@ -279,15 +262,9 @@ __global__ void __launch_bounds__(threads(Br), 1)
     }
     wgmma_commit();
   };
-  // O += P·V; of two levels P·V alone, of kPart columns.
-  const auto start_part = [&](int column) {
-    wgmma_fence(tile_sum, P);
-    wgmma_set_ABt(tile_sum, P, V.tile(), column);
-    wgmma_commit();
-  };
-  const auto start_output = [&] {
+  const auto start_output = [&] {  // O += P·V; of two levels P·V alone, of kPart columns
     V.wait();
-    if constexpr (kTwoLevel) return start_part(0);
+    if constexpr (kTwoLevel) return start_part(tile_sum, P, V.tile(), 0);
     wgmma_fence(O_sum, P);
     wgmma_ABt(O_sum, P, V.tile());
     wgmma_commit();
@@ -296,7 +273,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     if constexpr (kTwoLevel) {
 #pragma unroll
       for (int column = 0; column < Dh; column += kPart) {
-        if (column > 0) start_part(column);
+        if (column > 0) start_part(tile_sum, P, V.tile(), column);
         wgmma_wait<0>(tile_sum, P);
         add_columns(O_sum, column, tile_sum);
       }
@@ -371,6 +348,44 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (threadIdx.x % kWarpgroup == 0)
     tma_store_wait_read<0>();       // shared memory must live until then
   if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
+template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<const float> scales, Hbm<float> LSE, Hbm<int> next, int p_exponent, Problem p) {
+  using TileQ = SwizzledTile<e4m3, kWarpgroupRows, Dh>;
+  using TileK = SwizzledTile<e4m3, Bc, Dh>;
+  using TileV = SwizzledTile<e4m3, Dh, Bc>;  // transposed
+  using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  SharedMemory smem;
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileK, kStages> K{smem, "K"};
+  Stages<TileV, kStages> V{smem, "V"};
+  const auto smem_O = smem.tiles<TileO>("O", kConsumers);
+  const auto smem_work = smem.take<Work>("work", kConsumers);  // which tile of Q it is
+  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);
+  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);
+  // A release by each warp.
+  Q.init(smem, "Q_full", "Q_free", 4);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0)
+      produce<Br, Bc>(Q, K, V, smem_work, scale_Q, scale_KV, map_Q, map_K, map_V, scales, next, p);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc, kTwoLevel>(Q, K, V, smem_work, scale_Q, scale_KV, smem_O, map_O, LSE,
+                                      p_exponent, p);
+  }
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

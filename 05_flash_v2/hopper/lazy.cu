@@ -167,33 +167,11 @@ __global__ void clear(Hbm<int> next) {
   next[0] = 0;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(threads(Br), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
-  using TileKV = SwizzledTile<T, Bc, Dh>;
+/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+                                        const TensorMap& map_O, Hbm<float> LSE, const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
-  SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   // Consumers take turns to issue products, so that one's softmax runs under another's products.
@@ -241,7 +219,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // O of the last tile of Q has left,
-      Q.set_other_free();        // and the next one may come in its place
+      Q.set_last_free();         // and the next one may come in its place
     }
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
@@ -270,6 +248,35 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Hbm<int> next, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  SharedMemory smem;
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc>(Q, K, V, smem_work, map_O, LSE, p);
+  }
+}
+
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = kStages};
@@ -285,13 +292,15 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto map = [&](const char* name, int rows, int heads, int box_rows) {
       return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
     };
+    const auto map_Q = map("Q", p.N, p.H, kWarpgroupRows), map_K = map("K", p.N_kv, p.Hk, Bc),
+               map_V = map("V", p.N_kv, p.Hk, Bc), map_O = map("O", p.N, p.H, kWarpgroupRows);
+    const auto LSE = hbm<float>(a["LSE"]);
+    const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min<int64_t>(works, multiprocessors())),
-           dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
-           map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), next, p);
+    const int64_t at_once = multiprocessors();
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min(works, at_once)), dim3(threads(Br)),
+           plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next, p);
   });
 }
 

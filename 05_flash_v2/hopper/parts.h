@@ -1,5 +1,5 @@
 // 05 on Hopper: where tiles of Q are few, `parts` blocks share the keys of each, as in split_kv.
-// sm90.cu's plan chooses how many. Not a step of its own.
+// tiles.h chooses how many. Not a step of its own.
 //
 //   each block:  m, l and O of its share of the keys, O not divided by l, to HBM
 //   merge:       of all shares of a row, by 03's rule, O and LSE
@@ -13,8 +13,12 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr float kLn2 = 0.693147181f;
 constexpr int kMergeThreads = 128;
+
+/// m, l and O of all parts, O not divided by l; m in units of ln 2. Arrays of (part, row).
+struct Parts {
+  Hbm<float> O, m, l;
+};
 
 /// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
 /// or a part. Where there are fewer than parts, the last blocks have one that no row sees.
@@ -29,23 +33,21 @@ __device__ __forceinline__ Share share_of(int kv_tiles) {
   return {kv_tiles * part / parts, kv_tiles * (part + 1) / parts};
 }
 
-/// A consumer's rows of a part's m, l and O, O not divided by l; m in units of ln 2. Arrays of
-/// (part, row).
+/// A consumer's rows of m, l and O to their places in the block's part.
 template <int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<16, Dh>& O_sum, const Rows<16>& m,
-                                           const Rows<16>& l, Hbm<float> O_parts,
-                                           Hbm<float> m_parts, Hbm<float> l_parts, int bh,
+                                           const Rows<16>& l, const Parts& parts, int bh,
                                            int tile_row, const Problem& p) {
   const int row = tile_row + warp_id() % 4 * 16;
   const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
   for_each_pair(O_sum, [&](int i, int j, float a, float b) {
     if (row + i >= p.N || j >= p.d) return;
-    store_pair(O_parts + ((to + i) * p.d + j), a, b);
+    store_pair(parts.O + ((to + i) * p.d + j), a, b);
   });
   for_each_row(m, sum_over_lanes(l), [&](int i, float max, float sum) {
     if (row + i >= p.N) return;
-    m_parts[to + i] = max;
-    l_parts[to + i] = sum;
+    parts.m[to + i] = max;
+    parts.l[to + i] = sum;
   });
 }
 
@@ -55,6 +57,7 @@ template <class T, int Dh>
 __global__ void __launch_bounds__(kMergeThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
           HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
+  constexpr float kLn2 = 0.693147181f;
   const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
   const int column = static_cast<int>(thread % (Dh / 8)) * 8;
@@ -78,6 +81,51 @@ __global__ void __launch_bounds__(kMergeThreads)
   for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
   write_chunk(O + (row * p.d + column), out);
   if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
+}
+
+std::vector<WorkspaceArray> workspace_of_parts(const Problem& p, int parts) {
+  const int64_t rows = parts * int64_t{p.B} * p.H * p.N;
+  return {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
+}
+Parts parts_in(const Arrays& a) {
+  return {hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"])};
+}
+
+/// Launches `merge`, right behind the kernel that stores the parts.
+template <class T, int Dh>
+void merge_parts(const Problem& p, int count, const Arrays& a) {
+  const Parts parts = parts_in(a);
+  const int64_t threads = int64_t{p.B} * p.H * p.N * (Dh / 8);
+  launch<Start::early>("merge", merge<T, Dh>, dim3(ceil_div(threads, kMergeThreads)),
+                       dim3(kMergeThreads), 0, Hbm<const float>(parts.O), Hbm<const float>(parts.m),
+                       Hbm<const float>(parts.l), hbm<T>(a["O"]), hbm<float>(a["LSE"]), count, p);
+}
+
+/// Rows of K, and of V, that a tile's blocks read in vain: the parts for which there is none of its
+/// kv_tiles tiles of keys.
+int64_t rows_in_vain(const Problem& p, const Plan& plan, int64_t kv_tiles) {
+  return std::max<int64_t>(0, plan.parts - kv_tiles) *
+         std::clamp<int64_t>(p.N_kv - kv_tiles * plan.block_kv, 0, plan.block_kv);
+}
+
+/// Requested bytes where tiles are shared: every part reads Q, and all together `rows` rows of K
+/// and of V.
+Traffic traffic_of_parts(const Problem& p, const Plan& plan, int64_t rows) {
+  const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
+  const int64_t k = rows * p.d * kIoBytes, m_parts = plan.parts * lse, O_parts = m_parts * p.d;
+  return {{"attention",
+           {{"Q", plan.parts * q, 0},
+            {"K", k, 0},
+            {"V", k, 0},
+            {"O_parts", 0, O_parts},
+            {"m_parts", 0, m_parts},
+            {"l_parts", 0, m_parts}}},
+          {"merge",
+           {{"O_parts", O_parts, 0},
+            {"m_parts", m_parts * (p.d / 8), 0},
+            {"l_parts", m_parts * (p.d / 8), 0},
+            {"O", 0, q},
+            {"LSE", 0, lse}}}};
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // O of the last tile of Q has left,
-      Q.set_other_free();        // and the next one may come in its place
+      Q.set_last_free();         // and the next one may come in its place
     }
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {

@@ -14,10 +14,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `pdl`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
-// reads K alone from shared memory. Heads wider than 128 run here too, with Q in shared memory and
-// fewer keys a tile. And where tiles of Q are few, `parts` blocks share the keys of each (parts.h).
-
-#include <array>
+// reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few rows too,
+// and takes the fastest; parts.h has what blocks do that share a tile's keys.
 
 #include "machine/hopper.h"
 #include "parts.h"
@@ -26,12 +24,12 @@
 #include "tile/schedule.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
+#include "tiles.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr float kLog2e = 1.44269504f;
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
 constexpr float kSlack = 8;
@@ -39,69 +37,10 @@ constexpr float kSlack = 8;
 // tensor cores.
 constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
-/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end.
-struct TimedTile {
-  TileSize size;
-  double kv_tile, ends;
-};
-constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},   // three consumers
-                                {{64, 128, 128}, 1.2, 2},   // two
-                                {{64, 64, 128}, 1.1, 2},    // one, for few rows of Q
-                                {{64, 64, 80}, 1.1, 2.2},   // one, for few keys
-                                {{64, 64, 64}, 0.8, 2.7},   // one, for short sequences
-                                {{96, 192, 96}, 1.5, 2},    // three
-                                {{96, 128, 128}, 1.4, 2},   // two
-                                {{128, 128, 128}, 1.7, 2},  // two
-                                {{128, 64, 80}, 1.15, 2},   // one, for few keys
-                                {{192, 128, 96}, 1.9, 3},   // two
-                                {{256, 128, 64}, 1.6, 3}};  // two
-constexpr auto kTiles = [] {
-  std::array<TileSize, std::size(kTimed)> tiles{};
-  for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
-  return tiles;
-}();
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and above 128, with a
 /// larger O, there are not enough of them.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
-}
-/// Whether blocks may share a tile's keys: a tile of the fewest rows of its head size.
-constexpr bool may_split(int Dh, int Br) {
-  return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
-}
-/// Stages of Q, of which wide heads leave room for one, and of K and V, of which short tiles have
-/// one more.
-constexpr int stages_of_Q(int Dh) {
-  return Dh > 128 ? 1 : 2;
-}
-constexpr int stages_of_KV(int Dh, int Bc) {
-  return Dh <= 64 && Bc == 64 ? 3 : 2;
-}
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
-constexpr int threads(int Br) {
-  return kWarpgroup * (1 + Br / kWarpgroupRows);
-}
-/// Blocks that share an SM: those of one consumer, so that one's start and end run under another's
-/// products.
-constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
-  return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
-}
-/// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
-constexpr int producer_registers(int Br, int blocks) {
-  return Br == 192 || blocks == 3 ? 32 : 40;
-}
-constexpr int consumer_registers(int Br, int blocks) {
-  return Br == 192 ? 160 : Br == 128 ? 232 : blocks == 2 ? 216 : 128;
-}
-
-int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
-  const int of_Q = stages_of_Q(Dh), of_KV = stages_of_KV(Dh, Bc);
-  const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
-         shared_bytes<Work>(of_Q * consumers) + 2 * shared_bytes<Mbarrier>(of_Q * consumers) +
-         4 * shared_bytes<Mbarrier>(of_KV);
 }
 
 /// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
@@ -129,7 +68,7 @@ __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
+template <int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<int> next, const Problem& p) {
@@ -155,11 +94,13 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kSplit) {
-        index = gridDim.x;  // no other: there is a block for each
-      } else if (kv_tile == end - 1) {
-        wait_for_kernel_before();  // which makes next 0
-        index = gridDim.x + atomicAdd(next, 1);
+      if (kv_tile == end - 1) {
+        if (kSplit || in_turn(p, Dh, Br, Bc)) {
+          index += gridDim.x;
+        } else {
+          wait_for_kernel_before();  // which makes next 0
+          index = gridDim.x + atomicAdd(next, 1);
+        }
       }
       V.acquire();
       V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
@@ -220,41 +161,15 @@ __global__ void clear(Hbm<int> next) {
   next[0] = 0;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has. If split, m, l and O of a part of
-/// the keys. grid: (tiles of Q · B·H, parts), one for each block.
-template <class T, int Dh, int Br, int Bc, bool kSplit>
-__global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Hbm<float> O_parts, Hbm<float> m_parts,
-              Hbm<float> l_parts, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kConsumers = Br / kWarpgroupRows, kStagesQ = stages_of_Q(Dh);
-  constexpr int kBlocks = blocks_of_SM(Dh, Br, Bc);
-  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
-  SharedMemory smem;
-  Stages<TileQ, kStagesQ, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStagesQ * kConsumers);  // which tile of Q it is
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br, kBlocks)>();
-    if (threadIdx.x == 0) produce<Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br, kBlocks)>();  // a consumer
+/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+                                        const TensorMap& map_O, Hbm<float> LSE, const Parts& parts,
+                                        const Problem& p) {
+  constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers, if several, take turns to issue products, so that one's softmax runs under another's
-  // products.
+  // Consumers take turns to issue products, so that one's softmax runs under another's products.
   const auto begin_turn = [&] {
     if (kConsumers > 1) named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup);
   };
@@ -287,14 +202,11 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     wgmma_commit();
   };
 
-  // Frees the stage of Q of the tile before, or the only one, once its O has left.
+  // Frees the last tile's stage of Q, once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
-    if constexpr (kStagesQ == 1)
-      Q.set_free();
-    else
-      Q.set_other_free();
+    Q.set_last_free();
   };
   // Lets tiles of keys pass that only other consumers' rows see.
   const auto skip = [&](int kv_tiles) {
@@ -335,7 +247,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     K.release();
     softmax(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
-    if (kStagesQ > 1) free_last_stage();
+    if (kStages > 1) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
@@ -359,102 +271,53 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     V.release();
     skip(end - own_end);
     if constexpr (kSplit)
-      store_part(O_sum, m, l, O_parts, m_parts, l_parts, work.head, tile_row, p);
+      store_part(O_sum, m, l, parts, work.head, tile_row, p);
     else
       store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
-    if (kStagesQ == 1) free_last_stage();
+    if (kStages == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-constexpr int kMostParts = 32;  // that the plan takes
-const Setting kSettings[] = {
-    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has. If split, m, l and O of a part of
+/// the keys. grid: (tiles of Q · B·H, parts), one for each block.
+template <class T, int Dh, int Br, int Bc, bool kSplit>
+__global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Hbm<int> next, Parts parts, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
+  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
+  SharedMemory smem;
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
 
-/// The sim plans as for an H100.
-int64_t multiprocessors_of(const DeviceInfo& device) {
-  return device.multiprocessors > 0 ? device.multiprocessors : 132;
-}
-
-/// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
-/// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
-/// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
-/// Each part starts and ends, and to merge them takes 4 µs and their bytes, written and read, at
-/// 2 TB/s.
-double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
-  const auto [max_d, Br, Bc] = timed.size;
-  const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
-  double all = 0, longest = 0;
-  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
-    const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
-    all += share * (timed.kv_tile * static_cast<double>(kv_tiles) + timed.ends * parts);
-    const int64_t of_part = ceil_div(kv_tiles, parts);
-    longest =
-        std::max(longest, share * (timed.kv_tile * static_cast<double>(of_part) + timed.ends));
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
+    if (threadIdx.x == 0)
+      produce<Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+  } else {
+    setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
+    consume<T, Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_O, LSE, parts, p);
   }
-  const int64_t of_SM = blocks_of_SM(max_d, Br, Bc), at_once = of_SM * multiprocessors;
-  const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
-                               heads * all / at_once + longest);  // no schedule takes longer
-  const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
-  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time +
-         (parts > 1 ? 4 + megabytes / 2 : 0);
-}
-
-/// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
-/// its parts; 0 asked: any number.
-struct Choice {
-  TileRequest tile;
-  int parts = 1;
-};
-Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
-               int asked_parts) {
-  Choice best{.tile = asked};
-  double least = 0;
-  for (const TimedTile& timed : kTimed) {
-    const auto [max_d, Br, Bc] = timed.size;
-    const bool split = asked_parts != 1 && may_split(Dh, Br);
-    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes ||
-        !asked.matches(timed.size) || (asked_parts > 1 && !split))
-      continue;
-    const int first = split && asked_parts > 0 ? asked_parts : 1;
-    for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
-      const double time = time_of_tiles(p, timed, parts, multiprocessors_of(device));
-      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
-      least = time;
-      best = {{Br, Bc}, parts};
-    }
-  }
-  return best;
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
-  Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
-  const std::string& asked = plan.settings.at("parts");
-  const Choice choice = fastest(p, Dh, device, request, asked == "auto" ? 0 : std::stoi(asked));
-  choose_tile(plan, kTiles, choice.tile, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.stages = stages_of_KV(Dh, plan.block_kv);
-  plan.warps = threads(plan.block_q) / 32;
-  plan.parts = choice.parts;
-  if (asked != "auto" && plan.parts != std::stoi(asked))
-    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
-                                     std::to_string(plan.block_q) +
-                                     " rows; leave --block-q to the plan");
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
+  Plan plan = plan_by_time(p, device, request);
   if (plan.parts > 1)
-    plan.workspace = {{"O_parts", plan.parts * rows * p.d * 4},
-                      {"m_parts", plan.parts * rows * 4},
-                      {"l_parts", plan.parts * rows * 4}};
-  else
+    plan.workspace = workspace_of_parts(p, plan.parts);
+  else if (!in_turn(p, plan.head_dim, plan.block_q, plan.block_kv))
     plan.workspace = {{"next", 4}};
-  const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
-  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
-               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
-               " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
   return plan;
 }
 
@@ -469,31 +332,26 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     if constexpr (may_split(Dh, Br))
       if (plan.parts > 1) {
-        const auto O_parts = hbm<float>(a["O_parts"]), m_parts = hbm<float>(a["m_parts"]),
-                   l_parts = hbm<float>(a["l_parts"]);
         launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
                dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, Hbm<int>{},
-               O_parts, m_parts, l_parts, p);
-        const int64_t merge_threads = int64_t{p.B} * p.H * p.N * (Dh / 8);
-        launch<Start::early>("merge", merge<T, Dh>, dim3(ceil_div(merge_threads, kMergeThreads)),
-                             dim3(kMergeThreads), 0, Hbm<const float>(O_parts),
-                             Hbm<const float>(m_parts), Hbm<const float>(l_parts), hbm<T>(a["O"]),
-                             LSE, plan.parts, p);
-        return;
+               parts_in(a), p);
+        return merge_parts<T, Dh>(p, plan.parts, a);
       }
+    const auto start = [&]<Start when>(Hbm<int> next) {
+      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors();
+      launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
+                   dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
+                   Parts{}, p);
+    };
+    if (in_turn(p, Dh, Br, Bc)) return start.template operator()<Start::after>(Hbm<int>{});
     const auto next = hbm<int>(a["next"]);
-    const Hbm<float> no_parts{};
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    launch<Start::early>(
-        "attention", attention<T, Dh, Br, Bc, false>,
-        dim3(std::min<int64_t>(works, blocks_of_SM(Dh, Br, Bc) * multiprocessors())),
-        dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next, no_parts,
-        no_parts, no_parts, p);
+    start.template operator()<Start::early>(next);
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees, and
-/// one at least; every part of it too, and Q.
+/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
+/// and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -501,37 +359,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    const int64_t read = std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
-    rows += read + std::max<int64_t>(0, plan.parts - kv_tiles) *
-                       std::min<int64_t>(plan.block_kv, p.N_kv - read);
+    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv) + rows_in_vain(p, plan, kv_tiles);
   }
-  const int64_t k = heads * rows * p.d * kIoBytes, lse = heads * p.N * 4;
-  if (plan.parts > 1) {
-    const int64_t m_parts = plan.parts * lse, O_parts = m_parts * p.d;
-    return {{"attention",
-             {{"Q", plan.parts * q, 0},
-              {"K", k, 0},
-              {"V", k, 0},
-              {"O_parts", 0, O_parts},
-              {"m_parts", 0, m_parts},
-              {"l_parts", 0, m_parts}}},
-            {"merge",
-             {{"O_parts", O_parts, 0},
-              {"m_parts", m_parts * (p.d / 8), 0},
-              {"l_parts", m_parts * (p.d / 8), 0},
-              {"O", 0, q},
-              {"LSE", 0, lse}}}};
-  }
+  if (plan.parts > 1) return traffic_of_parts(p, plan, heads * rows);
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  std::vector<ArrayTraffic> arrays = {
+      {"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}};
+  if (in_turn(p, plan.head_dim, plan.block_q, plan.block_kv)) return {{"attention", arrays}};
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  return {{"clear", {{"next", 0, 4}}},
-          {"attention",
-           {{"Q", q, 0},
-            {"K", k, 0},
-            {"V", k, 0},
-            {"O", 0, q},
-            {"LSE", 0, lse},
-            {"next", asked, asked}}}};
+  arrays.push_back({"next", asked, asked});
+  return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
 }
 
 const Register step{{

@@ -33,8 +33,18 @@ constexpr int kPiece = 64;                         // columns of dQ, one after t
 /// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
 /// producer; together what four started with.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
-/// Named barriers: of all consumers, and what one tells the next.
-enum Named { kAll = 1, kP_full, kP_free, kdS_full, kdS_free, kdV_written, kdK_written };
+/// Named barriers: what one consumer tells another, and of the warps of one.
+enum Named {
+  kP_full = 1,
+  kP_free,
+  kdS_full,
+  kdS_free,
+  kdQ_done,
+  kdV_done,
+  kdK_done,
+  kdV_written,
+  kdK_written
+};
 
 /// What is to be done at once, as in sm90.cu: a share of the tiles of Q that see a tile of keys.
 struct Share {
@@ -389,7 +399,7 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     setmaxnreg_dec<kdQRegisters>();
     each_share([&](const Share& share) {
       add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{share.head} * rows + share.row) * Dh, share, p);
-      named_barrier_arrive(kAll, kThreads);
+      named_barrier_arrive(kdQ_done, kPair);
     });
     return;
   }
@@ -398,8 +408,9 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
     each_share([&](const Share& share) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, share, p, dV_sum);
-      const Share of = current();          // read anew: kept, it would take registers
-      named_barrier_sync(kAll, kThreads);  // all warps are done with K and V
+      const Share of = current();  // read anew: kept, it would take registers
+      named_barrier_arrive(kdV_done, kPair);
+      named_barrier_sync(kdK_done, kPair);  // with V
       write_out<kdV_written, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
     });
   } else {
@@ -409,7 +420,9 @@ __global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
       Sums<Dh> dK_sum;
       sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, share.q_tiles, dK_sum);
       const Share of = current();
-      named_barrier_sync(kAll, kThreads);
+      named_barrier_arrive(kdK_done, kPair);
+      named_barrier_sync(kdV_done, kPair);  // with K
+      named_barrier_sync(kdQ_done, kPair);
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
       write_out<kdK_written, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
     });

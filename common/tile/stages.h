@@ -86,11 +86,11 @@ struct Stages {
     at.next();
   }
   /// For a consumer that frees stages later than it goes on, one arrival each: its own stage, or
-  /// the other one of two.
+  /// that of the tile before: of two the other.
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
-  __device__ __forceinline__ void set_other_free() const {
-    static_assert(n == 2);
-    free[number(1 - at.stage)].arrive();
+  __device__ __forceinline__ void set_last_free() const {
+    static_assert(n <= 2);
+    free[number(n - 1 - at.stage)].arrive();
   }
   __device__ __forceinline__ void next() { at.next(); }
 };

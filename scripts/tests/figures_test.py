@@ -114,7 +114,7 @@ class Figures(Changed):
         data = self.figures()
         for name in ("speedup", "tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
-        self.assertIn("| [07_toy](07_toy/README.md) | `toy` | ", self.table("ladder"))
+        self.assertIn("| [07 `toy`](07_toy/README.md) | ", self.table("ladder"))
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
 

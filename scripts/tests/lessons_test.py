@@ -266,6 +266,7 @@ class Formulas(unittest.TestCase):
             text = re.sub(r"`[^`\n]*`", "c", FENCE.sub("c", read(path)))
             with self.subTest(name_of(path)):
                 self.assertEqual(text.count("$") % 2, 0)
+                self.assertNotRegex(text, r"\[[^][]*\$[^][]*\]\(")  # no formula in a link
                 for before, formula, after in re.findall(r"(.?)\$([^$]*)\$(?=(.?))", text):
                     self.assertEqual(formula, formula.strip())
                     self.assertFalse(before.isalnum() or after.isalnum(), formula)

@@ -81,16 +81,16 @@ def fp8_error(files: Files) -> Data:
 
 def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
-    figure, pairs = plots(plt, data, (2.4 + 2.6 * len(panels),
+    figure, pairs = plots(plt, data, (2 + 1.8 * len(panels),
                                       1.5 + 0.24 * len(panels[0]["rows"])), sharey=True)
     for axis, panel in pairs:
         errors = [row["rms"] for row in panel["rows"]]
         least = min(errors) / 2
         row_axis(axis, panel["rows"])
-        axis.set(xscale="log", xlim=(least, max(errors) * 6), xlabel="RMSE")
+        axis.set(xscale="log", xlim=(least, max(errors) * 20), xlabel="RMSE")
         for i, (row, error_) in enumerate(zip(panel["rows"], errors)):
             line_to_mark(axis, row, i, error_, least)
-            axis.text(error_ * 1.25, i, f"{error_:.1e}".replace("e-0", "e-"), va="center",
+            axis.text(error_ * 1.6, i, f"{error_:.1e}".replace("e-0", "e-"), va="center",
                       fontsize=7)
     return figure
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ladder.base import course
 from ladder.base.files import short_name
 from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
-                                  markdown, need, number, of_the_paper, series)
+                                  length_text, markdown, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 from ladder.trace.replay import MATMUL_FLOPS
@@ -136,10 +136,9 @@ def shared_roof(files: Files) -> Data:
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(contender: Contender, d: int) -> Data:
-        """The rate at the largest N that was measured, and its share."""
-        rates = files.gpu.rates_by_n("bwd", contender, d, False)
-        rate = rates[max(rates)] if rates else 0
-        return {"y": rate / roofs["matmul_tflops"], "tflops": rate} if rates else {}
+        """The rate at the largest N that was measured, its share, and N."""
+        n, rate = max(files.gpu.rates_by_n("bwd", contender, d, False).items(), default=(0, 0))
+        return {"y": rate / roofs["matmul_tflops"], "tflops": rate, "n": n} if n else {}
 
     for d in HEADS:
         points = [{**files.look(it.step), "operands": it.share(it.operands),
@@ -158,8 +157,8 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
         f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
-        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by "
-        "those alone\nthat products read. Each at the largest N that was measured.", sharey=True)
+        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by those "
+        f"alone\nthat products read. N = {length_text(course.TOKENS)}, or as named.", sharey=True)
     most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
@@ -177,7 +176,8 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
-            *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
+            *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}"
+               + f", N = {length_text(p['n'])}" * (p["n"] < course.TOKENS)) for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")

@@ -39,14 +39,13 @@ def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
                 continue
             counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([f"[{step[0]}]({root}{step[0]}/README.md)", f"`{step[1]}`" + (
-                " backward" if way == "bwd" else ""),
-                time_text(gpu["time_ms"] if gpu else None),
+            rows.append([f"[{number(step[0])} `{step[1]}`]({root}{step[0]}/README.md)"
+                + " backward" * (way == "bwd"), time_text(gpu["time_ms"] if gpu else None),
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                 rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
                 *map(bytes_text, counts)])
-    return markdown(["rung", "step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
-                     "requested", "distinct", "DRAM", "workspace"], rows, range(2, 10), (
+    return markdown(["step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
+                     "requested", "distinct", "DRAM", "workspace"], rows, range(1, 9), (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
         "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
         "*workspace*, memory beyond inputs and outputs. Times are those of "

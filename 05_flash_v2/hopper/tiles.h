@@ -1,0 +1,173 @@
+// 05 on Hopper: which of the tiles that are compiled sm90 takes, and how many blocks share one: by
+// time, as a model has it. And what a block of a tile is given. Not a step of its own.
+//
+// The tile of a head size that is fastest where work is plenty has the most rows of Q. Where rows
+// are few, most SMs would idle: then smaller tiles are faster, several blocks of them on an SM, or
+// `parts` blocks for one tile (parts.h). Heads wider than 128 have fewer keys a tile, and one stage
+// of Q.
+#pragma once
+
+#include <array>
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/schedule.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kMostParts = 32;      // that the plan takes
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
+
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
+/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end. An
+/// SM's first and its last tile of keys run under nothing else.
+struct TimedTile {
+  TileSize size;
+  double kv_tile, ends;
+};
+constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},     // three consumers
+                                {{64, 128, 128}, 1.2, 2},     // two
+                                {{64, 64, 128}, 1.1, 2},      // one, for few rows of Q
+                                {{64, 64, 80}, 1.1, 2.2},     // one, for few keys
+                                {{64, 64, 64}, 0.8, 2.7},     // one, for short sequences
+                                {{96, 192, 96}, 1.5, 2},      // three
+                                {{96, 128, 128}, 1.4, 2},     // two
+                                {{128, 128, 128}, 1.7, 2},    // two
+                                {{128, 128, 64}, 0.91, 1.8},  // two, for few keys
+                                {{128, 64, 80}, 1.15, 2},     // one, for few rows of Q
+                                {{192, 128, 96}, 1.9, 3},     // two
+                                {{256, 128, 64}, 1.6, 3}};    // two
+constexpr auto kTiles = [] {
+  std::array<TileSize, std::size(kTimed)> tiles{};
+  for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
+  return tiles;
+}();
+/// Whether blocks may share a tile's keys: a tile of the fewest rows of its head size.
+constexpr bool may_split(int Dh, int Br) {
+  return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
+}
+/// Stages of Q, of which wide heads leave room for one, and of K and V, of which short tiles have
+/// one more.
+constexpr int stages_of_Q(int Dh) {
+  return Dh > 128 ? 1 : 2;
+}
+constexpr int stages_of_KV(int Dh, int Bc) {
+  return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
+}
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
+}
+/// Blocks that share an SM: those of one consumer, so that one's start and end run under another's
+/// products.
+constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
+  return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
+}
+/// Whether blocks take tiles of Q in turn and need not ask for the next: all of them take equally
+/// long, and no two blocks on an SM hold each other up.
+constexpr bool in_turn(const Problem& p, int Dh, int Br, int Bc) {
+  return !p.causal && p.N % Br == 0 && blocks_of_SM(Dh, Br, Bc) == 1;
+}
+/// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
+constexpr int producer_registers(int Dh, int Br, int Bc) {
+  return Br == 192 || blocks_of_SM(Dh, Br, Bc) == 3 ? 32 : 40;
+}
+constexpr int consumer_registers(int Dh, int Br, int Bc) {
+  return Br == 192 ? 160 : Br == 128 ? 232 : blocks_of_SM(Dh, Br, Bc) == 2 ? 216 : 128;
+}
+
+int64_t smem_bytes(int Dh, int Br, int Bc) {
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
+  const int of_Q = stages_of_Q(Dh), of_KV = stages_of_KV(Dh, Bc);
+  const int consumers = Br / kWarpgroupRows;
+  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
+         shared_bytes<Work>(of_Q * consumers) + 2 * shared_bytes<Mbarrier>(of_Q * consumers) +
+         4 * shared_bytes<Mbarrier>(of_KV);
+}
+
+/// The sim plans as for an H100.
+int64_t multiprocessors_of(const DeviceInfo& device) {
+  return device.multiprocessors > 0 ? device.multiprocessors : 132;
+}
+
+/// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
+/// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
+/// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
+/// Each part starts and ends, and to merge them takes 4 µs and their bytes, written and read, at
+/// 2 TB/s.
+double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
+  const auto [max_d, Br, Bc] = timed.size;
+  const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
+  double all = 0, longest = 0;
+  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
+    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
+    const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
+    all += share * (timed.kv_tile * static_cast<double>(kv_tiles) + timed.ends * parts);
+    const int64_t of_part = ceil_div(kv_tiles, parts);
+    longest =
+        std::max(longest, share * (timed.kv_tile * static_cast<double>(of_part) + timed.ends));
+  }
+  const int64_t of_SM = blocks_of_SM(max_d, Br, Bc), at_once = of_SM * multiprocessors;
+  const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
+                               heads * all / at_once + longest);  // no schedule takes longer
+  const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
+  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time + 2 * timed.kv_tile +
+         (parts > 1 ? 4 + megabytes / 2 : 0);
+}
+
+/// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
+/// its parts; 0 asked: any number.
+struct Choice {
+  TileRequest tile;
+  int parts = 1;
+};
+Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
+               int asked_parts) {
+  Choice best{.tile = asked};
+  double least = 0;
+  for (const TimedTile& timed : kTimed) {
+    const auto [max_d, Br, Bc] = timed.size;
+    const bool split = asked_parts != 1 && may_split(Dh, Br);
+    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes ||
+        !asked.matches(timed.size) || (asked_parts > 1 && !split))
+      continue;
+    const int first = split && asked_parts > 0 ? asked_parts : 1;
+    for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
+      const double time = time_of_tiles(p, timed, parts, multiprocessors_of(device));
+      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      least = time;
+      best = {{Br, Bc}, parts};
+    }
+  }
+  return best;
+}
+
+/// The plan, its workspace aside.
+Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
+  Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
+  const std::string& asked = plan.settings.at("parts");
+  const Choice choice = fastest(p, Dh, device, request, asked == "auto" ? 0 : std::stoi(asked));
+  choose_tile(plan, kTiles, choice.tile, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.stages = stages_of_KV(Dh, plan.block_kv);
+  plan.warps = threads(plan.block_q) / 32;
+  plan.parts = choice.parts;
+  if (asked != "auto" && plan.parts != std::stoi(asked))
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
+                                     std::to_string(plan.block_q) +
+                                     " rows; leave --block-q to the plan");
+  const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
+               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
+               " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
+  return plan;
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
