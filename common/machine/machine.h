@@ -13,8 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type           calls a template with the problem's type (on the sim one that is either of
-//                       the two, IoFloat), and with_type_and_head_dim with its padded head size too
+//   with_type           calls a template with the problem's type; with_type_and_head_dim with its
+//                       padded head size too, and on the sim with IoFloat, which is either type
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
@@ -45,7 +45,7 @@ namespace ladder::MACHINE {
 /// Calls f<T>() with the problem's I/O type.
 template <class F>
 void with_type(const Problem& p, F f) {
-  with_io_type(p.dtype, f);
+  p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
 }
 
 /// Shared memory that `count` elements of T take, alignment to the next taker included.
