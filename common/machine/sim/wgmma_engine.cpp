@@ -297,8 +297,7 @@ void WgmmaEngine::finish(Op& op) {
 // ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
 // Apart from their header, with which every kernel would compile them again, and less optimised.
-template <bool transposed>
-void ldmatrix_as(unsigned (&r)[4], const Smem<uint16_t>& row) {
+void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
   row.check_aligned("ldmatrix.x4 of a row of", 16);
   struct Lane {
@@ -307,8 +306,7 @@ void ldmatrix_as(unsigned (&r)[4], const Smem<uint16_t>& row) {
     unsigned out[4];
   } mine{row.load_as<Row>(0), row.byte(0), {}};
   this_block->counts.sram_operands += int{sizeof(Row)};
-  constexpr const char* kWord = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
-  whole_warp(kWord, mine, [](Lane* const* lanes, int) {
+  whole_warp(transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", mine, [=](Lane* const* lanes, int) {
     count_conflicts(lanes);
     for (int m = 0; m < 4; ++m)
       for (int l = 0; l < 32; ++l) {
@@ -320,10 +318,6 @@ void ldmatrix_as(unsigned (&r)[4], const Smem<uint16_t>& row) {
   });
   for (int m = 0; m < 4; ++m) r[m] = mine.out[m];
 }
-void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
-  transposed ? ldmatrix_as<true>(r, row) : ldmatrix_as<false>(r, row);
-}
-
 template <class T>
 void multiply_as(MmaLane* const* lanes) {
   const auto unpack = [](unsigned pair, int half) -> float {

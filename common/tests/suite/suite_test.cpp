@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "harness/reference.h"
 #include "harness/run.h"
