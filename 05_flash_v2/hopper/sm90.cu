@@ -68,10 +68,11 @@ __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
+template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, Hbm<int> next, const Problem& p) {
+                                        const TensorMap& map_V, Hbm<int> next, bool ask,
+                                        const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
   const auto send = [&](const Work& work) {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
       if (kv_tile == end - 1) {
-        if (kSplit || in_turn(p, Dh, Br, Bc)) {
+        if (!ask) {
           index += gridDim.x;
         } else {
           wait_for_kernel_before();  // which makes next 0
@@ -281,13 +282,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has. If split, m, l and O of a part of
+/// Q, and whenever it is done with one, the next that nobody has or, where none asks, the next in
+/// turn. If split, m, l and O of a part of
 /// the keys. grid: (tiles of Q · B·H, parts), one for each block.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
               const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Hbm<int> next, Parts parts, Problem p) {
+              Hbm<float> LSE, Hbm<int> next, bool ask, Parts parts, Problem p) {
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
@@ -305,7 +307,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
     if (threadIdx.x == 0)
-      produce<Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+      produce<Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, ask, p);
   } else {
     setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
     consume<T, Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_O, LSE, parts, p);
@@ -316,9 +318,13 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan = plan_by_time(p, device, request);
   if (plan.parts > 1)
     plan.workspace = workspace_of_parts(p, plan.parts);
-  else if (!in_turn(p, plan.head_dim, plan.block_q, plan.block_kv))
+  else if (!in_turn(p, plan, device))
     plan.workspace = {{"next", 4}};
   return plan;
+}
+/// Whether blocks ask for their next tile of Q: then there is a counter.
+bool asks(const Plan& plan) {
+  return plan.parts == 1 && !plan.workspace.empty();
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
@@ -334,16 +340,16 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
       if (plan.parts > 1) {
         launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
                dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, Hbm<int>{},
-               parts_in(a), p);
+               false, parts_in(a), p);
         return merge_parts<T, Dh>(p, plan.parts, a);
       }
     const auto start = [&]<Start when>(Hbm<int> next) {
       const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors();
       launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
                    dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
-                   Parts{}, p);
+                   asks(plan), Parts{}, p);
     };
-    if (in_turn(p, Dh, Br, Bc)) return start.template operator()<Start::after>(Hbm<int>{});
+    if (!asks(plan)) return start.template operator()<Start::after>(Hbm<int>{});
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
     start.template operator()<Start::early>(next);
@@ -365,7 +371,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t k = heads * rows * p.d * kIoBytes;
   std::vector<ArrayTraffic> arrays = {
       {"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}};
-  if (in_turn(p, plan.head_dim, plan.block_q, plan.block_kv)) return {{"attention", arrays}};
+  if (!asks(plan)) return {{"attention", arrays}};
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
   arrays.push_back({"next", asked, asked});

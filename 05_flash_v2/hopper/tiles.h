@@ -23,24 +23,25 @@ const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
-/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end. An
-/// SM's first and its last tile of keys run under nothing else.
+/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end; and
+/// where tiles of as many rows compete, once for an SM, whose first and last tile of keys run under
+/// nothing else.
 struct TimedTile {
   TileSize size;
-  double kv_tile, ends;
+  double kv_tile, ends, once = 0;
 };
-constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},     // three consumers
-                                {{64, 128, 128}, 1.2, 2},     // two
-                                {{64, 64, 128}, 1.1, 2},      // one, for few rows of Q
-                                {{64, 64, 80}, 1.1, 2.2},     // one, for few keys
-                                {{64, 64, 64}, 0.8, 2.7},     // one, for short sequences
-                                {{96, 192, 96}, 1.5, 2},      // three
-                                {{96, 128, 128}, 1.4, 2},     // two
-                                {{128, 128, 128}, 1.7, 2},    // two
-                                {{128, 128, 64}, 0.91, 1.8},  // two, for few keys
-                                {{128, 64, 80}, 1.15, 2},     // one, for few rows of Q
-                                {{192, 128, 96}, 1.9, 3},     // two
-                                {{256, 128, 64}, 1.6, 3}};    // two
+constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},          // three consumers
+                                {{64, 128, 128}, 1.2, 2},          // two
+                                {{64, 64, 128}, 1.1, 2},           // one, for few rows of Q
+                                {{64, 64, 80}, 1.1, 2.2},          // one, for few keys
+                                {{64, 64, 64}, 0.8, 2.7},          // one, for short sequences
+                                {{96, 192, 96}, 1.5, 2},           // three
+                                {{96, 128, 128}, 1.4, 2},          // two
+                                {{128, 128, 128}, 1.7, 2, 3.4},    // two
+                                {{128, 128, 64}, 0.91, 1.8, 1.8},  // two, for few keys
+                                {{128, 64, 80}, 1.15, 2, 2.3},     // one, for few rows of Q
+                                {{192, 128, 96}, 1.9, 3},          // two
+                                {{256, 128, 64}, 1.6, 3}};         // two
 constexpr auto kTiles = [] {
   std::array<TileSize, std::size(kTimed)> tiles{};
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
@@ -66,11 +67,6 @@ constexpr int threads(int Br) {
 /// products.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
-}
-/// Whether blocks take tiles of Q in turn and need not ask for the next: all of them take equally
-/// long, and no two blocks on an SM hold each other up.
-constexpr bool in_turn(const Problem& p, int Dh, int Br, int Bc) {
-  return !p.causal && p.N % Br == 0 && blocks_of_SM(Dh, Br, Bc) == 1;
 }
 /// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
 constexpr int producer_registers(int Dh, int Br, int Bc) {
@@ -116,7 +112,7 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
   const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
                                heads * all / at_once + longest);  // no schedule takes longer
   const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
-  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * time + 2 * timed.kv_tile +
+  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * (time + timed.once) +
          (parts > 1 ? 4 + megabytes / 2 : 0);
 }
 
@@ -145,6 +141,14 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
     }
   }
   return best;
+}
+
+/// Whether blocks can take tiles of Q in turn, and need not ask for the next: there is none, or all
+/// take equally long, and no two blocks on an SM hold each other up.
+bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
+  const int of_SM = blocks_of_SM(plan.head_dim, plan.block_q, plan.block_kv);
+  return ceil_div(p.N, plan.block_q) * p.B * p.H <= of_SM * multiprocessors_of(device) ||
+         (of_SM == 1 && !p.causal && p.N % plan.block_q == 0);
 }
 
 /// The plan, its workspace aside.

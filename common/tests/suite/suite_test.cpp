@@ -474,9 +474,10 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
   const Step& step = GetParam();
   DeviceInfo info;
   info.sram_bytes = SimOptions{}.sram_bytes;
-  constexpr int kBatch = 1 << 29;
-  const Problem p = {.B = 1, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8},
-                many = {.B = kBatch, .H = 2, .Hk = 1, .N = 1, .N_kv = 1, .d = 8};
+  info.multiprocessors = 1;  // which one batch fills, so that sm90 needs a counter for both
+  constexpr int kBatch = 1 << 28;
+  const Problem p = {.B = 1, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8},
+                many = {.B = kBatch, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8};
   for (const Pass& pass : {step.forward, step.backward}) {
     if (!pass) continue;
     const Plan one_plan = pass.plan(p, info, {}), many_plan = pass.plan(many, info, {});
