@@ -195,11 +195,9 @@ void launch_backward(const Problem& p, const Arrays& a) {
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto with_type = [&]<class T>() {
+  with_type(p, [&]<class T>() {
     plan.stages == 3 ? launch_backward<T, 3>(p, a) : launch_backward<T, 2>(p, a);
-  };
-  p.dtype == DType::fp16 ? with_type.template operator()<fp16>()
-                         : with_type.template operator()<bf16>();
+  });
 }
 
 Traffic backward_traffic(const Problem& p, const Plan&) {

@@ -18,7 +18,7 @@ struct NarrowFloat {
   NarrowFloat() = default;
   /// The nearest value, of two equally near the one whose mantissa is even. Of a narrower float
   /// too, which a float holds exactly, so that none is rounded twice.
-  constexpr explicit NarrowFloat(float x) {
+  [[gnu::always_inline]] constexpr explicit NarrowFloat(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
     if (magnitude > 0x7f800000) {
       bits = kNaN;

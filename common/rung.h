@@ -1,6 +1,7 @@
 // The contract between a rung and the harness. A rung says what it needs (plan), runs (forward,
 // backward), and states its HBM traffic as a formula (traffic); the harness does the rest and knows
 // no kernel. No CUDA types appear here: the same contract holds for both devices, gpu and sim.
+// What is only declared here is in harness/steps.cpp, so that not each step's file compiles it.
 #pragma once
 
 #include <algorithm>
@@ -134,14 +135,7 @@ struct Setting {
 using Settings = std::map<std::string, std::string>;
 
 /// Of each of a step's settings what was asked for, else its default.
-inline Settings choose_settings(std::span<const Setting> settings, const Settings& asked) {
-  Settings chosen;
-  for (const Setting& setting : settings) {
-    const auto found = asked.find(setting.name);
-    chosen[setting.name] = found != asked.end() ? found->second : setting.values.front();
-  }
-  return chosen;
-}
+Settings choose_settings(std::span<const Setting> settings, const Settings& asked);
 
 /// Tile sizes asked for with --block-q and --block-kv, 0 leaving the choice to the step, and
 /// settings with --set.
@@ -285,22 +279,11 @@ struct Step {
 
 /// All steps linked into this program, of every rung and device; the first is of the program's
 /// rung. (A deque: registrations hold no pointers into it, but readers do.)
-inline std::deque<Step>& all_steps() {
-  static std::deque<Step> all;
-  return all;
-}
+std::deque<Step>& all_steps();
 
-/// Puts a step on the list. A forward pass that one names becomes its own once both are there.
-inline void add_step(Step added) {
-  all_steps().push_back(std::move(added));
-  for (Step& step : all_steps())
-    for (const Step& from : all_steps())
-      if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
-        step.has_lse = from.has_lse;
-        step.tiles = from.tiles;
-        step.forward = from.forward;
-      }
-}
+/// Puts a step on the list: of a file, compiled for a device. A forward pass that one names becomes
+/// its own once both are there.
+void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;

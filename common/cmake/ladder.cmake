@@ -308,6 +308,9 @@ function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
     ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
   ladder_kernels(rung_${rung} ${kernels})
+  if(rung MATCHES "^0[4-6]")  # which hardly touch single elements: a quarter less to compile
+    target_compile_options(rung_${rung}_sim PRIVATE $<$<CONFIG:Release>:-Og>)
+  endif()
   foreach(file ${ARGN})
     string(REGEX MATCH "^[^/]+" of ${file})
     foreach(machine sim gpu)

@@ -47,6 +47,34 @@ void check_defaults(const Steps& steps) {
 
 }  // namespace
 
+Settings choose_settings(std::span<const Setting> settings, const Settings& asked) {
+  Settings chosen;
+  for (const Setting& setting : settings) {
+    const auto found = asked.find(setting.name);
+    chosen[setting.name] = found != asked.end() ? found->second : setting.values.front();
+  }
+  return chosen;
+}
+
+std::deque<Step>& all_steps() {
+  static std::deque<Step> all;
+  return all;
+}
+
+void add_step(Step&& added, DeviceKind device, std::string file) {
+  if (added.library && device == DeviceKind::sim) return;
+  added.device = device;
+  added.source = file.erase(0, file.rfind(added.rung + "/"));
+  all_steps().push_back(std::move(added));
+  for (Step& step : all_steps())
+    for (const Step& from : all_steps())
+      if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
+        step.has_lse = from.has_lse;
+        step.tiles = from.tiles;
+        step.forward = from.forward;
+      }
+}
+
 Steps steps_of(const std::string& rung) {
   const auto named = by_name(rung);
   Steps order;

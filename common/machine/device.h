@@ -40,12 +40,7 @@ struct Counts : Amounts {
   HbmCounts hbm;
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
 
-  Counts& operator+=(const Counts& other) {
-    hbm += other.hbm;
-    for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
-    add(other);
-    return *this;
-  }
+  Counts& operator+=(const Counts& other);
 };
 
 /// Bytes that a GPU's hardware counters saw, below the SMs' requests.
@@ -126,15 +121,12 @@ class Device {
   }
   /// Median GPU time of each kernel launched by `work`, L2 state as within the run; empty on the
   /// sim.
-  virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
+  virtual std::map<std::string, double> time_kernels(const std::function<void()>&) = 0;
 
   /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
   /// there written back after. Runs `work` three times. Throws Error(no_device) with the reason
   /// where there are no counters or they may not be read.
-  virtual DramReport dram(const std::function<void()>&) {
-    throw Error(Exit::no_device,
-                "the counters are a GPU's; the sim counts requested and distinct bytes");
-  }
+  virtual DramReport dram(const std::function<void()>&) = 0;
 
   /// What was traced since the last call; only on the sim with SimOptions::trace_file set.
   virtual Trace take_trace() { return {}; }

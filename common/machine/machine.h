@@ -13,8 +13,8 @@
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type           calls a template with the problem's type (on the sim one that is either of
-//                       the two, IoFloat), and with_type_and_head_dim with its padded head size too
+//   with_type           calls a template with the problem's type; with_type_and_head_dim with its
+//                       padded head size too, and on the sim with IoFloat, which is either type
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
@@ -92,10 +92,8 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
 
 /// Puts a step of a rung on the list that the program's harness chooses from.
 struct Register {
-  explicit Register(Step step, std::string file = __builtin_FILE()) {
-    step.device = kDevice;
-    step.source = file.erase(0, file.rfind(step.rung + "/"));
-    if (!step.library || kDevice == DeviceKind::gpu) add_step(step);
+  explicit Register(Step&& step, const char* file = __builtin_FILE()) {
+    add_step(std::move(step), kDevice, file);
   }
 };
 

@@ -67,7 +67,9 @@ struct SharedPlace {
   int64_t at = 0, begin = 0, end = 0;  // the place, and where the array begins and ends
   int element = 1;                     // bytes that an element has
 
-  SharedPlace operator+(int64_t bytes) const { return {name, at + bytes, begin, end, element}; }
+  [[gnu::always_inline]] SharedPlace operator+(int64_t bytes) const {
+    return {name, at + bytes, begin, end, element};
+  }
   int64_t index() const;     // of the element
   std::string text() const;  // "shared K[3] (element of 2 bytes)"
 };

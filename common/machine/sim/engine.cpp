@@ -159,6 +159,11 @@ class Sim : public Device {
     for (auto& b : blocks_) counts += std::exchange(b->counts, {});
   }
 
+  std::map<std::string, double> time_kernels(const std::function<void()>&) override { return {}; }
+  DramReport dram(const std::function<void()>&) override {
+    throw Error(Exit::no_device,
+                "the counters are a GPU's; the sim counts requested and distinct bytes");
+  }
   Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
 
  private:
@@ -182,6 +187,13 @@ void run_kernel(Launch&& launch) {
 }  // namespace ladder::sim
 
 namespace ladder {
+
+Counts& Counts::operator+=(const Counts& other) {
+  hbm += other.hbm;
+  for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
+  add(other);
+  return *this;
+}
 
 std::unique_ptr<Device> open_sim(const SimOptions& options) {
   return std::make_unique<sim::Sim>(options);

@@ -62,6 +62,8 @@ std::vector<Strided> Ranges::strided() const {
 
 // ------------------------------------------------------------------------------ launches, blocks
 
+Recorder::Recorder(const Counts& counts) : counts_(counts) {}
+
 void Recorder::start_launch(Trace::Launch launch, const void* function) {
   kernel_ = function;
   direct_.clear();

@@ -28,7 +28,7 @@ class Ranges : public std::map<int64_t, int64_t> {
 /// which switch_to() names first.
 class Recorder {
  public:
-  explicit Recorder(const Counts& counts) : counts_(counts) {}
+  explicit Recorder(const Counts& counts);
 
   void start_launch(Trace::Launch launch, const void* function);
   void start_block(int64_t index, int threads);

@@ -31,7 +31,7 @@ struct IoFloat {
   uint16_t bits = 0;
 
   IoFloat() = default;
-  explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
+  [[gnu::always_inline]] explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
   operator float() const { return is_bf16 ? bf16::from_bits(bits) : float(fp16::from_bits(bits)); }
 };
 template <class T>
@@ -179,37 +179,16 @@ void count_conflicts(Lane* const* lanes) {
 /// Four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory, each lane
 /// naming one row of 16 bytes. Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and
 /// the next of row l/4 of each matrix, transposed: of column l/4.
-template <bool transposed, class T>
-void ldmatrix(unsigned (&r)[4], Smem<T> row) {
-  static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && !transposed));
-  using Row = std::array<uint16_t, 8>;
-  constexpr const char* kWord = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
-  row.check_aligned("ldmatrix.x4 of a row of", 16);
-  struct Lane {
-    Row row;
-    int64_t at;
-    unsigned out[4];
-  } mine{row.template load_as<Row>(0), row.byte(0), {}};
-  this_block->counts.sram_operands += int{sizeof(Row)};
-  whole_warp(kWord, mine, [](Lane* const* lanes, int) {
-    count_conflicts(lanes);
-    for (int m = 0; m < 4; ++m)
-      for (int l = 0; l < 32; ++l) {
-        const int i = l / 4, j = 2 * (l % 4);
-        const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row[b]; };
-        lanes[l]->out[m] =
-            transposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
-      }
-  });
-  for (int m = 0; m < 4; ++m) r[m] = mine.out[m];
-}
+void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed);
 template <class T>
 void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
-  ldmatrix<false>(r, row);
+  static_assert(sizeof(T) <= 2);
+  ldmatrix(r, Smem<uint16_t>(row.place(0)), false);
 }
 template <class T>
 void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
-  ldmatrix<true>(r, row);
+  static_assert(sizeof(T) == 2);
+  ldmatrix(r, Smem<uint16_t>(row.place(0)), true);
 }
 
 /// What a lane gives to a product of its warp, and the product: c += a·b. Registers as in PTX ISA,
@@ -219,19 +198,13 @@ struct MmaLane {
   unsigned b[2];
   float* c;
 };
-void multiply(MmaLane* const* lanes, bool is_bf16);
+void multiply(MmaLane& mine, bool is_bf16);
 
 /// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  constexpr int kFlops = 2 * 16 * 8 * 16;
   MmaLane mine{a, {b0, b1}, c};
-  this_block->count_product(kFlops / 32);
-  whole_warp("mma.m16n8k16", mine, [](MmaLane* const* lanes, int) {
-    multiply(lanes, is_bf16<T>());
-    ++this_block->counts.products;
-    this_block->counts.matmul_flops += kFlops;
-  });
+  multiply(mine, is_bf16<T>());
 }
 
 // ------------------------------------------------------------------------------------------ launch

@@ -143,7 +143,7 @@ class Smem {
   Smem() = default;
   explicit Smem(const SharedPlace& place) : place_(place) {}
   auto operator[](int64_t i) const { return typename InShared<T>::Ref(*this, i); }
-  Smem operator+(int64_t n) const { return Smem(place(n)); }
+  [[gnu::always_inline]] Smem operator+(int64_t n) const { return Smem(place(n)); }
 
   T load(int64_t i) const { return load_as<T>(i); }
   void store(int64_t i, T x) const { store_as<T>(i, x); }
@@ -163,7 +163,9 @@ class Smem {
     std::memcpy(this_block->memory.data() + byte(i), &x, sizeof(U));
   }
   int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
-  SharedPlace place(int64_t i) const { return place_ + i * int64_t{sizeof(T)}; }
+  [[gnu::always_inline]] SharedPlace place(int64_t i) const {
+    return place_ + i * int64_t{sizeof(T)};
+  }
   void check_aligned(const char* what, int bytes) const {
     if (place_.at % bytes) fault("{} shared {} not aligned to {} bytes", what, place_.name, bytes);
   }

@@ -27,7 +27,7 @@ inline constexpr int kBytesForEach = 4;
 
 /// Returns what was there before. (std::atomic_ref came to libc++ with version 19.)
 template <class T>
-T add_atomically(T& target, T x) {
+[[gnu::always_inline]] inline T add_atomically(T& target, T x) {
   T before, sum;
   __atomic_load(&target, &before, __ATOMIC_RELAXED);
   do sum = before + x;

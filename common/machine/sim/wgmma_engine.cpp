@@ -294,9 +294,30 @@ void WgmmaEngine::finish(Op& op) {
   for (Lane& lane : lanes_) lane.ended.push_back(op.chain);
 }
 
-// ------------------------------------------------------------------------------------ mma.m16n8k16
+// ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
-// Apart from its header, with which every kernel would compile it again, and less optimised.
+// Apart from their header, with which every kernel would compile them again, and less optimised.
+void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
+  using Row = std::array<uint16_t, 8>;
+  row.check_aligned("ldmatrix.x4 of a row of", 16);
+  struct Lane {
+    Row row;
+    int64_t at;
+    unsigned out[4];
+  } mine{row.load_as<Row>(0), row.byte(0), {}};
+  this_block->counts.sram_operands += int{sizeof(Row)};
+  whole_warp(transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", mine, [=](Lane* const* lanes, int) {
+    count_conflicts(lanes);
+    for (int m = 0; m < 4; ++m)
+      for (int l = 0; l < 32; ++l) {
+        const int i = l / 4, j = 2 * (l % 4);
+        const auto at = [&](int a, int b) -> unsigned { return lanes[8 * m + a]->row[b]; };
+        lanes[l]->out[m] =
+            transposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
+      }
+  });
+  for (int m = 0; m < 4; ++m) r[m] = mine.out[m];
+}
 template <class T>
 void multiply_as(MmaLane* const* lanes) {
   const auto unpack = [](unsigned pair, int half) -> float {
@@ -320,8 +341,14 @@ void multiply_as(MmaLane* const* lanes) {
       lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2] += sums[column];
   }
 }
-void multiply(MmaLane* const* lanes, bool is_bf16) {
-  is_bf16 ? multiply_as<bf16>(lanes) : multiply_as<fp16>(lanes);
+void multiply(MmaLane& mine, bool is_bf16) {
+  constexpr int kFlops = 2 * 16 * 8 * 16;
+  this_block->count_product(kFlops / 32);
+  whole_warp("mma.m16n8k16", mine, [=](MmaLane* const* lanes, int) {
+    is_bf16 ? multiply_as<bf16>(lanes) : multiply_as<fp16>(lanes);
+    ++this_block->counts.products;
+    this_block->counts.matmul_flops += kFlops;
+  });
 }
 
 }  // namespace ladder::sim

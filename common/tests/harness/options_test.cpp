@@ -28,9 +28,8 @@ constexpr auto kSim = DeviceKind::sim, kGpu = DeviceKind::gpu;
 void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device = kSim) {
   for (Step step : steps) {
     step.rung = rung;
-    step.device = device;
     step.shown.summary = fmt::format("what {} does", step.name);
-    add_step(step);
+    add_step(std::move(step), device, "");
   }
 }
 

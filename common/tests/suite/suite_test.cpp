@@ -307,10 +307,14 @@ void check_request(Device& device, const Step& step, const Case& c, const TileRe
 // A tile that a step takes for some shapes alone, or that no shortage of shared memory brings up,
 // is right for any: one and some of Q, and more of K and V than there are stages.
 void check_tiles(Device& device, const Step& step, const Settings& settings = {}) {
-  for (const auto& [d, Br, Bc] : step.tiles)
+  int last = 0;
+  for (const auto& [d, Br, Bc] : step.tiles) {
+    // Another step's forward pass is checked there: here each head size has one of its tiles.
+    if (!step.forward_of.empty() && std::exchange(last, d) == d) continue;
     for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
                           Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
       check_request(device, step, c, {Br, Bc, settings});
+  }
 }
 TEST_P(SmallerSharedMemory, OrABlockOfAnotherSizeHasATileThatIsRight) {
   check_tiles(*open_sim({}), GetParam());
