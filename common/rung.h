@@ -118,7 +118,7 @@ struct WorkspaceArray {
 /// A tile that a step is compiled for. Used for heads padded to max_d; the smallest that holds the
 /// head wins.
 struct TileSize {
-  int max_d;     // 32, 64, 128 or 256
+  int max_d;     // one of kHeadDims or, on Hopper, kHopperHeadDims
   int block_q;   // Br, rows of Q
   int block_kv;  // Bc, rows of K and V
   bool operator==(const TileSize&) const = default;

@@ -96,7 +96,9 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
       if (kv_tile == end - 1) {
-        if (!ask) {
+        if (kSplit) {
+          index = gridDim.x;  // no other: there is a block for each
+        } else if (!ask) {
           index += gridDim.x;
         } else {
           wait_for_kernel_before();  // which makes next 0
@@ -203,7 +205,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     wgmma_commit();
   };
 
-  // Frees the last tile's stage of Q, once its O has left.
+  // Frees the last tile's stage of Q, or the only one, once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -228,8 +230,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     const auto [begin, end] = share_of<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
-      free_last_stage();
+      if (kStages > 1) free_last_stage();
       skip(end - begin);
+      if (kStages == 1) free_last_stage();  // not before all its warps have read which tile it is
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -283,8 +286,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
 /// Q, and whenever it is done with one, the next that nobody has or, where none asks, the next in
-/// turn. If split, m, l and O of a part of
-/// the keys. grid: (tiles of Q · B·H, parts), one for each block.
+/// turn. If split: m, l and O of a part of the keys. grid: (tiles of Q · B·H, parts), a block for
+/// each.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

@@ -51,8 +51,8 @@ constexpr auto kTiles = [] {
 constexpr bool may_split(int Dh, int Br) {
   return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
-/// Stages of Q, of which wide heads leave room for one, and of K and V, of which short tiles have
-/// one more.
+/// Stages of Q, of which wide heads leave room for one, and of K and V, of which tiles of 64
+/// keys have more.
 constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }

@@ -25,15 +25,16 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kTiles[] = {{256, 64, 64}};
 constexpr int Br = 64, Bc = 64;
 
-constexpr int kConsumers = 3;                      // warpgroups that multiply
-constexpr int kThreads = kWarpgroup * kConsumers;  // of them
-constexpr int kPair = 2 * kWarpgroup;              // threads of two consumers
-constexpr int kStages = 2;                         // of copies of Q and of dO
-constexpr int kPiece = 64;                         // columns of dQ, one after the other
+constexpr int kConsumers = 3;                            // warpgroups that multiply
+constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // of a block
+constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
+constexpr int kStages = 2;                               // of copies of Q and of dO
+constexpr int kPiece = 64;                               // columns of dQ, one after the other
 /// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
 /// producer; together what four started with.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
-/// Named barriers: what one consumer tells another, and of the warps of one.
+/// Named barriers: what one consumer tells another (at the end: 2 tells 1 that it has read K and
+/// dS, 0 tells 1 the same of K, and 1 tells 0 of V and P), and of the warps of one.
 enum Named {
   kP_full = 1,
   kP_free,
@@ -350,7 +351,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
 
 /// As in sm90.cu: dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs.
 template <class T, int Dh>
-__global__ void __launch_bounds__(kWarpgroup + kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
                   const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
                   const __grid_constant__ TensorMap map_dK,
@@ -483,11 +484,10 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
              hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, dK_sum, dV_sum, kv_chunks,
              next, rows, p);
       launch("key_gradients", key_gradients<T, Dh>,
-             dim3(std::min<int64_t>(tiles_of_all * plan.parts, multiprocessors())),
-             dim3(kWarpgroup + kThreads), plan.smem_bytes, map("Q", p.N, p.H),
-             map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk), map("dO", p.N, p.H),
-             map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta, LSE_log2e, dQ_sum,
-             dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
+             dim3(std::min<int64_t>(tiles_of_all * plan.parts, multiprocessors())), dim3(kThreads),
+             plan.smem_bytes, map("Q", p.N, p.H), map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk),
+             map("dO", p.N, p.H), map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta,
+             LSE_log2e, dQ_sum, dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
       launch("postprocess", postprocess<T, Dh, kPiece>, dim3(rows_of_all / Br * (Dh / kPiece)),
              dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), p.N, rows,
              p.d, p.scale);

@@ -86,7 +86,7 @@ struct Stages {
     at.next();
   }
   /// For a consumer that frees stages later than it goes on, one arrival each: its own stage, or
-  /// that of the tile before: of two the other.
+  /// that of the tile before: of two the other, of one its own.
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
