@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_part(const Accumulator<16, Dh>& O_sum, con
                                            const Rows<16>& l, const Parts& parts, int bh,
                                            int tile_row, const Problem& p) {
   const int row = tile_row + warp_id() % 4 * 16;
-  const int64_t to = (int64_t{blockIdx.y} * p.B * p.H + bh) * p.N + row;
+  const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
   for_each_pair(O_sum, [&](int i, int j, float a, float b) {
     if (row + i >= p.N || j >= p.d) return;
     store_pair(parts.O + ((to + i) * p.d + j), a, b);

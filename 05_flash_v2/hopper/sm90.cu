@@ -96,9 +96,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
       if (kv_tile == end - 1) {
-        if (kSplit) {
-          index = gridDim.x;  // no other: there is a block for each
-        } else if (!ask) {
+        if (!ask) {
           index += gridDim.x;
         } else {
           wait_for_kernel_before();  // which makes next 0

@@ -167,6 +167,8 @@ Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest&
                                      std::to_string(plan.block_q) +
                                      " rows; leave --block-q to the plan");
   const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
+  if (plan.parts > 1 && tiles * plan.parts > 1 << 30)  // the kernel counts them in an int
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": more than 2³⁰ parts of tiles");
   plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
                std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
                " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
