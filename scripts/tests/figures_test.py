@@ -5,6 +5,7 @@ they were, results_test sees: here is what they do not show."""
 import json
 import os
 import pickle
+import re
 import unittest
 from unittest import mock
 
@@ -73,8 +74,9 @@ class Figures(Changed):
             with self.subTest(figures=figures, tables=tables):
                 self.assertEqual({name for name, data in figure_data(files).items() if not data},
                                  set(figures.split()))
-                self.assertEqual({name for name in TABLES if table(files, name).startswith(
-                    "*Not measured yet")} - {"models"}, set(tables.split()))
+                self.assertEqual({name for name, (_, command) in TABLES.items() if table(
+                    files, name) == f"*Not measured yet: `{command}` does it.*"} - {"models"},
+                                 set(tables.split()))
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
@@ -107,6 +109,21 @@ class Figures(Changed):
                                   if call.kwargs.get("markersize") == 7],
                                  [(row[where], i) for i, row in enumerate(panel["rows"])])
 
+    def test_the_order_of_a_files_lines_shows_nowhere(self):
+        """But for the order of a table's rows, and which of two caches as large is drawn."""
+        self.drop(lambda r: r["batch"] == 64 and r["seqlen"] == 1)
+
+        def shown():
+            return self.figures(), [sorted(re.findall(r"[\w.-]+", self.table(name)))
+                                    for name in TABLES]
+
+        before = shown()
+        for lines in (self.data[GPU], self.data["sim.jsonl"]):
+            runs = [at for at, line in enumerate(lines) if line["kind"] in ("run", "peer")]
+            for at, line in zip(runs, [lines[at] for at in reversed(runs)]):
+                lines[at] = line
+        self.assertEqual(shown(), before)
+
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
             self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
@@ -128,9 +145,16 @@ class Tables(Changed):
 
     def test_grouped_heads_are_not_the_papers_workload(self):
         before = self.table("ladder"), self.table("claims")
-        self.data[GPU] += [{**r, "kv_heads": 1, "time_ms": 1, "workspace_bytes": r["seqlen"]**2}
-                           for r in self.records(head_dim=64, options="--check off")]
+        self.data[GPU] += [{**r, name: 1, "time_ms": 1, "workspace_bytes": r["seqlen"]**2}
+                           for r in self.records(head_dim=64, options="--check off")
+                           for name in ("kv_heads", "seqlen_kv")]
         self.assertEqual((self.table("ladder"), self.table("claims")), before)
+
+    def test_as_fast_is_1_or_more(self):
+        for r in (*self.records(), *self.records(kind="peer")):
+            r["tflops"] = 100
+        self.assertRegex(self.table("mma_beside_flash"), r"mean 1\.000 of (\d+) .* \1 are 1 or more")
+        self.assertRegex(self.table("peers"), r"\| 1\.00 \| 1\.00 \(N = 512, d = 64\) \|")
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
@@ -152,7 +176,7 @@ class Tables(Changed):
         self.drop(lambda r: r["seqlen"] == 65536)
         check("2-4x", "yes, and more")
         check("64k", "not measured yet")
-        for claim, rung, with_n in (("memory", "06_backward", 1), ("8gb", "02_safe_softmax", 0)):
+        for claim, rung, with_n in (("memory", "05_flash_v2", 1), ("8gb", "02_safe_softmax", 0)):
             for r in self.records(rung=rung):
                 r["workspace_bytes"] *= 1.1 * r["seqlen"] ** with_n
             check(claim, "**no**")
@@ -172,6 +196,18 @@ class Tables(Changed):
         pages = "".join(map(read, course_pages()))
         self.assertEqual([name for name in TABLES if f"<!-- {name}:begin -->" not in pages], [])
         self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
+
+
+def shapes(*path):
+    """[(a text's, or a shape's style, its coordinates)] of an SVG, letters aside."""
+    found = []
+    for text, shape in re.findall(r"<!-- (.*?) -->|<((?:path|use|g) [^>]*)>", re.sub(
+            r"(?s)<defs>.*?</defs>", "", read(*path))):
+        places = re.findall(r'\b(?:d|x|y|transform)="([^"]*)"', shape)
+        if "DejaVu" not in shape:
+            found.append((text or re.findall('style="([^"]*)"', shape),
+                          [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", " ".join(places))]))
+    return found
 
 
 class Command(Scratch):
@@ -195,6 +231,13 @@ class Command(Scratch):
         where = GPU, "--out", "one", "--readme", "page.md"
         self.assertIn("Wrote the tables of page.md: claims.", self.plot(*where).stderr)
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
+        for name in set(FIGURES) - {"fp8_error"}:  # whose ticks are another matplotlib's others
+            drawn, kept = shapes(self.root, f"one/{name}.svg"), shapes(RESULTS, f"figures/{name}.svg")
+            self.assertEqual([what for what, _ in drawn], [what for what, _ in kept], name)
+            for (what, at), (_, there) in zip(drawn, kept):
+                self.assertEqual(len(at), len(there), (name, what))
+                self.assertLess(max((abs(a - b) for a, b in zip(at, there)), default=0), 18,
+                                (name, what))
         page, before = self.read("page.md"), self.read("one/error.svg")
         self.assertRegex(page, r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
         self.plot(*where, "--check")
@@ -223,6 +266,7 @@ class Command(Scratch):
         self.write("bad.jsonl", '{"machine": 1}')
         for words, why in ((("bad.jsonl", "--check"), "was not written by scripts/figures measure"),
                            (("sim.jsonl", "--check"), "sim.jsonl holds no GPU's measurements"),
+                           ((".", "--check"), "Is a directory"),
                            (("--only", "error,x"), "x: there are speedup")):
             self.assertIn(why, self.plot(*words, status=2).stderr)
 
