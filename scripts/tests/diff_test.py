@@ -51,6 +51,10 @@ class DiffTest(FakeLadder):
                           "01 (last), 01/sm90, 01/zig (early)\n",
                           self.diff("00", name, status=2).stderr)
 
+        for words, said in (("-U -1 00 01", "must be 0 or more"), ("--stat 00", "takes no rung"),
+                            ("00", "two rungs or steps are needed")):
+            self.assertIn(said, self.diff(*words.split(), status=2).stderr)
+
     def test_what_it_shows(self):
         """(lines of the old, of the new, options, what is shown of them)"""
         lines = [str(i) for i in range(40)]

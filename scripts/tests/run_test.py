@@ -1,6 +1,7 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
 README's tables are the test, in results_test.) And of --alone."""
 
+import io
 import json
 import os
 import re
@@ -9,11 +10,13 @@ import signal
 import sys
 import time
 import unittest
+from unittest import mock
 
-from base import ROOT, SECONDS, Scratch
+from base import ROOT, SECONDS, Scratch, said
 from fake_ladder import FakeLadder
+from ladder.base import console
 from ladder.base.sources import read_sources
-from ladder.front import alone
+from ladder.front import alone, table
 
 COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 PAPER = "the FlashAttention-2 paper's workload at N = 2k"
@@ -143,6 +146,23 @@ class RunTest(FakeLadder):
 
     # ---- what goes wrong ----
 
+    def test_all_that_is_said(self):
+        """Whole, as said.md has it; of progress test_progress_and_interrupts."""
+        self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
+                     "03_online_softmax": ["softmax", "two_pass"], "05_flash_v2": ["mma", "sm90"],
+                     "06_backward": ["mma"]}, gpu=True)
+        self.tell({"01_tiled_matmul/mma": {"status": 1, "changes": {"pass": False}, "err": "wrong"},
+                   "03_online_softmax/softmax": {"crash": True, "err": "03_online_softmax: gone"},
+                   "03_online_softmax/two_pass sim": asks(1_500_000),
+                   "05_flash_v2/mma gpu": {"changes": {"time_ms": 2.5, "dtype": "bf16"}},
+                   "05_flash_v2/sm90 gpu": {"status": 3, "err": "05_flash_v2: no Hopper GPU"}},
+                  probe={"err": "--dram: no DRAM bytes: may not be read"})
+        for words in ("", " --all", " --device sim --seqlen 64", " --device gpu --step sm90",
+                      " --device gpu --step mma"):
+            result = self.table(*words.split(), status=None)
+            shown = result.stdout + re.sub(r"(?m)^\[.* \.\.\.\n", "", result.stderr)
+            self.assertEqual(f"{shown}{result.returncode}\n", said(f"scripts/run{words}"))
+
     def test_what_a_step_does_wrong_is_in_its_row_and_below(self):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
@@ -192,12 +212,13 @@ class RunTest(FakeLadder):
         self.assertEqual(result.stdout.count("must be at least 1"), 1)
         self.assertIn("01_tiled_matmul tile, mma on the sim refused (status 2)", result.stdout)
         self.tell({"00_naive/naive": {}})
-        for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1)):
+        for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1), (9, 1, 9)):
             self.tell({f"01_tiled_matmul/{step}": {"status": s, "err": "00_naive: no"}
                        for step, s in zip(("tile", "mma"), statuses)})
             self.table(status=worst)
 
     def test_what_is_refused(self):
+        self.write("build/bin/00_text", "not to be run")
         self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
         self.rung()
         for option, said in (("--save=x", "one program"), ("--list", "one program"),
@@ -221,6 +242,28 @@ class RunTest(FakeLadder):
                 time.sleep(0.01)
 
 
+class Console(unittest.TestCase):
+    def test_where_there_is_colour(self):
+        for terminal, said, code in ((1, {}, "31"), (0, {}, ""), (1, {"NO_COLOR": "1"}, ""),
+                                     (1, {"TERM": "dumb"}, "")):
+            with mock.patch.dict(os.environ, {"NO_COLOR": "", "TERM": "xterm", **said}):
+                self.assertEqual(console.Paint(mock.Mock(**{"isatty.return_value": terminal}))(
+                    "31", "a"), f"\033[{code}ma\033[0m" if code else "a")
+
+    def test_progress_is_a_line_in_two_seconds(self):
+        with mock.patch.object(sys, "stderr", io.StringIO()) as said, mock.patch.object(
+                console.time, "monotonic", side_effect=[0, 1.9, 2, 3.9, 4, 9]):
+            progress = console.Progress()
+            list(map(progress.show, "abcdd"))
+        self.assertEqual(said.getvalue(), "b ...\nd ...\n")
+
+    def test_a_failed_row_is_as_wide_as_a_screen(self):
+        for wide in (95, 96):
+            shown = table.draw([["", ""], ["a", "x" * wide]], (), [(mock.Mock(status=1), {})],
+                               lambda _, text: text)
+            self.assertEqual(len(shown[1]), 100)
+
+
 class AloneTest(Scratch):
     """scripts/run --alone: a step in one file. Compiled here are three of them, where there is
     nvcc; on a GPU all are, and run."""
@@ -235,7 +278,11 @@ class AloneTest(Scratch):
                           text.partition("\n\n#include")[0])
             self.assertIn(re.search(r"__global__(.*\n)*?\}\n", source.text)[0], text)
             there = set().union(*map(alone.names_of, alone.DEFINITION.findall(text)))
-            self.assertEqual(alone.words(text) & contract - there, set(), source.path)
+            code = re.sub("//.*", "", text)
+            self.assertEqual(alone.words(code) & contract - there, set(), source.path)
+            self.assertLessEqual({name for name in there & contract  # not used: two of its frame
+                                  if len(re.findall(rf"\b{name}\b", code)) < 2},
+                                 {"SharedMemory", "grid_blocks"}, source.path)
             if source.name in ("00", "01/tile"):
                 self.assertLess(len(text.splitlines()), 320, source.name)
 
