@@ -16,8 +16,9 @@ from base import SCRIPTS, Scratch, like, read
 import fake_ladder
 from ladder.base import files
 from ladder.base.console import Stop
+from ladder.base.npy import read_npy
 from ladder.base.programs import run_json
-from ladder.measure import peers, profile, results, run as measure
+from ladder.measure import grid, peers, profile, results, run as measure
 from ladder.show.measured import Files
 from ladder.show.tables import models_table, profile_table, schedule_table
 
@@ -25,7 +26,7 @@ NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 NVIDIA_SMI = '''\
 #!/bin/sh
 case "$*" in
-*-lms*) echo 1755; echo 1200; echo 1700; exec sleep 60;;
+*-lms*) printf '1755\\n1200\\n1700\\n18'; exec sleep 60;;
 *) cat gpu;;
 esac
 '''
@@ -56,9 +57,28 @@ class FileTest(Scratch):
             self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
 
     def test_a_changed_tree_is_not_its_commit(self):
-        for *said, commit in ("12ab", "", "12ab"), ("12ab", " M a", "12ab+changes"), ("", "", None):
-            with mock.patch.object(results, "output_of", side_effect=said):
-                self.assertEqual(results.commit(), commit)
+        """But for results and texts, and for files that git does not know."""
+        git = ["git", "-c", "user.name=a", "-c", "user.email=b"]
+        with mock.patch.object(results, "ROOT", self.root):
+            self.assertIsNone(results.commit())
+            for path in ("a.py", "b.md", "scripts/results/c"):
+                self.write(path, "old")
+            for words in ("init -q", "add .", "commit -qm first"):
+                self.run_it(*git, *words.split())
+            head = self.run_it(*git, "rev-parse", "--short=12", "HEAD").stdout.strip()
+            for path in ("new.py", "b.md", "scripts/results/c", "a.py"):
+                self.write(path, "new")
+                self.assertEqual(results.commit(), head + "+changes" * (path == "a.py"))
+
+    def test_inputs_that_are_missing_are_made(self):
+        with mock.patch.object(grid, "ROOT", self.root):
+            folder = grid.loaded(["--load", grid.SHIFTED_V])[1]
+        self.assertEqual(folder, self.at(grid.SHIFTED_V))
+        for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
+            values = read_npy(f"{folder}/{name}.npy")
+            self.assertAlmostEqual(sum(values) / 64 / rows, mean, delta=0.05)
+            with open(f"{folder}/{name}.npy", "rb") as file:
+                self.assertIn(f"(1, 1, {rows}, 64)".encode(), file.read(128))
 
 
 class Fake(fake_ladder.FakeLadder):
@@ -137,6 +157,11 @@ class Bench(Fake):
             self.assertEqual(
                 (len(self.calls()), len(now), [r["step"] for r in now[:6]],
                  len(self.lines("step"))), (new, records, [r["step"] for r in before], 5))
+
+        self.rung("05_flash_v2", ["mma"], gpu=True)  # what has gone stays where it was
+        self.bench()
+        self.assertEqual([line["step"] for line in self.lines("step")],
+                         ["naive", "flash_v1", "swap", "mma", "mma"])
 
     def test_an_interrupted_run_goes_on(self):
         """And of what it measures again it leaves nothing old."""
@@ -330,6 +355,34 @@ class Timing(unittest.TestCase):
             found = peers.sample(budget_ms, batch, lambda: sum(times))
             self.assertEqual((len(times) - len(found), len(found)), (warm_up, samples))
             self.assertEqual(found, times[warm_up:])
+
+
+    def test_batches(self):
+        """About 20 ms of runs; the GPU waits where the host takes longer to queue them than half of
+        what they take, flushes of 0.1 ms included."""
+        class Event:
+            def __init__(self, enable_timing):
+                self.at = None
+
+            def record(self):
+                self.at = sum(passed)
+
+            def elapsed_time(self, other):
+                return other.at - self.at
+
+        for run_ms, queueing_ms, size, waits in ((1.0, 2, 20, 0), (30.0, 9, 3, 0), (0.01, 2, 50, 0),
+                                                 (0.01, 3, 50, 6_000_000)):
+            torch, passed = fake_torch(), []
+            torch.cuda.Event = Event
+            gpu = peers.Gpu(torch)
+            gpu.flush.zero_ = lambda: passed.append(0.1)
+            with mock.patch.object(peers, "sample", lambda budget, batch, clock: batch()), \
+                    mock.patch.object(peers.time, "perf_counter",
+                                      side_effect=[0, queueing_ms / 1000] * 3):
+                times = gpu.time(lambda: passed.append(run_ms), 5)
+            self.assertEqual([round(ms, 6) for ms in times], [run_ms] * size)
+            self.assertEqual([call.args for call in torch.cuda._sleep.mock_calls],
+                             [(waits,)] * bool(waits))
 
 
 class Profile(Fake):
