@@ -12,6 +12,7 @@ import unittest
 from unittest import mock
 
 from base import ROOT, Scratch, programs, read, scratch, write
+from ladder.base.changed import compiled
 from ladder.base.npy import read_npy
 from ladder.base.console import Stop
 from ladder.exercises import lessons
@@ -122,6 +123,9 @@ class Code(unittest.TestCase):
             self.program(file, "00/last_key", "0", text="what?")  # where there was a right one
         with self.assertRaisesRegex(Stop, "^00_new is not built yet: scripts/run"):
             self.program("00_new/attention.cu")
+        for gpu in (False, True):
+            with self.assertRaisesRegex(Stop, f"^00_naive/new.cu is not built yet{' for a GPU' * gpu}: "):
+                compiled(BUILD, "00_naive", "00_naive/new.cu", file, self.folder, gpu=gpu)
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                  ("errors", "max", "o is wrong: its error is"),
@@ -220,7 +224,7 @@ class Command(Scratch):
     def test_bad_usage(self):
         for words, why in (("3/bytes", "no exercise 3/bytes, but 03/bytes: "),
                            ("01/bytes 5", "asks for 2 numbers"),
-                           ("00/bytes five", "'five'"),
+                           ("01/bytes 5 6 7", "asks for 2 numbers"), ("00/bytes five", "'five'"),
                            ("00/last_key 5", "asks for code; given: 1 numbers"),
                            ("00/bytes --check", "bytes requested in all; given: no"),
                            ("00/last_key --check", "there is no copy yet"),

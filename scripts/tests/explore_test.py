@@ -22,7 +22,7 @@ from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
-from ladder.explore.page import fault_of, page_of, pane_of, sums
+from ladder.explore.page import fault_of, page_of, pane_of, spans, sums
 from ladder.explore.times import put_landings
 from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
@@ -86,6 +86,9 @@ class TraceTest(unittest.TestCase):
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
+        for rows, text in (([[6, 7], [0, 1], [2, 4]], "0, 2–3, 6"),
+                           ([[0, 1], [2, 4], [6, 7], [8, 10]], "0, …, 8–9")):
+            self.assertEqual(spans(rows), text)
 
     def test_a_fault_is_where_its_warp_was_last(self):
         for thread, last in ((31, 0), (32, 2), (64, -1)):  # of two blocks, launches and warps
@@ -203,6 +206,8 @@ class CommandTest(Scratch):
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
             self.assertFalse(os.path.exists(self.out))
+        given = ["--check", "full"]  # what comes last holds
+        self.assertEqual(options_of(chosen(asked_of(["00", "--bin", BIN]))[0], given)[-2:], given)
         large = "06/mma 00 --scale 3e38 --seqlen 3 --out".split()  # one fault of two
         self.assertIn("2^NaN", explore(*large, self.out, status=1).stderr)
 
