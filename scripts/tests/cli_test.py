@@ -328,8 +328,8 @@ class Files(Case):
 class Places(Case):
     """Where files cannot be written, or not to their end."""
 
-    # Files of this process may hold 100 bytes; the header of an .npy file has 128.
-    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+    # Files of this process may hold 256 bytes: O of TINY, and not dK, which comes later.
+    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)))
 
     def test_folders_and_files_that_cannot_be_written(self):
         self.write("file", "a file")
@@ -363,6 +363,14 @@ class Places(Case):
                 done = self.execute(arguments, 2, stdout=full)
                 self.assertIn("cannot write to stdout: No space", done.stderr)
         self.assertFalse(os.path.isfile("/dev/null") or os.path.isfile("/dev/full"))
+
+    def test_a_pipe_is_opened_once(self):
+        """So that its reader gets all."""
+        self.execute(f"{TINY} --trace t")
+        os.mkfifo(self.at("pipe"))
+        with subprocess.Popen(["cat", self.at("pipe")], stdout=subprocess.PIPE, text=True) as cat:
+            self.execute(f"{TINY} --trace pipe")
+            self.assertEqual(cat.communicate()[0], self.read("t"))
 
     def test_what_would_be_said_on_a_closed_stderr_is_in_no_file(self):
         self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2))

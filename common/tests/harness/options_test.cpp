@@ -261,13 +261,25 @@ TEST_F(OptionsTest, HelpShowsDefaultsStepsDevicesAndTiles) {
   expect_in(help, {fmt::format("the sim's {})", SimOptions{}.sram_bytes),
                    fmt::format("(default: {})", kTimingMs), "\nWorkload\n  --batch B ",
                    "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
-  expect_in(help,
-            {"what first does [gpu, sim]", "what mma does [gpu, sim]", "what alone does [gpu]",
-             "tiles BRxBC: 64x64\n", "128x128", " default [gpu, sim]\n", " default [gpu]; only",
-             "only by name [gpu, sim]; needs compute capability 9.x\n",
-             "--set scale=tile|head            what shares a scale"});
-  EXPECT_LT(help.find("what first"), help.find("what mma"));
-  EXPECT_EQ(help.find("naive"), std::string::npos);  // another rung's
+  const size_t steps = help.find("Steps");  // in order; and none of another rung
+  EXPECT_EQ(help.substr(steps, help.find("\nExit") - steps),
+            R"(Steps of this rung, each with one thing more than the one before it
+  first                  what first does [gpu, sim]
+                         tiles BRxBC: 64x64
+  mma                    what mma does [gpu, sim]
+                         default [gpu, sim]
+  alone                  what alone does [gpu]
+                         only by name [gpu]
+  copies                 what copies does [gpu, sim]
+                         only by name [sim]; needs compute capability 9.x
+  fast                   what fast does [gpu, sim]
+                         default [gpu]; only by name [sim]; needs compute capability 9.x
+                         tiles BRxBC: 128x128
+  eight_bits             what eight_bits does [gpu, sim]
+                         only by name [gpu, sim]; needs compute capability 9.x
+                         --set scale=tile|head            what shares a scale
+                         --set spread=on|off              whether
+)");
 }
 
 // ------------------------------------------------------------------------------------------- steps

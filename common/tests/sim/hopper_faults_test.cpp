@@ -58,6 +58,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     if (wrong("ends with a wgmma that was never waited for")) return;
     if (wrong(of_0)) out[thread()] = 2 * acc.r[0][0][0];
     if (wrong(of_0)) store_4(smem.take<float>("four", 4), acc.r[0][0]);
+    if (wrong(of_0)) out[thread()] = exp2_fast(acc.r[0][0][0]);
     if (wrong(kUsedEarly)) as_permuted_operand<e4m3>(acc);
     if (wrong("thread (37,0,0): accumulator of a wgmma m64n64k16, row 17, column 27: other code"))
       if (thread() == 37) acc.r[0][3][1] = 0;

@@ -385,6 +385,10 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
       {0x80000000u, 1, "a grid of (2147483648,1,1)"}};
   for (const auto& [grid, block, wanted] : kLaunches)
     expect_says(fault_of(grid, block, [] {}), "kernel planted: " + wanted);
+  for (const auto& [grid, block] : {std::pair{dim3(1, 65535), dim3(1, 1, 64)},
+                                    {dim3(2, 1, 65535), dim3(1)},
+                                    {dim3(3), dim3(1024)}})
+    EXPECT_EQ(fault_of(grid, block, [] {}), "no fault") << grid.y << " " << block.x;
   EXPECT_THROW(start("outside", 1, 1, [] {}), std::logic_error);
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
@@ -443,6 +447,9 @@ TEST_F(SimTest, StartsNoThreadWhereThereIsOneCore) {
   });
   EXPECT_EQ(others, 0);
   sched_setaffinity(0, sizeof before, &before);
+  setenv("LADDER_CORES", "3", 1);
+  EXPECT_EQ(host_cores(), 3);
+  unsetenv("LADDER_CORES");
 }
 #endif
 
