@@ -330,37 +330,6 @@ class Equations(unittest.TestCase):
         self.assertEqual([holds(*sides) for sides in equations(text)], [True, False, False])
 
 
-class ReadingTimes(unittest.TestCase):
-    """README's map says how long a lesson takes, by README's formula, to five minutes; so does the
-    lesson."""
-
-    @staticmethod
-    def minutes(text):
-        text = re.sub(r"<details>.*?</details>|<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text,
-                      flags=re.DOTALL)
-        code = sum(block.count("\n") for language, block in FENCE.findall(text)
-                   if language in SOURCES)
-        asked = text.partition("## Check yourself")[2].partition("\n## ")[0]
-        prose = re.sub(r"^\|.*|\]\([^)]*\)|\$[^$\n]+\$", "", FENCE.sub("", text),
-                       flags=re.MULTILINE)
-        return (len(re.findall(r"[A-Za-z][\w'’-]*", prose)) / 100 + code / 2
-                + len(re.findall(r"^\d\. ", asked, re.MULTILINE)))
-
-    def test_they_follow_from_words_code_and_questions(self):
-        readme = read(ROOT, "README.md")
-        promised = {page: int(minutes) for page, minutes in re.findall(
-            r"^\| \[.*?\]\(([\w/]+\.md)\) \|.*\| (\d+) \|$", readme, re.MULTILINE)}
-        self.assertGreater(len(promised), 10)
-        for page, minutes in promised.items():
-            text = read(ROOT, page)
-            with self.subTest(page):
-                self.assertLessEqual(abs(self.minutes(text) - minutes), 5, self.minutes(text))
-                for said in re.findall(r"\*Reading time:\* (\d+)", text):
-                    self.assertEqual(int(said), minutes)
-        hours, minutes = divmod(sum(promised.values()), 60)
-        self.assertIn(f"{hours} hours {minutes} minutes in all", " ".join(readme.split()))
-
-
 class Links(unittest.TestCase):
     """Links within the repository lead to a file, and to a heading of it."""
 
