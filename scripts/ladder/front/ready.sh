@@ -40,10 +40,6 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
-  if [[ $(cmake --version 2>/dev/null) =~ ([0-9]+)\.([0-9]+) ]] &&
-    ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] < 322)); then
-    printf ' cmake 3.22 or newer (this is %s: python3 -m pip install cmake)' "${BASH_REMATCH[0]}"
-  fi
   cd "$root/scripts" # files of the reader's folder would stand before Python's modules
   python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'
@@ -70,16 +66,10 @@ apt() {
     -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
 }
 
-# want PACKAGE...: gets what a build can do without.
+# want PACKAGE...: gets what a build can do without; the tests that need it say where it is missing.
 want() {
   local package
-  for package; do
-    if ! has "$package"; then
-      get "$package" || true
-      has "$package" || say "going on without $package; only figures need python3-matplotlib, and" \
-        "only tests of scripts/explore chromium."
-    fi
-  done
+  for package; do has "$package" || get "$package" || true; done
 }
 has() (
   cd "$root/scripts"
@@ -115,7 +105,7 @@ END
 
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
-  local preset=$1 folder=$root/build log jobs chosen was hint said options=()
+  local preset=$1 folder=$root/build log jobs chosen was hint options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
@@ -138,20 +128,16 @@ build() {
     options+=(-DLADDER_TESTS=OFF)
   fi
   if [[ $LADDER_CUDA && $preset == default ]]; then options+=("-DLADDER_CUDA=$LADDER_CUDA"); fi
+  if command -v nvcc >/dev/null; then
+    hint="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"
+  fi
   configure() { cmake -S "$root" --preset "$preset" "${options[@]}" >"$log" 2>&1; }
   if ! { configure || { grep -q "apt-get install" "$log" && get && configure; }; }; then
-    said=$(sed -n '/CMake Error/,$p' "$log")
-    if [[ $said == *CUDA* ]]; then hint=$without_gpu; fi
-    printf '%s\n' "$said" >&2
+    sed -n '/CMake Error/,$p' "$log" >&2
     die "CMake failed$hint (all of its output: ${log#"$root/"})."
   fi
   printf '%s\n' "$chosen" >"$folder/.configured"
 
-  if ! ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2; then
-    if [[ $LADDER_CUDA ]]; then rm "$folder/.configured"; fi
-    if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
-    die "the build failed$hint."
-  fi
+  ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2 || die "the build failed$hint."
   exec 9>&-
 }
-without_gpu="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"
