@@ -106,15 +106,12 @@ def steps_of(program: str) -> list[Step]:
                    "it anew", WRONG_RESULT) from None
 
 
-def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises Stop for an option that --help has under Output, --list or one more: scripts read what
-    a program prints, and run several, which would write to one place."""
-    name = os.path.basename(program)
-    output = run_quietly([program, "--help"], name)[1].partition("\nOutput\n")[2]
-    taken = re.findall(r"^  (--\S+)", output.partition("\n\n")[0], re.MULTILINE)
+def refuse_output(words: Iterable[str], *more: str) -> None:
+    """Raises Stop for an option about what a program prints or writes, or one more: scripts read
+    that, and run several programs, which would write to one place."""
     for option in (word.partition("=")[0] for word in words):
-        if option in [*taken, "--list", *more]:
-            raise Stop(f"{option} is for one program alone, such as build/bin/{name}", BAD_USAGE)
+        if option in ("--save", "--trace", "--json", "--verbose", "--help", "--list", *more):
+            raise Stop(f"{option} is for one program alone, such as build/bin/00_naive", BAD_USAGE)
 
 
 def json_lines(text: str, name: str) -> list[Record]:

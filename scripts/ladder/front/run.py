@@ -149,7 +149,7 @@ def main(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
     if words:
-        refuse_output(programs[min(programs)], words)
+        refuse_output(words)
     options = parse(words)
 
     progress = Progress()
@@ -174,7 +174,7 @@ def main(words: list[str]) -> int:
             or not run.step.exact_architecture]))
 
     shown = [run for table in finished for run in table.runs]
-    print_tables(finished, steps[0])
+    print_tables(finished)
     if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))
     sys.stdout.flush()
