@@ -101,7 +101,6 @@ endfunction()
 # What is the same for every rung.
 ladder_test(harness cli Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
-set_tests_properties(cli PROPERTIES RESOURCE_LOCK gpu)  # its counters are one program's at a time
 ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Files Places -v)
 include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
