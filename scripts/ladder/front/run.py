@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import sys
-from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
                                  Progress, Stop, wrap)
@@ -100,9 +99,10 @@ def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
     """The tables to make; `gpu` is the I/O type to measure it in."""
-    def runs(device: str, wanted: Callable[[Step], bool] = (
-            lambda step: options.all or not step.by_name_only)) -> list[Run]:
-        return [Run(step, device) for step in steps if step.device == device and wanted(step)]
+    def runs(device: str) -> list[Run]:
+        return [Run(step, device) for step in steps if step.device == device
+                and (step.name == options.step if options.step
+                     else options.all or not step.by_name_only)]
 
     if options.words:
         device, wanted = options.device, options.step
@@ -112,24 +112,18 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
         if wanted and wanted not in names:
             raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
                        BAD_USAGE)
-        chosen = runs(device, lambda step: step.name == wanted) if wanted else runs(device)
-        if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(step, device) for step in steps if wanted in (None, step.name)]
+        # Built without CUDA there is none: the program says so better.
+        chosen = runs(device) or [Run(step, device) for step in steps
+                                  if wanted in (None, step.name)]
         return [Table(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
-    title = "q, k, v captured from a trained model"
-    given = ["--load", os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))]
-    paper = "the FlashAttention-2 paper's workload at N = 2k"
-    if not options.all:
-        tables = [Table(f"HBM traffic, {title}", given, TRAFFIC,
-                        runs("sim", lambda step: not step.by_name_only
-                             and not step.exact_architecture))]
-        timed = Table(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))
-    else:
-        both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.step.rung)
-        tables = [Table(title, given, None, both)]
-        timed = Table(paper, [*PAPER_2K, gpu], None, runs("gpu"))
-    return tables + [timed] * bool(gpu)
+    counted = [run for run in runs("sim") if options.all or not run.step.exact_architecture]
+    captured = os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))
+    traffic = Table("HBM traffic, q, k, v captured from a trained model", ["--load", captured],
+                    None if options.all else TRAFFIC, counted)
+    times = Table("time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu],
+                  None if options.all else TIME, runs("gpu"))
+    return [traffic, times] if gpu else [traffic]
 
 
 def next_steps(steps: list[Step]) -> list[str]:
