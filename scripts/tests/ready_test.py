@@ -117,10 +117,6 @@ class Ready(Machine):
 
 
 class Building(Machine):
-    def setUp(self):
-        super().setUp()
-        self.change_ready("/proc/meminfo", "meminfo")  # not there: Ninja chooses its jobs
-
     def test_what_is_configured_is_kept(self):
         """Until another compiler is chosen, or more is asked for; but nothing that failed. (The
         options that CMake gets; before them, whether it begins anew.)"""
@@ -167,13 +163,6 @@ class Building(Machine):
                 fcntl.flock(lock, fcntl.LOCK_UN)
         self.assertEqual(second.returncode, 0)
         self.assertIn("ninja", self.called())
-
-    def test_no_more_compilers_than_memory_holds(self):
-        self.change_ready("os.sched_getaffinity(0)", "'ab'")
-        for kilobytes, jobs in ((1_600_000, " -j3"), (90_000, " -j1"), (10**9, "")):
-            self.write("meminfo", f"MemFree:  1 kB\nMemAvailable:  {kilobytes} kB\n")
-            self.script("scripts/run")
-            self.assertIn(f"ninja -C {self.root}/build{jobs} programs\n", self.called())
 
     def test_ctrl_c_while_building(self):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
@@ -270,6 +259,9 @@ esac
                 ("ninja -C build -t commands 07_toy_test", "suite_test.cpp"),
                 ("ctest --test-dir build -N", ": 07_toy.cli\n")):
             self.assertIn(said, self.run_it(*command.split()).stdout)
+        self.assertRegex(self.read("build/CMakeFiles/rules.ninja"),
+                         r"pool compilers\n +depth = [1-9]")
+        self.assertIn("pool = compilers", self.read("build/build.ninja"))
         if shutil.which("nvcc"):
             self.assertRegex(gpu, "architectures 80$")
             command = self.run_it("ninja", "-C", "build", "-t", "commands",

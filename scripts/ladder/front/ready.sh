@@ -80,11 +80,10 @@ has() (
   esac >/dev/null 2>&1
 )
 
-# Waits for its turn in a build folder, whose lock is open as 9. Prints Ninja's -j where it would
-# start more compilers than memory holds at 500 MB each.
+# Waits for its turn in a build folder, whose lock is open as 9.
 turn() {
   python3 -I - "$me" <<'END'
-import fcntl, os, re, sys
+import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
@@ -93,19 +92,12 @@ except BlockingIOError:
     fcntl.flock(9, fcntl.LOCK_EX)
 except OSError:
     pass  # some network file systems have no locks
-try:
-    memory = open("/proc/meminfo").read()
-except FileNotFoundError:
-    sys.exit()  # Linux alone has it
-fit = int(re.search(r"MemAvailable: +(\d+)", memory)[1]) // 500_000
-if fit < len(os.sched_getaffinity(0)) + 2:
-    print(f"-j{max(fit, 1)}")
 END
 }
 
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
-  local preset=$1 folder=$root/build log jobs chosen was hint options=()
+  local preset=$1 folder=$root/build log chosen was hint options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
@@ -113,7 +105,7 @@ build() {
   [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
     "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
   exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
-  jobs=$(turn)
+  turn
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
   # has moved, or where it did not go well, it has to decide again. The tests stay where programs
@@ -138,6 +130,6 @@ build() {
   fi
   printf '%s\n' "$chosen" >"$folder/.configured"
 
-  ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2 || die "the build failed$hint."
+  ninja -C "$folder" "$@" >&2 || die "the build failed$hint."
   exec 9>&-
 }
