@@ -1,7 +1,7 @@
 """Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
 ```console blocks, and compares what they print. And what pages show and say to the rest of the
-repository: excerpts to the code, links to files and headings, the list of functions to the headers;
-formulas to what GitHub reads as one, and equations to what they come to.
+repository: excerpts to the code, links to files and headings, formulas to what GitHub reads as one,
+equations to what they come to.
 
 Run alone: python3 scripts/tests/lessons_test.py build/bin
 
@@ -359,18 +359,6 @@ class Links(unittest.TestCase):
                     if heading:
                         self.assertIn(heading, self.headings(target))
         self.assertGreater(count, 50)
-
-
-class Functions(unittest.TestCase):
-    def test_every_function_of_common_tile_is_listed_and_no_other(self):
-        headers = "".join(map(read, glob.glob(os.path.join(ROOT, "common/tile/*.h"))))
-        # A function's name comes after its type; members, indented, are not listed.
-        defined = re.findall(r"^(?:struct |(?:__device__ __forceinline__|constexpr) [^()=;]*?\b"
-                             r"(?=\w+\())(\w+)", headers, re.MULTILINE)
-        readme = read(ROOT, "common/README.md")
-        tables = readme[readme.index("| function "):readme.index("On the sim each function")]
-        listed = re.findall(r"`([a-zA-Z]\w*)(?:<[^`]*>)?`", tables)
-        self.assertEqual(set(defined), set(listed))
 
 
 if __name__ == "__main__":
