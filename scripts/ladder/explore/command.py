@@ -117,7 +117,6 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
     for number, step in enumerate(chosen(asked)):
         command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
         trace, records, ended, message = Trace.of(step.program, command, progress)
-        progress.clear()
         if ended or "no source lines" in message:
             print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
         status = status if ended == GOOD else WRONG_RESULT
@@ -127,7 +126,6 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
     if len(text) > LARGEST:
         raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
                    "--seqlen, fewer --heads", BAD_USAGE)
-    progress.clear()
     return text, status
 
 

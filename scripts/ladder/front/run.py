@@ -88,7 +88,6 @@ def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
              "--dram", "--check", "off"], "looking for a GPU", progress)
         if status != BAD_USAGE:
             break
-    progress.clear()
     if status == NO_DEVICE:
         return "", False, message.removeprefix(f"{os.path.basename(program)}: ")
     if any(total(record, "dram") is not None for record in records):
@@ -161,7 +160,6 @@ def main(words: list[str]) -> int:
             go(together, table.options + dram * (device == "gpu"), progress,
                f"[{done + 1}/{count}]")
             done += len(together)
-        progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE
