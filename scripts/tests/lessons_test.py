@@ -151,25 +151,6 @@ def add_tests():
                         functools.partialmethod(Lessons.run_command, path, command))
 
 
-class HeadComments(unittest.TestCase):
-    """Each step says at its head how to run it, and that runs."""
-
-    def test_each_says_how_to_run_it(self):
-        for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True)):
-            name, text = name_of(path), read(path)
-            with self.subTest(name):
-                # The first that is set apart there.
-                command = re.search(r"^//   +(.*)", text.split("\n\n", 1)[0], re.MULTILINE)[1]
-                needs_gpu = ".library = true" in text
-                step = re.search(r'\.name = "(\w+)"', text)[1]
-                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --step {step}\b")
-                # Whether its results are right, and at that length, the suite says.
-                done = in_scratch(re.sub(r"--seqlen \d{2,}", "--seqlen 64", command)
-                                  + " --check off" + " --device sim" * (not needs_gpu))
-                if not (needs_gpu and "unknown on the sim" in done.stdout):
-                    self.assertEqual(done.returncode, 0, done.stdout)
-
-
 class Comparison(unittest.TestCase):
     """The tests above are worth what their comparison is worth."""
 

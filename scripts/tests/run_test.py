@@ -223,6 +223,9 @@ class AloneTest(Scratch):
     def test_every_portable_step_has_what_it_names(self):
         contract = set().union(*map(alone.names_of, alone.definitions("machine/machine.h", set())))
         sources = read_sources()
+        for source in sources:  # which say at their head how to run them
+            self.assertRegex(source.text.split("\n\n")[0],
+                             rf"\n//   build/bin/{source.rung} --step \w+")
         for source in filter(alone.portable, sources):
             text = alone.alone(sources, source)
             self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
