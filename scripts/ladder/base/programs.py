@@ -6,7 +6,6 @@ import contextlib
 import glob
 import json
 import os
-import re
 import subprocess
 from typing import Any, Iterable, NamedTuple, Sequence
 
@@ -141,12 +140,9 @@ def rungs() -> list[str]:
 
 def programs_in(folder: str) -> dict[str, str]:
     """Name → path, of a folder that has the tests' programs too."""
-    if not os.path.isdir(folder):
-        raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
-                   "into build/bin", BAD_USAGE)
-    programs = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
-                if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
-                and os.access(os.path.join(folder, name), os.X_OK)}
+    programs = {os.path.basename(path): path
+                for path in sorted(glob.glob(os.path.join(folder, "[0-9][0-9]_*")))
+                if not path.endswith("_test") and os.access(path, os.X_OK)}
     if not programs:
         raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
                    "build/bin", BAD_USAGE)
