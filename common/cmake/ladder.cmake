@@ -226,8 +226,6 @@ if(LADDER_GPU)
     target_compile_definitions(ladder_gpu PRIVATE
       LADDER_CUPTI_FOLDER="${CUDAToolkit_LIBRARY_DIR}"
       LADDER_CUPTI_EXTRAS_FOLDER="${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64")
-  else()
-    message(STATUS "gpu: no cupti_range_profiler.h found, --dram will read no counters")
   endif()
 else()
   add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)

@@ -189,16 +189,6 @@ class Building(Machine):
         self.assertIn("run: build/x: No. Did root make it? sudo chown",
                       self.run_it(sys.executable, "-Sc", code, cwd=SCRIPTS, status=2).stderr)
 
-    def test_the_current_folder_stands_before_no_module_of_pythons(self):
-        for name in ("signal", "fcntl"):
-            self.write(f"mine/{name}.py", "raise SystemExit('the wrong one')")
-        self.tools(python3=f"exec '{sys.executable}' -S \"$@\"")
-        for words, said in (("run", "no folder ../build/bin"), ("test 07", "there is no 07"),
-                            ("figures draw x.json", "x.json holds no GPU's")):
-            name, *more = words.split()
-            self.assertIn(said, self.run_it(f"../scripts/{name}", *more, status=2,
-                                            cwd=self.at("mine")).stderr)
-
 
 class Configuring(Scratch):
     """What CMake finds, decides and says."""

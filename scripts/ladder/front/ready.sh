@@ -40,7 +40,6 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
-  cd "$root/scripts" # files of the reader's folder would stand before Python's modules
   python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'
 }
@@ -71,14 +70,13 @@ want() {
   local package
   for package; do has "$package" || get "$package" || true; done
 }
-has() (
-  cd "$root/scripts"
+has() {
   case $1 in
     # The system's own too: another that comes first on PATH need not see the system's packages.
     python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
-)
+}
 
 # Waits for its turn in a build folder, whose lock is open as 9.
 turn() {
