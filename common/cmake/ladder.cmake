@@ -81,7 +81,6 @@ if(NOT LADDER_CUDA STREQUAL OFF)
   endif()
 endif()
 string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
-set(LADDER_GPU OFF)
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
@@ -176,15 +175,12 @@ target_compile_options(ladder_flags INTERFACE
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>)
+  # GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
+  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 else()
   # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is.
   target_compile_options(ladder_flags INTERFACE -Wno-pass-failed)
-endif()
-# GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
-  target_compile_options(ladder_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 endif()
 # GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND

@@ -21,9 +21,7 @@ function(ladder_program part name)
   target_precompile_headers(${name} REUSE_FROM test_headers)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ladder_harness GTest::gtest GTest::gtest_main)
-  if(TARGET tests_${part})
-    add_dependencies(tests_${part} ${name})
-  endif()
+  add_dependencies(tests_${part} ${name})
 endfunction()
 
 # ladder_test(PART NAME COMMAND...)
@@ -86,6 +84,7 @@ ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
 set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
+  add_custom_target(tests_${rung} DEPENDS ${rung})
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   ladder_cases(${rung} ${rung}.Sim ${rung}_test
     Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*:Sizes.* suite)

@@ -24,7 +24,6 @@ import unittest
 from base import SECONDS, Scratch
 from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
-from ladder.trace.read import AMOUNTS
 
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
@@ -35,8 +34,6 @@ PROGRAM = os.path.join(BIN_DIR, RUNG)
 SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
 TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
-
-COUNTED = ["requested_read_bytes", "requested_write_bytes", *AMOUNTS]
 
 
 def steps():
@@ -125,8 +122,6 @@ class Rung(Case):
             self.assertEqual([o[s] for s in SIZES], [2, 4, 2, 40, 24, 16])
             self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
-            for key in COUNTED:
-                self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
         if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
             self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
                             "S and P", "03_online_softmax")

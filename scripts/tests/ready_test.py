@@ -274,12 +274,12 @@ class Parts(Machine):
         self.tool("05_flash_v2_test", "echo '[==] 3 tests from 1 test suite ran.'; exit 1")
 
     def test_what_is_built_and_run(self):
-        rung, tests = "05_flash_v2", "05_flash_v2_test"
+        tests = "tests_05_flash_v2"
         for parts, *expected in (
-                ("05", [rung, tests], ["^(05_flash_v2)$"], []),
+                ("05", [tests], ["^(05_flash_v2)$"], []),
                 # Another step's name begins as this one's.
-                ("05/rows", [rung, tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
-                ("sim 05_flash_v2 05/mma", ["tests_sim", *[rung, tests] * 2],
+                ("05/rows", [tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
+                ("sim 05_flash_v2 05/mma", ["tests_sim", tests, tests],
                  ["^(sim|05_flash_v2)$"], ["*/mma:*/mma_*-"])):
             self.called()
             out = self.script("scripts/test", *parts.split(), status="/" in parts).stdout

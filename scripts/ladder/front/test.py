@@ -51,8 +51,8 @@ def main(words: list[str]) -> int:
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
-    if not ready(COMMAND, "build", preset, *(f"tests_{part}" for part in named),
-                 *(f"{rung}{kind}" for rung in rung_of.values() for kind in ("", "_test"))):
+    if not ready(COMMAND, "build", preset,
+                 *(f"tests_{part}" for part in [*named, *rung_of.values()])):
         return WRONG_RESULT
 
     if "climb" in named:
