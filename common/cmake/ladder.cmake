@@ -1,9 +1,6 @@
 # How the ladder is built: one library for the harness, one for each machine, one program a rung.
 
-if("$ENV{LADDER_CUDA}" STREQUAL "")
-  set(ENV{LADDER_CUDA} AUTO)
-endif()
-set(LADDER_CUDA $ENV{LADDER_CUDA} CACHE STRING
+set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half. AUTO: where a GPU answers and there is a CUDA Toolkit, and in CI; ON; OFF")
 option(LADDER_TESTS "The tests, which need GoogleTest" ON)
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)

@@ -179,10 +179,10 @@ class RunTest(FakeLadder):
 
     def test_what_the_programs_refuse(self):
         """It is said once, and the worst status is the status."""
-        self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]})
-        for step in ("00_naive/naive", "01_tiled_matmul/tile", "01_tiled_matmul/mma"):
-            rung = step.split("/")[0]
-            self.tell({step: {"status": 2, "err": f"{rung}: --seqlen 0: must be at least 1"}})
+        ladder = {"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]}
+        self.ladder(ladder)
+        self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
+                   for rung, steps in ladder.items() for step in steps})
         result = self.table("--seqlen", "0", status=2)
         self.assertEqual(result.stdout.count("must be at least 1"), 1)
         self.assertIn("01_tiled_matmul tile, mma on the sim refused (status 2)", result.stdout)

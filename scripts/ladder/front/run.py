@@ -129,12 +129,11 @@ def next_steps(steps: list[Step]) -> list[str]:
     """What to do after the first table."""
     sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
+    first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
     lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
-             ("scripts/explore", "two steps at work, in your browser")]
-    if len(sim) > 1:
-        first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
-        lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
-    lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
+             ("scripts/explore", "two steps at work, in your browser"),
+             (f"scripts/diff {first[:2]} {second}", "what the next step changes"),
+             ("scripts/run --all", f"all columns and all steps ({others} more)")]
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
