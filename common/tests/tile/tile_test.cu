@@ -1,5 +1,5 @@
-// The functions of common/tile on both machines: products against float64, and on the sim what they
-// count. (What functions of rows, columns and warps compute is seen in the steps made of them.)
+// Products of tiles on both machines: against float64, and on the sim what they count. (What
+// functions of rows, columns and warps compute and count is seen in the steps made of them.)
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "tests/device_test.h"
-#include "tile/columns.h"
-#include "tile/over_warps.h"
-#include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/tile.h"
 
@@ -120,60 +117,6 @@ TEST_F(SUITE, ProductsOfTilesAreRightAndCounted) {
   };
   check_each(whole_and_ragged, Case<fp16, 32>{}, Case<bf16, 64>{}, Case<fp16, 128>{},
              Case<bf16, 256>{});
-}
-
-/// Each function of registers that counts, once in every warp; those over warps, once. `shifted`:
-/// N/2 columns of element numbers, added to the last ones of 0.
-template <int M, int N>
-__global__ void every_function(Hbm<float> shifted, int rows, int columns) {
-  SharedMemory smem;
-  const PartialSums<M, N, kWarps> sums{smem.take<float>("sums", partial_sums_floats(M, N, kWarps))};
-  const WarpRows<M, kWarps> warp_x{smem.take<float>("x", kWarps * M)};
-  const Rows<M> x = fill_rows<M>(1);
-  Accumulator<M, N> S;
-  mul_rows(S, x);
-  mul(S, S);
-  exp2_rows(S, 1, x);
-  exp2_columns(S, 1, make_columns<N>([](int) { return 0.0f; }));
-  Accumulator<M, N> all;
-  Accumulator<M, N / 2> part;
-  for_each(part, [](int i, int j, float& y) { y = static_cast<float>(i * N + N / 2 + j); });
-  add_columns(all, N / 2, part);
-  if (warp_id() == 0) for_each(all, [&](int i, int j, float y) { shifted[i * N + j] = y; });
-  any_above(row_max(S) + row_sum(S) - max(x, x) * (3.0f * exp2(inverse_or_zero(x))), 0);
-  write(warp_x, x);
-  write(sums, S);
-  __syncthreads();
-  BlockFragment<M, N, kThreads> sum, twice;
-  sum_over_warps(sum, sums, rows, columns);
-  mul_rows(sum, warp_x.data, rows, columns);
-  add(twice, sum, rows, columns);
-  if (threadIdx.x >= M) return;
-  const Row a = max_over_warps(warp_x, threadIdx.x), b = sum_over_warps(warp_x, threadIdx.x);
-  inverse_or_zero(max(a, b) + (a - b) * exp2(a));
-}
-
-TEST_F(SUITE, FunctionsCountWhatTheyCompute) {
-  const auto check = [&]<int M, int N>(Case<float, M, N>) {
-    const int rows = M - 3, columns = N - 8;
-    Array& shifted = make("shifted", M * N * 4);
-    const auto counts = run(
-        every_function<M, N>, 1, kThreads,
-        shared_bytes<float>(partial_sums_floats(M, N, kWarps)) + shared_bytes<float>(kWarps * M),
-        shifted, rows, columns);
-    const Matrix got = matrix<float>(shifted, N);
-    const auto wrong = [&](int i, int j) { return got(i, j) != (j < N / 2 ? 0 : i * N + j); };
-    EXPECT_EQ(count_where(M, N, wrong), 0);
-    if (!counts) return;
-    // Of an element mul_rows, mul, row_max and row_sum one each, of a power two, of half of them
-    // add_columns one; of a row any_above and six more one each. Then for each element three
-    // additions of four warps' sums, a product and an addition, and for a row two times three
-    // operations and five.
-    EXPECT_EQ(counts->other_flops, kWarps * (8 * M * N + M * N / 2 + 7 * M) +
-                                       (kWarps + 1) * rows * columns + (2 * (kWarps - 1) + 5) * M);
-    EXPECT_EQ(counts->exps, kWarps * (2 * M * N + M) + M);
-  };
-  check_each(check, Case<float, 16, 32>{}, Case<float, 32, 64>{});
 }
 
 #ifdef LADDER_SIM
