@@ -47,16 +47,6 @@ int count_where(int rows, int columns, auto is) {
   return n;
 }
 
-/// How many of rows × columns elements are further than `within` from the sums of term(i, j, k).
-int count_wrong_sums(const Matrix& got, int rows, int columns, int inner, double within,
-                     auto term) {
-  return count_where(rows, columns, [&](int i, int j) {
-    double sum = 0;
-    for (int k = 0; k < inner; ++k) sum += term(i, j, k);
-    return !(std::abs(got(i, j) - sum) <= within);
-  });
-}
-
 /// Makes `check`, a lambda with template parameters, go through cases: types of Case<...>.
 template <class T, int... n>
 struct Case {};
