@@ -2,10 +2,14 @@
 // at shapes that cover triples of choices, forward and backward. Right against float64, and on the
 // sim the formula equal to the count, array by array, to the byte.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <tuple>
 
@@ -500,6 +504,46 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
         EXPECT_EQ(b.read, a.read * kBatch) << one[k].kernel << " " << a.array;
         EXPECT_EQ(b.write, a.write * kBatch) << one[k].kernel << " " << a.array;
       }
+  }
+}
+// Which tile, warps, stages, parts and settings a step takes on an H100, at sizes of many kinds,
+// not causal and causal: as plans.jsonl has them (where one is as the one before it: ""), so that
+// no other choice comes about unseen.
+TEST_P(Sizes, PlansAreAsWritten) {
+  const Step& step = GetParam();
+  std::ifstream file(std::filesystem::path(__FILE__).replace_filename("plans.jsonl"));
+  const std::string written{std::istreambuf_iterator<char>(file), {}};
+  DeviceInfo info;
+  info.sram_bytes = SimOptions{}.sram_bytes, info.multiprocessors = SimOptions{}.multiprocessors;
+  for (const int d : {64, 96, 128, 200}) {
+    std::string line = fmt::format("[\"{} {}\", {}", step.rung, step.name, d), last;
+    for (const auto& [heads, kv_heads, N, N_kv] : {std::array{2, 2, 256, 256},
+                                                   {1, 1, 70, 90},
+                                                   {8, 8, 300, 70},
+                                                   {32, 8, 1, 4096},
+                                                   {8, 1, 1, 131072},
+                                                   {64, 64, 1, 1000},
+                                                   {8, 2, 16, 20000},
+                                                   {66, 66, 128, 512},
+                                                   {132, 66, 64, 128},
+                                                   {32, 8, 1024, 1024},
+                                                   {4, 1, 3000, 3000},
+                                                   {8, 8, 16384, 16384}})
+      for (const bool causal : {false, true}) {
+        const Problem p{.H = heads, .Hk = kv_heads, .N = N, .N_kv = N_kv, .d = d, .causal = causal};
+        std::string plans = "refused";
+        try {
+          const auto [forward, backward] = plan_run(step, p, {}, info);
+          plans = "";
+          for (const Plan* plan : {&forward, &backward})
+            plans += fmt::format("{}x{} {} {} {} {};", plan->block_q, plan->block_kv, plan->warps,
+                                 plan->stages, plan->parts, plan->note);
+        } catch (const Error&) {
+        }
+        line += plans == last ? ", \"\"" : ", \"" + plans + "\"";
+        last = plans;
+      }
+    EXPECT_NE(written.find(line + "]\n"), written.npos) << "plans.jsonl has no " << line << "]";
   }
 }
 INSTANTIATE_TEST_SUITE_P(, Sizes, steps(every), step_name);

@@ -119,7 +119,6 @@ class Bench:
         finally:
             if self.clock:
                 self.clock.stop()
-            self.progress.clear()
 
     def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
@@ -164,7 +163,6 @@ class Bench:
             {"kind": kind, **fields, **record, **about} for record in records])
 
     def say(self, text: str) -> None:
-        self.progress.clear()
         print(text, file=sys.stderr, flush=True)
 
     def run(self, measurement: Measurement, what: str) -> None:
