@@ -214,7 +214,7 @@ class Command(Scratch):
             self.assertIn(line + "\n", said)
         self.assertNotIn("decode.svg", said)
         # What is drawn again is the same to the byte; what a new file lacks is removed.
-        self.assertIn("roofline is left out: scripts/figures measure --grid paper measures it",
+        self.assertIn("roofline is left out: `scripts/figures measure --help` and",
                       self.plot(GPU, "--out", "one", "--only", "error").stderr)
         self.assertEqual(self.read("one/error.svg"), before)
         self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
