@@ -18,7 +18,7 @@ import math
 from typing import Callable, Iterator, NamedTuple
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.trace.read import COPIES, KINDS, LOADS, STORES, WAITS, Event, Kind
+from ladder.trace.read import COPIES, LOADS, STORES, WAITS, Event, Kind
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.
@@ -131,16 +131,6 @@ def warps_of(events: list[Event]) -> dict[int, list[Event]]:
             event.amount += stored[event.asked()]
         kept[warp] = asked
     return kept
-
-
-def rows_of(events: list[Event]) -> list[list]:
-    """Events as traces.jsonl has them: [kind, name, barrier, number, amount, exps, other FLOPs]."""
-    return [[event.kind.value, *event.asked()[1:], event.amount, event.lane_exps,
-             event.lane_other_flops] for event in events]
-
-
-def events_of(rows: list[list]) -> list[Event]:
-    return [Event(KINDS[kind], *values) for kind, *values in rows]
 
 
 class Block:
