@@ -76,9 +76,8 @@ class Tables(unittest.TestCase):
                 self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
-                self.assertIn(f"\nWrite it first: `scripts/exercise {name}`.\n", read(ROOT, page))
-                self.assertRegex(read(ROOT, page).splitlines()[int(line) - 1],
-                                 rf"`{task.real.step}`|\({os.path.basename(task.file)}\)")
+                self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
+                                 f"Write it first: `scripts/exercise {name}`.")
 
 
 class Judging(unittest.TestCase):

@@ -14,7 +14,7 @@ from typing import Collection, Iterable, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.base.files import ROOT, read
+from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import ready, run_json
 from ladder.base.records import Record, uneven_counts
 from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
@@ -73,13 +73,10 @@ class Task:
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
             ("changed:", {name for name in now.keys() & was if now[name] != was[name]})) if names]
-        folder, file = os.path.split(self.real.path)
-        told = [f"{folder}/{page}:{number}"
-                for mark in (f"### Step `{self.real.step}`", f"({file})")
-                for page in sorted(os.listdir(os.path.join(ROOT, folder))) if page.endswith(".md")
-                for number, line in enumerate(read(f"{ROOT}/{folder}/{page}").splitlines(), 1)
-                if mark in line]
-        return [f"The idea is in {told[0]}.", f"Of {self.old.path}, {'; '.join(changes)}.",
+        place = next(f"{os.path.relpath(page, ROOT)}:{number}" for page in course_pages()
+                     for number, line in enumerate(read(page).splitlines(), 1)
+                     if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line)
+        return [f"The idea is in {place}.", f"Of {self.old.path}, {'; '.join(changes)}.",
                 *(f"\n{hunk}" for hunk in self.diffs())]
 
     def blanks(self) -> str:
