@@ -103,19 +103,16 @@ class Bench:
         self.failures = 0
 
     def go(self, groups: list[list[Work]]) -> None:
-        try:
-            self.find_pytorch()
-            tasks = self.tasks(groups)
-            self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
-            self.results.save()
-            for number, (work, beside) in enumerate(tasks.values(), 1):
-                what = f"[{number}/{len(tasks)}] {work.text()}"
-                if isinstance(work, Measurement):
-                    self.run(work, what)
-                elif self.pytorch:
-                    self.ask_peer(self.pytorch, work, beside, what)
-        finally:
-            self.progress.clear()
+        self.find_pytorch()
+        tasks = self.tasks(groups)
+        self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
+        self.results.save()
+        for number, (work, beside) in enumerate(tasks.values(), 1):
+            what = f"[{number}/{len(tasks)}] {work.text()}"
+            if isinstance(work, Measurement):
+                self.run(work, what)
+            elif self.pytorch:
+                self.ask_peer(self.pytorch, work, beside, what)
 
     def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
@@ -160,7 +157,6 @@ class Bench:
             {"kind": kind, **fields, **record, **about} for record in records])
 
     def say(self, text: str) -> None:
-        self.progress.clear()
         print(text, file=sys.stderr, flush=True)
 
     def run(self, measurement: Measurement, what: str) -> None:
