@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
+#include <fstream>
 
 #include "harness/messages.h"
 
@@ -31,22 +30,14 @@ void write_beside(const std::string& path, const std::string& bytes, Temporary& 
   std::error_code ignored;
   const bool in_place =
       std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
-  if (!in_place) {
-    // Unique among processes that share the folder, in other containers too.
-    const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-    temporary.path =
-        fmt::format("{}.ladder-{}-{:x}.tmp", path.substr(0, path.rfind('/') + 1), getpid(), now);
-  }
+  if (!in_place) temporary.path = fmt::format("{}.{}.tmp", path, getpid());
   // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported, instead of
   // ending the program.
   std::signal(SIGXFSZ, SIG_IGN);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen((in_place ? path : temporary.path).c_str(), in_place ? "w" : "wx"), std::fclose);
-  // In place fopen fails for a folder, as it should. Without fsync a full disk may show only after
-  // the renaming; pipes and devices cannot sync.
-  if (!file || std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size() ||
-      std::fflush(file.get()) != 0 || (!in_place && fsync(fileno(file.get())) != 0))
-    cannot_write(path);
+  std::ofstream file(in_place ? path : temporary.path, std::ios::binary);  // of a folder it fails
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) cannot_write(path);
 }
 
 }  // namespace

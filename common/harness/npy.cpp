@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +24,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "bytes of a file are used as they are");
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kMagic("\x93NUMPY\1\0", 8);  // and the version, 1.0
 
 }  // namespace
 
@@ -33,40 +33,29 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t size) {
-  // One byte each of major and minor version, then the header's length: 2 bytes, from 2.0 on 4.
-  if (size < 12 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0 || data[6] < 1 ||
-      data[6] > 3 || data[7] != 0)
-    bad_usage("'{}' is not a .npy file of version 1.0, 2.0 or 3.0, as numpy.save writes it", path);
-  const size_t begin = data[6] == 1 ? 10 : 12;
-  size_t length = data[8] | size_t{data[9]} << 8;
-  if (begin == 12) length |= size_t{data[10]} << 16 | size_t{data[11]} << 24;
-  if (length > size - begin) bad_usage("'{}' is truncated: it ends in its header", path);
-  const std::string_view given(reinterpret_cast<const char*>(data) + begin, length);
-
-  // A dictionary of Python's, {'descr':'<f2','fortran_order':False,'shape':(2,3)}, once it has no
-  // white space and one kind of quotes.
-  std::string header(given);
-  std::erase_if(header, [](unsigned char c) { return std::isspace(c); });
-  std::ranges::replace(header, '"', '\'');
-  const auto behind = [&](std::string_view text) {
-    const size_t at = header.find(text);
-    return std::string_view(header).substr(at == header.npos ? header.size() : at + text.size());
-  };
-  const std::string_view type = behind("'descr':");
-  std::string_view shape = behind("'shape':(");
-  const bool half = type.starts_with("'<f2'");
-  if ((!half && !type.starts_with("'<f4'")) || behind("'fortran_order':False").empty() ||
-      shape.empty())
+  if (size < 10 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0)
+    bad_usage("'{}' is not a .npy file of version 1.0, as numpy.save writes it", path);
+  constexpr size_t kBegin = kMagic.size() + 2;  // behind the header's length
+  const size_t length = data[8] | size_t{data[9]} << 8;
+  if (length > size - kBegin) bad_usage("'{}' is truncated: it ends in its header", path);
+  const std::string header(reinterpret_cast<const char*>(data) + kBegin, length);
+  // Spaces here stand for any white space, or none.
+  char item = 0;
+  int read = 0;
+  std::sscanf(header.c_str(), "{'descr': '<f%c', 'fortran_order': False, 'shape': (%n", &item,
+              &read);
+  if (!read || (item != '2' && item != '4'))
     bad_usage(
         "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
         "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
         "dtype='float32'))",
-        path, json::value(given.substr(0, 100)));
+        path, json::value(header.substr(0, 100)));
+  const bool half = item == '2';
 
   NpyArray array;
   const size_t item_bytes = half ? 2 : 4;
   auto bytes = static_cast<int64_t>(item_bytes);
-  while (!shape.starts_with(')')) {
+  for (std::string_view shape = std::string_view(header).substr(read); !shape.starts_with(')');) {
     int64_t extent = 0;  // stays so where there is no number, or one too large
     const char* const end = std::from_chars(shape.data(), shape.data() + shape.size(), extent).ptr;
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
@@ -76,9 +65,9 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
           path, json::value(shape.substr(0, 40)));
     array.shape.push_back(extent);
     shape.remove_prefix(end - shape.data());
-    shape.remove_prefix(std::min(shape.find_first_not_of(','), shape.size()));
+    shape.remove_prefix(std::min(shape.find_first_not_of(", "), shape.size()));
   }
-  const size_t there = size - begin - length;
+  const size_t there = size - kBegin - length;
   if (there != static_cast<size_t>(bytes))
     bad_usage("'{}' is {}: shape {} needs {} bytes of values, {} are there", path,
               there < static_cast<size_t>(bytes) ? "truncated" : "too long",
@@ -86,7 +75,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
 
   array.values.resize(there / item_bytes);
   for (size_t i = 0; i < array.values.size(); ++i) {
-    const unsigned char* const at = data + begin + length + i * item_bytes;
+    const unsigned char* const at = data + kBegin + length + i * item_bytes;
     uint16_t bits;
     std::memcpy(&bits, at, 2);
     if (half)
@@ -132,11 +121,11 @@ std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    type == NpyType::float16 ? "<f2" : "<f4", shape_text(shape));
   // NumPy pads with spaces, so that values begin at a multiple of 64 bytes.
-  const size_t begin = kMagic.size() + 4;
+  const size_t begin = kMagic.size() + 2;
   header.resize((begin + header.size() + 1 + 63) / 64 * 64 - begin - 1, ' ');
   header += '\n';
   const auto length = static_cast<uint16_t>(header.size());
-  std::string bytes = std::string(kMagic) + '\1' + '\0';
+  std::string bytes(kMagic);
   const auto add = [&](const auto* from, size_t n) {
     bytes.append(reinterpret_cast<const char*>(from), n);
   };

@@ -1,4 +1,4 @@
-// NumPy's .npy files, format versions 1.0 to 3.0: little-endian float16 or float32, C order.
+// NumPy's .npy files, of version 1.0: little-endian float16 or float32, C order.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <random>
@@ -45,16 +44,6 @@ int count_where(int rows, int columns, auto is) {
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < columns; ++j) n += is(i, j);
   return n;
-}
-
-/// How many of rows × columns elements are further than `within` from the sums of term(i, j, k).
-int count_wrong_sums(const Matrix& got, int rows, int columns, int inner, double within,
-                     auto term) {
-  return count_where(rows, columns, [&](int i, int j) {
-    double sum = 0;
-    for (int k = 0; k < inner; ++k) sum += term(i, j, k);
-    return !(std::abs(got(i, j) - sum) <= within);
-  });
 }
 
 /// Makes `check`, a lambda with template parameters, go through cases: types of Case<...>.

@@ -43,7 +43,7 @@ function(ladder_cases part name program filter label)
 endfunction()
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
+    tile/tile_test tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
   get_filename_component(part ${name} DIRECTORY)
   get_filename_component(program ${name} NAME)
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
@@ -70,7 +70,7 @@ function(ladder_kernel_test name)
     ladder_cases(tile ${name}.Gpu ${name} Gpu* gpu)
   endif()
 endfunction()
-foreach(name tile_test hopper_test fp8_test)
+foreach(name hopper_test fp8_test)
   ladder_kernel_test(${name})
 endforeach()
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "machine/cublas.h"
@@ -17,6 +18,16 @@ __global__ void add_one(Hbm<float> x) {
 __global__ void copy_all(Hbm<const float> x, Hbm<float> y) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   y[i] = x[i];
+}
+
+/// How many of rows × columns elements are further than `within` from the sums of term(i, j, k).
+int count_wrong_sums(const Matrix& got, int rows, int columns, int inner, double within,
+                     auto term) {
+  return count_where(rows, columns, [&](int i, int j) {
+    double sum = 0;
+    for (int k = 0; k < inner; ++k) sum += term(i, j, k);
+    return !(std::abs(got(i, j) - sum) <= within);
+  });
 }
 
 class GpuMachine : public DeviceTest {};

@@ -237,11 +237,9 @@ TEST_F(HopperFaults, Descriptors) {
   const auto expect_unknown = [&](bool transposed, int swizzle, int base_offset, const char* says) {
     const uint64_t b = uint64_t(swizzle) << 62 | uint64_t(base_offset) << 49;
     const auto multiply = [=] {
-      Operand<fp16, 16, 16> a = {};
-      Accumulator<16, 32> acc;
-      wgmma_fence(acc, a);
-      (transposed ? wgmma_m64<fp16, true, 4> : wgmma_m64<fp16, false, 4>)(acc.r[0], a.r[0][0], b,
-                                                                          0);
+      float d[4][4];
+      unsigned a[4];
+      (transposed ? wgmma_m64<fp16, true, 4> : wgmma_m64<fp16, false, 4>)(d, a, b, 0);
     };
     expect_says(fault_of(1, 128, multiply), std::string("wgmma: ") + says);
   };

@@ -1,11 +1,9 @@
-// Hopper's constructs on both machines: bulk copies of ragged tiles, warpgroup products against
-// float64, what they count on the sim, and how the chip adds up products of e4m3. (Rings of stages,
-// warpgroups that take turns, and sums that leave to memory, are tested with the steps of 05 and 06
-// that use them.)
+// Hopper's constructs on both machines: bulk copies of ragged tiles, what they count on the sim,
+// and how the chip adds up products of e4m3. (Products, rings of stages, warpgroups that take
+// turns, and sums that leave to memory, are tested with the steps of 05 and 06 that use them.)
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -124,162 +122,40 @@ TEST_F(SUITE, CopiesOfRaggedTilesAreFilledWithZerosAndStoredAsFarAsTheArrayGoes)
 
 // --------------------------------------------------------------------------------------- products
 
-enum Form { kABt, kAB, kAtB };
-enum From { kShared, kRegisters, kLoaded };  // of A; loaded: from a tile to registers
+constexpr int kN = 64, kK = 64, kDepth = 32;  // of a product 64 × N, K at a time by one instruction
+using Factor = SwizzledTile<e4m3, kN, kK>;
 
-/// Fills a tile from a row-major matrix by ordinary stores, columns past it with zeros.
-template <class T, int R, int C>
-__device__ __forceinline__ void fill(const SwizzledTile<T, R, C>& tile, Hbm<const T> source,
-                                     int columns = C) {
-  constexpr int kChunk = tile.kChunk, kAll = tile.kColumns * tile.kPanels;
-  for (int i = threadIdx.x; i < R * kAll; i += kWarpgroup) {
-    const int r = i / kAll, c = i % kAll;
-    T x = T(0.0f);
-    if (c < columns) x = source[r * columns + c];
-    tile.data[tile.chunk(r, c / kChunk) + c % kChunk] = x;
-  }
-}
-
-/// The warp's 16 rows of a row-major matrix, register by register as the PTX manual has them.
-template <class T, int K>
-__device__ __forceinline__ void fill(Operand<T, 16, K>& a, Hbm<const T> A) {
-  constexpr int kIn = 4 / int{sizeof(T)};  // elements of a register
-  for (int k = 0; k < K / (8 * kIn); ++k)
-    for (int i = 0; i < 4; ++i) {
-      const int row = 16 * warp_id() + lane_id() / 4 + i % 2 * 8;
-      const int at = row * K + 8 * kIn * k + lane_id() % 4 * kIn + i / 2 * 4 * kIn;
-      if constexpr (kIn == 2)
-        a.r[0][k][i] = pack<T>(float(A[at]), float(A[at + 1]));
-      else
-        a.r[0][k][i] = pack<T>(float(A[at]), float(A[at + 1]), float(A[at + 2]), float(A[at + 3]));
-    }
-}
-
-template <int N>
-__device__ __forceinline__ void show(Accumulator<16, N>& acc, Hbm<float> sums) {
-  for_each(acc, [&](int i, int j, float c) { sums[(16 * warp_id() + i) * N + j] = c; });
-}
-
-/// A product 64 × n of an inner dimension k; of Aᵀ it takes columns 64 to 127 of a tile, of B
-/// columns [column, column + n).
-template <class Element, Form form, int n, int k, From from, int column = 0>
-struct Product {
-  using T = Element;
-  static constexpr Form kForm = form;
-  static constexpr From kFrom = from;
-  static constexpr int N = n, K = k, kColumn = column;
-  static constexpr int kColumns = column + n <= 32 ? 32 : (column + n + 63) / 64 * 64;  // B's tile
-  using A = std::conditional_t<form == kAtB, SwizzledTile<T, K, 128>,
-                               SwizzledTile<T, 64, from == kRegisters ? 64 : K>>;
-  using B = std::conditional_t<form == kABt, SwizzledTile<T, N, K>, SwizzledTile<T, K, kColumns>>;
-  static constexpr int64_t kSmem = shared_bytes<T>(A::kElements) + shared_bytes<T>(B::kElements);
-};
-
-/// C = start, then C = scale_d·C + A·Bᵀ, A·B or Aᵀ·B for each scale_d from the given one to 1.
-template <class P>
+/// C = start + A·Bᵀ, A from registers, of which a lane has those that the PTX manual says.
 __global__ void __launch_bounds__(kWarpgroup)
-    product(Hbm<const typename P::T> A, Hbm<const typename P::T> B, Hbm<float> C, float start,
-            int scale_d) {
-  using T = typename P::T;
-  SharedMemory smem;
-  const typename P::A tile_A{smem.take<T>("A", P::A::kElements)};
-  const typename P::B tile_B{smem.take<T>("B", P::B::kElements)};
-  if constexpr (P::kFrom != kRegisters) fill(tile_A, A, P::kForm == kAtB ? 128 : P::K);
-  fill(tile_B, B, P::kForm == kABt ? P::K : P::kColumn + P::N);
+    add_products(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> C, float start) {
+  const Factor tile{SharedMemory().take<e4m3>("B", Factor::kElements)};
+  for (int i = threadIdx.x; i < kN * kK; i += kWarpgroup)
+    tile.data[tile.chunk(i / kK, i % kK / tile.kChunk) + i % tile.kChunk] = B[i];
   fence_proxy_async();
   __syncthreads();
-  Operand<T, 16, P::K> a;
-  if constexpr (P::kFrom == kLoaded) load(a, tile_A, 16 * warp_id());
-  if constexpr (P::kFrom == kRegisters) fill(a, A);
-  Accumulator<16, P::N> acc;
+  Operand<e4m3, 16, kK> a;
+  for (int k = 0; k < kK / kDepth; ++k)
+    for (int i = 0; i < 4; ++i) {
+      const auto at = A + ((16 * warp_id() + lane_id() / 4 + i % 2 * 8) * kK + kDepth * k +
+                           lane_id() % 4 * 4 + i / 2 * 16);
+      a.r[0][k][i] = pack<e4m3>(float(at[0]), float(at[1]), float(at[2]), float(at[3]));
+    }
+  Accumulator<16, kN> acc;
   for_each(acc, [&](int, int, float& c) { c = start; });
-  if constexpr (P::kFrom == kShared)
-    wgmma_fence(acc);
-  else
-    wgmma_fence(acc, a);
-  const auto multiply = [&]<int kScale>() {
-    if constexpr (P::kForm == kAtB)
-      wgmma_AtB<kScale>(acc, tile_A, 64, tile_B, P::kColumn);
-    else if constexpr (P::kForm == kAB && P::kFrom == kShared)
-      wgmma_AB<kScale>(acc, tile_A, 0, tile_B);
-    else if constexpr (P::kForm == kAB)
-      wgmma_AB<kScale>(acc, a, tile_B, P::kColumn);
-    else if constexpr (P::kFrom == kShared)
-      wgmma_ABt<kScale>(acc, tile_A, 0, tile_B);
-    else
-      wgmma_ABt<kScale>(acc, a, tile_B);
-  };
-  if (scale_d == 0) multiply.template operator()<0>();
-  multiply.template operator()<1>();
+  wgmma_fence(acc, a);
+  wgmma_ABt(acc, a, tile);
   wgmma_commit();
   wgmma_wait<0>(acc);
-  show(acc, C);
-}
-
-template <class T, int N, int K, From from>
-using ABt = Product<T, kABt, N, K, from>;
-template <class T, int N, int K, From from, int column = 0>
-using AB = Product<T, kAB, N, K, from, column>;
-template <class T, int N, int K, int column = 0>
-using AtB = Product<T, kAtB, N, K, kShared, column>;
-
-TEST_F(SUITE, ProductsOfAWarpgroupAreRightAndCounted) {
-  const auto check = [&]<class P>(P) {
-    using T = typename P::T;
-    SCOPED_TRACE(testing::PrintToString(
-        std::array{int{P::kForm}, int{sizeof(T)}, P::N, P::K, int{P::kFrom}, P::kColumn}));
-    const Matrix a = P::kForm == kAtB ? random_matrix<T>(P::K, 128) : random_matrix<T>(64, P::K);
-    const Matrix b =
-        P::kForm == kABt ? random_matrix<T>(P::N, P::K) : random_matrix<T>(P::K, P::kColumn + P::N);
-    Array& C = make("C", 64 * P::N * 4);
-    const auto counts =
-        run(product<P>, 1, kWarpgroup, P::kSmem, upload<T>("A", a), upload<T>("B", b), C, 7, 0);
-    const auto term = [&](int i, int j, int k) {
-      return 2 * (P::kForm == kAtB ? a(k, 64 + i) : a(i, k)) *
-             (P::kForm == kABt ? b(j, k) : b(k, P::kColumn + j));
-    };
-    const double within = sizeof(T) == 1 ? 0 : 2e-3;
-    EXPECT_EQ(count_wrong_sums(matrix<float>(C, P::N), 64, P::N, P::K, within, term), 0);
-    if (!counts) return;
-    const int64_t rows_read =
-        2 * (P::N + (P::kFrom == kShared ? 64 : 0)) + (P::kFrom == kLoaded ? 64 : 0);
-    EXPECT_EQ(counts->matmul_flops, int64_t{2} * 2 * 64 * P::N * P::K);
-    EXPECT_EQ(counts->sram_read, P::K * int64_t{sizeof(T)} * rows_read);
-    EXPECT_EQ(counts->sram_operands, counts->sram_read);
-    EXPECT_EQ(counts->bank_conflicts, 0);
-  };
-  // Each of the widths comes up in each form.
-  check_each(check, ABt<fp16, 32, 32, kShared>{}, ABt<bf16, 64, 128, kShared>{},
-             ABt<fp16, 128, 64, kShared>{}, ABt<bf16, 256, 256, kShared>{},
-             ABt<fp16, 32, 64, kRegisters>{}, ABt<bf16, 64, 128, kRegisters>{},
-             ABt<bf16, 128, 32, kRegisters>{}, ABt<fp16, 256, 64, kRegisters>{},
-             ABt<bf16, 96, 192, kShared>{}, ABt<fp16, 192, 96, kRegisters>{});
-  check_each(check, ABt<e4m3, 32, 32, kShared>{}, ABt<e4m3, 64, 192, kShared>{},
-             ABt<e4m3, 128, 256, kShared>{}, ABt<e4m3, 256, 128, kShared>{},
-             ABt<e4m3, 32, 32, kRegisters>{}, ABt<e4m3, 64, 64, kRegisters>{},
-             ABt<e4m3, 128, 192, kRegisters>{}, ABt<e4m3, 256, 256, kRegisters>{},
-             ABt<e4m3, 32, 32, kLoaded>{}, ABt<e4m3, 64, 192, kLoaded>{},
-             ABt<e4m3, 128, 256, kLoaded>{});
-  check_each(check, AB<fp16, 32, 64, kShared>{}, AB<bf16, 64, 128, kShared>{},
-             AB<fp16, 128, 64, kShared>{}, AB<bf16, 256, 64, kShared>{},
-             AB<bf16, 32, 176, kRegisters>{}, AB<fp16, 64, 128, kRegisters>{},
-             AB<bf16, 128, 80, kRegisters>{}, AB<fp16, 256, 64, kRegisters>{},
-             AB<fp16, 64, 64, kRegisters, 64>{}, AB<bf16, 128, 80, kRegisters, 128>{},
-             AB<bf16, 96, 96, kRegisters>{}, AB<fp16, 192, 96, kShared>{});
-  check_each(check, AtB<fp16, 32, 64>{}, AtB<fp16, 64, 64>{}, AtB<bf16, 128, 80>{},
-             AtB<bf16, 256, 64>{}, AtB<bf16, 64, 64, 64>{}, AtB<fp16, 128, 80, 128>{},
-             AtB<fp16, 96, 64>{}, AtB<bf16, 192, 64>{});
+  for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
 // Sums of e4m3 products that tell how many bits the chip keeps, and random ones: those of both
 // machines are add_fp8_products(), bit for bit.
 TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
-  constexpr int kN = 64, kK = 64, kDepth = 32;  // of one instruction
   const auto check = [&](const Matrix& a, const Matrix& b, float start) {
     Array& C = make("C", 64 * kN * 4);
-    using P = ABt<e4m3, kN, kK, kRegisters>;
-    run(product<P>, 1, kWarpgroup, P::kSmem, upload<e4m3>("A", a), upload<e4m3>("B", b), C, start,
-        1);
+    run(add_products, 1, kWarpgroup, shared_bytes<e4m3>(kN * kK), upload<e4m3>("A", a),
+        upload<e4m3>("B", b), C, start);
     const Matrix got = matrix<float>(C, kN);
     const auto differs = [&](int i, int j) {
       float sum = start;
