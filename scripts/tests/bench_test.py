@@ -57,14 +57,14 @@ class FileTest(Scratch):
 
     def test_a_changed_tree_is_not_its_commit(self):
         """But for results and texts, and for files that git does not know."""
-        git = ["git", "-c", "user.name=a", "-c", "user.email=b"]
+        git = "git -c user.name=a -c user.email=b"
         with mock.patch.object(results, "ROOT", self.root):
             self.assertIsNone(results.commit())
-            for path in ("a.py", "b.md", "scripts/results/c"):
-                self.write(path, "old")
             for words in ("init -q", "add .", "commit -qm first"):
-                self.run_it(*git, *words.split())
-            head = self.run_it(*git, "rev-parse", "--short=12", "HEAD").stdout.strip()
+                self.run_it(*f"{git} {words}".split())
+                for path in ("a.py", "b.md", "scripts/results/c"):
+                    self.write(path, "old")
+            head = results.commit()
             for path in ("new.py", "b.md", "scripts/results/c", "a.py"):
                 self.write(path, "new")
                 self.assertEqual(results.commit(), head + "+changes" * (path == "a.py"))
@@ -72,9 +72,8 @@ class FileTest(Scratch):
     def test_inputs_that_are_missing_are_made(self):
         with mock.patch.object(grid, "ROOT", self.root):
             folder = grid.loaded(["--load", grid.SHIFTED_V])[1]
-        self.assertEqual(folder, self.at(grid.SHIFTED_V))
         for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
-            values = read_npy(f"{folder}/{name}.npy")
+            values = read_npy(self.at(grid.SHIFTED_V, f"{name}.npy"))
             self.assertAlmostEqual(sum(values) / 64 / rows, mean, delta=0.05)
             with open(f"{folder}/{name}.npy", "rb") as file:
                 self.assertIn(f"(1, 1, {rows}, 64)".encode(), file.read(128))
@@ -351,33 +350,16 @@ class Timing(unittest.TestCase):
             self.assertEqual((len(times) - len(found), len(found)), (warm_up, samples))
             self.assertEqual(found, times[warm_up:])
 
-
     def test_batches(self):
-        """About 20 ms of runs; the GPU waits where the host takes longer to queue them than half of
-        what they take, flushes of 0.1 ms included."""
-        class Event:
-            def __init__(self, enable_timing):
-                self.at = None
-
-            def record(self):
-                self.at = sum(passed)
-
-            def elapsed_time(self, other):
-                return other.at - self.at
-
-        for run_ms, queueing_ms, size, waits in ((1.0, 2, 20, 0), (30.0, 9, 3, 0), (0.01, 2, 50, 0),
-                                                 (0.01, 3, 50, 6_000_000)):
-            torch, passed = fake_torch(), []
-            torch.cuda.Event = Event
-            gpu = peers.Gpu(torch)
-            gpu.flush.zero_ = lambda: passed.append(0.1)
+        """Of about 20 ms; the GPU waits where the host takes more than half of that to queue."""
+        for run_ms, queueing_ms, size, *waits in ((1, 10, 20, 0), (30, 9, 3, 0), (0.01, 11, 50, 11)):
+            gpu = peers.Gpu(fake_torch())
             with mock.patch.object(peers, "sample", lambda budget, batch, clock: batch()), \
-                    mock.patch.object(peers.time, "perf_counter",
-                                      side_effect=[0, queueing_ms / 1000] * 3):
-                times = gpu.time(lambda: passed.append(run_ms), 5)
-            self.assertEqual([round(ms, 6) for ms in times], [run_ms] * size)
-            self.assertEqual([call.args for call in torch.cuda._sleep.mock_calls],
-                             [(waits,)] * bool(waits))
+                    mock.patch.object(gpu, "batch", return_value=([9, run_ms], queueing_ms,
+                                                                  20)) as batch:
+                self.assertEqual(gpu.time("run", 5), [9, run_ms])
+            self.assertEqual(batch.mock_calls, [mock.call("run", *more) for more in (
+                (2,), (size,), (size, *waits))])
 
 
 class Profile(Fake):
