@@ -4,6 +4,7 @@ README's tables are the test, in results_test.) And of --alone."""
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -96,16 +97,6 @@ class RunTest(FakeLadder):
         self.assertIn("--time 50 --dtype fp16 --dram --step swap,defer,mma,sm90 --device gpu",
                       self.called())
 
-    def test_dram_where_the_counters_may_be_read(self):
-        dram = {"changes": {"dram_read_bytes": 1_100_000, "dram_write_bytes": 210_000}}
-        self.ladder({"00_naive": ["a", "b"]}, gpu=True)
-        self.assertNotIn("DRAM", self.table().stdout)
-        self.tell({f"00_naive/{step} gpu": dram for step in "ab"})
-        self.assertIn("DRAM: bytes that HBM served", " ".join(self.table().stdout.split()))
-        self.assertIn("00 b gpu 123 µs 12.3 34.0 MB 1.31 MB",
-                      "\n".join(self.rows(self.table("--all").stdout)))
-        self.assertNotRegex(self.called(), "--dram .*--device sim")
-
     def test_wrong_on_its_own_gpu(self):
         self.ladder({"05_flash_v2": ["mma", "sm90"]}, gpu=True)
         self.tell({"05_flash_v2/sm90 gpu": {"changes": {"pass": False}}})
@@ -114,49 +105,42 @@ class RunTest(FakeLadder):
 
     # ---- what goes wrong ----
 
+    def assert_said(self, *words):
+        """All, as said.md has it; of progress test_progress_and_interrupts."""
+        result = self.table(*words, status=None)
+        shown = result.stdout + re.sub(r"(?m)^\[.* \.\.\.\n", "", result.stderr)
+        self.assertEqual(f"{shown}{result.returncode}\n", said(shlex.join(("scripts/run", *words))))
+
     def test_all_that_is_said(self):
-        """Whole, as said.md has it; of progress test_progress_and_interrupts."""
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
                      "03_online_softmax": ["softmax", "two_pass"], "05_flash_v2": ["mma", "sm90"],
                      "06_backward": ["mma"]}, gpu=True)
         self.tell({"01_tiled_matmul/mma": {"status": 1, "changes": {"pass": False}, "err": "wrong"},
+                   "01_tiled_matmul/tile gpu": {"changes": {"dram_read_bytes": 1_100_000,
+                                                            "dram_write_bytes": 210_000}},
                    "03_online_softmax/softmax": {"crash": True, "err": "03_online_softmax: gone"},
                    "03_online_softmax/two_pass sim": asks(1_500_000),
                    "00_naive/naive sim": asks(36_000_000),
                    "05_flash_v2/mma gpu": {"changes": {"time_ms": 2.5, "dtype": "bf16"}},
                    "05_flash_v2/sm90 gpu": {"status": 3, "err": "05_flash_v2: no Hopper GPU"}})
-        for words in ("", " --all", " --device sim --seqlen 64", " --device gpu --step sm90",
-                      " --device gpu --step mma"):
-            result = self.table(*words.split(), status=None)
-            shown = result.stdout + re.sub(r"(?m)^\[.* \.\.\.\n", "", result.stderr)
-            self.assertEqual(f"{shown}{result.returncode}\n", said(f"scripts/run{words}"))
+        for words in ("", "--all", "--device sim --seqlen 64", "--device gpu --step sm90",
+                      "--device gpu --step mma"):
+            self.assert_said(*words.split())
+        self.assertNotRegex(self.called(), "--dram .*--device sim")
 
-    def test_what_a_step_does_wrong_is_in_its_row_and_below(self):
+    def test_what_steps_do_wrong_is_in_their_rows_and_below(self):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        good = "sim 34.0 MB 1.20 MB 524 kB 4.9e-04"
-        nothing = "01 bad sim – – – – ✗"
-        for told, status, row, said in (
-                ({"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul: it "
-                  "subtracts no maximum;\n02_safe_softmax does"}, 1,
-                 f"01 bad {good} ✗".replace("4.9e-04", "inf/nan"),
-                 "failed (status 1):\n" + "  more\n" * 4 + "  it subtracts no maximum;\n"
-                 "  02_safe_softmax does\n"),
-                ({"changes": {"model_read_bytes": 29_999_998}}, 1, f"01 bad {good} ✗",
-                 "HBM reads: the sim counted 30,000,000 bytes, the rung's formula says "
-                 "29,999,998"),
-                ({"changes": {"model_write_bytes": 0}}, 1, f"01 bad {good} ✗",
-                 "HBM writes: the sim counted 4,000,000 bytes, the rung's formula says 0"),
-                ({"out": ""}, 1, nothing, "the program reported nothing\n"),
-                ({"crash": True, "out": '{"rung": '}, 128 + signal.SIGSEGV, nothing, "SIGSEGV")):
-            self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["good", "bad", "last"]})
-            self.tell({"01_tiled_matmul/bad": told})
-            result = self.table("--all", status=status)
-            self.assertEqual(self.rows(result.stdout)[::2], [f"00 naive {good}", row])
-            self.assertIn(f"01 last {good}", self.rows(result.stdout))
-            self.assertIn(said, result.stdout)
-            self.assertIn("--step good,bad,last --device sim", self.called())
+        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul:"
+                             " it subtracts no maximum;\n02_safe_softmax does"},
+                "reads": {"changes": {"model_read_bytes": 29_999_998}},
+                "writes": {"changes": {"model_write_bytes": 0}}, "silent": {"out": ""},
+                "stops": {"crash": True, "out": '{"rung": '}}
+        self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["good", *told, "last"]})
+        self.tell({f"01_tiled_matmul/{step}": does for step, does in told.items()})
+        self.assert_said("--all", "--device", "sim")
+        self.assertIn("--step good,overflow,reads,writes,silent,stops,last --device", self.called())
 
     def test_what_the_programs_refuse(self):
         """It is said once, and the worst status is the status."""
