@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -252,34 +254,11 @@ TEST_F(OptionsTest, RefusesBadNumbers) {
             "a finite number above 0 that a float holds");
 }
 
-TEST_F(OptionsTest, HelpShowsDefaultsStepsDevicesAndTiles) {
-  const auto expect_in = [](const std::string& help, const std::vector<std::string>& texts) {
-    for (const std::string& text : texts)
-      EXPECT_NE(help.find(text), help.npos) << help << "\nlacks\n" << text;
-  };
-  const std::string help = printed(kFlash, "--help");
-  expect_in(help, {fmt::format("the sim's {})", SimOptions{}.sram_bytes),
-                   fmt::format("(default: {})", kTimingMs), "\nWorkload\n  --batch B ",
-                   "\nOn the sim\n", "--set NAME=VALUE,... ", "\nExamples\n", "\nExit status"});
-  const size_t steps = help.find("Steps");  // in order; and none of another rung
-  EXPECT_EQ(help.substr(steps, help.find("\nExit") - steps),
-            R"(Steps of this rung, each with one thing more than the one before it
-  first                  what first does [gpu, sim]
-                         tiles BRxBC: 64x64
-  mma                    what mma does [gpu, sim]
-                         default [gpu, sim]
-  alone                  what alone does [gpu]
-                         only by name [gpu]
-  copies                 what copies does [gpu, sim]
-                         only by name [sim]; needs compute capability 9.x
-  fast                   what fast does [gpu, sim]
-                         default [gpu]; only by name [sim]; needs compute capability 9.x
-                         tiles BRxBC: 128x128
-  eight_bits             what eight_bits does [gpu, sim]
-                         only by name [gpu, sim]; needs compute capability 9.x
-                         --set scale=tile|head            what shares a scale
-                         --set spread=on|off              whether
-)");
+TEST_F(OptionsTest, HelpIsAsWritten) {
+  std::ifstream file(std::filesystem::path(__FILE__).replace_filename("help.md"));
+  const std::string written{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(written, "# --help of the steps of options_test.cpp\n\n```\n" +
+                         printed(kFlash, "--help") + "```\n");
 }
 
 // ------------------------------------------------------------------------------------------- steps
