@@ -519,7 +519,7 @@ TEST_P(Sizes, PlansAreAsWritten) {
     std::string line = fmt::format("[\"{} {}\", {}", step.rung, step.name, d), last;
     for (const auto& [heads, kv_heads, N, N_kv] : {std::array{2, 2, 256, 256},
                                                    {1, 1, 70, 90},
-                                                   {8, 8, 300, 70},
+                                                   {16, 2, 300, 200},
                                                    {32, 8, 1, 4096},
                                                    {8, 1, 1, 131072},
                                                    {64, 64, 1, 1000},
