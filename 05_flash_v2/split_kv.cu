@@ -307,11 +307,9 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   if (const std::string& splits = plan.settings.at(kSplits); splits != "auto") {
     parts = std::stoi(splits);
   } else {
-    // The sim plans as for an H100.
-    const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
     constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
     const int64_t places =
-        multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
+        device.multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
     parts = choose_parts(blocks, tiles, places);
     plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +

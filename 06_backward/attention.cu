@@ -186,7 +186,7 @@ struct Place {
   int head, row;
 };
 
-/// Adds a warp's sums of dQ, of_dQ of the tile of Q with this first row, to the tile's in HBM.
+/// Adds a warp's sums of dQ, of_dQ of a tile's, to the tile's in HBM; row is the tile's first.
 template <int M, int N, class WarpTile>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_tile, const Accumulator<M, N>& dQ,
                                           const WarpTile& of_dQ, int row, const Problem& p) {

@@ -78,7 +78,7 @@ struct DeviceInfo {
   int64_t memory_free = 0;     // HBM that can still be allocated
   int64_t sram_bytes = 0;      // shared memory that one block can have
   int64_t l2_bytes = 0;        // 0 on the sim
-  int multiprocessors = 0;     // SMs; on the sim those that it reckons with
+  int multiprocessors = 132;   // SMs; an H100's where no device is asked (--list)
   int compute_capability = 0;  // 90 for 9.0; on the sim 90: it runs every construct that rungs use
   bool has_bf16() const { return compute_capability >= 80; }
 };

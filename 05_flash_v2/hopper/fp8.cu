@@ -13,15 +13,15 @@
 //       O ← α·O + e4m3(P)·V̂
 //     O ← O / l,   LSE = m + ln l − ln 2⁵
 //
-// Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Scales let
-// the largest of the numbers that share one be 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ
-// is Q·Kᵀ, and spreads what sticks out of a row. Products of 8-bit numbers want both operands'
-// neighbours along the inner dimension, so V is stored transposed, and its keys in the order in
-// which the sums of S lie in registers. Q is small enough to stay in registers for nearly every d,
-// and O, which is larger than its tile, leaves through one of its own. V's scale changes from tile
-// to tile; in P's exponent it costs nothing, where in O it would have to be put right in every
-// tile. The tensor cores' sums keep 14 bits: with two levels they are one tile's at a time, and O
-// is summed in fp32.
+// Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Tiles chosen
+// by time, and shared by blocks, are gone. Scales let the largest of the numbers that share one be
+// 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ, and spreads what sticks out of a
+// row. Products of 8-bit numbers want both operands' neighbours along the inner dimension, so V is
+// stored transposed, and its keys in the order in which the sums of S lie in registers. Q is small
+// enough to stay in registers for nearly every d, and O, which is larger than its tile, leaves
+// through one of its own. V's scale changes from tile to tile; in P's exponent it costs nothing,
+// where in O it would have to be put right in every tile. The tensor cores' sums keep 14 bits: with
+// two levels they are one tile's at a time, and O is summed in fp32.
 
 #include "machine/hopper.h"
 #include "quantise.h"

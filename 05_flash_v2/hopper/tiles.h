@@ -85,11 +85,6 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          4 * shared_bytes<Mbarrier>(of_KV);
 }
 
-/// The sim plans as for an H100.
-int64_t multiprocessors_of(const DeviceInfo& device) {
-  return device.multiprocessors > 0 ? device.multiprocessors : 132;
-}
-
 /// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
 /// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
 /// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
@@ -134,7 +129,7 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
       continue;
     const int first = split && asked_parts > 0 ? asked_parts : 1;
     for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
-      const double time = time_of_tiles(p, timed, parts, multiprocessors_of(device));
+      const double time = time_of_tiles(p, timed, parts, device.multiprocessors);
       if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
       least = time;
       best = {{Br, Bc}, parts};
@@ -147,7 +142,7 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
 /// take equally long, and no two blocks on an SM hold each other up.
 bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   const int of_SM = blocks_of_SM(plan.head_dim, plan.block_q, plan.block_kv);
-  return ceil_div(p.N, plan.block_q) * p.B * p.H <= of_SM * multiprocessors_of(device) ||
+  return ceil_div(p.N, plan.block_q) * p.B * p.H <= of_SM * device.multiprocessors ||
          (of_SM == 1 && !p.causal && p.N % plan.block_q == 0);
 }
 
@@ -171,7 +166,7 @@ Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest&
     throw Error(Exit::bad_usage, "--set parts=" + asked + ": more than 2³⁰ parts of tiles");
   plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
                std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
-               " for each, on " + std::to_string(multiprocessors_of(device)) + " SMs";
+               " for each, on " + std::to_string(device.multiprocessors) + " SMs";
   return plan;
 }
 

@@ -440,18 +440,16 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {
       {"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}, {"next", 4}};
-  // The sim plans as for an H100.
-  const int64_t multiprocessors = device.multiprocessors > 0 ? device.multiprocessors : 132;
   plan.settings = choose_settings(kSettings, request.settings);
   const std::string& asked = plan.settings.at("parts");
-  plan.parts = asked == "auto" ? choose_parts(p, plan, multiprocessors) : std::stoi(asked);
+  plan.parts = asked == "auto" ? choose_parts(p, plan, device.multiprocessors) : std::stoi(asked);
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
   if (plan.parts > 1)
     for (const char* name : {"dK_sum", "dV_sum"})
       plan.workspace.push_back({name, tiles * plan.block_kv * Dh * 4});
   plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys, " +
                std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
-               " for each, on " + std::to_string(multiprocessors) + " SMs";
+               " for each, on " + std::to_string(device.multiprocessors) + " SMs";
   return plan;
 }
 

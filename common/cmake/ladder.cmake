@@ -1,11 +1,9 @@
 # How the ladder is built: one library for the harness, one for each machine, one program a rung.
 
-if("$ENV{LADDER_CUDA}" STREQUAL "")
-  set(ENV{LADDER_CUDA} AUTO)
-endif()
-set(LADDER_CUDA $ENV{LADDER_CUDA} CACHE STRING
+set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half. AUTO: where a GPU answers and there is a CUDA Toolkit, and in CI; ON; OFF")
-option(LADDER_TESTS "The tests, which need GoogleTest" ON)
+find_package(GTest QUIET)
+option(LADDER_TESTS "The tests, which need GoogleTest; where there is none, not" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -18,6 +16,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+# No more compilers at a time than memory holds, at 500 MB each.
+cmake_host_system_information(RESULT megabytes QUERY AVAILABLE_PHYSICAL_MEMORY)
+math(EXPR compilers "${megabytes} / 500 + 1")
+set_property(GLOBAL PROPERTY JOB_POOLS compilers=${compilers})
+set(CMAKE_JOB_POOL_COMPILE compilers)
 
 # The least versions: BUILDING.md has the table.
 include(CheckCXXSourceCompiles)
@@ -48,13 +51,9 @@ if(LADDER_TESTS AND NOT LADDER_FMT_LINKS)
   set(INSTALL_GTEST OFF)
   add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
   target_compile_options(gtest PRIVATE -w)
-elseif(LADDER_TESTS)
-  find_package(GTest QUIET)
-  if(NOT GTest_FOUND)
-    message(FATAL_ERROR
-      "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev), or build "
-      "without the tests (-DLADDER_TESTS=OFF)")
-  endif()
+elseif(LADDER_TESTS AND NOT GTest_FOUND)
+  message(FATAL_ERROR
+    "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev)")
 endif()
 find_package(Threads REQUIRED)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
@@ -76,7 +75,6 @@ if(NOT LADDER_CUDA STREQUAL OFF)
   endif()
 endif()
 string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
-set(LADDER_GPU OFF)
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
@@ -171,15 +169,12 @@ target_compile_options(ladder_flags INTERFACE
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>)
+  # GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
+  target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 else()
   # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is.
   target_compile_options(ladder_flags INTERFACE -Wno-pass-failed)
-endif()
-# GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
-  target_compile_options(ladder_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 endif()
 # GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
@@ -221,8 +216,6 @@ if(LADDER_GPU)
     target_compile_definitions(ladder_gpu PRIVATE
       LADDER_CUPTI_FOLDER="${CUDAToolkit_LIBRARY_DIR}"
       LADDER_CUPTI_EXTRAS_FOLDER="${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64")
-  else()
-    message(STATUS "gpu: no cupti_range_profiler.h found, --dram will read no counters")
   endif()
 else()
   add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)

@@ -72,9 +72,10 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Rows of all heads, so tiles and blocks too, are counted in ints; so is what comes a tile, or a
-  // GPU full of blocks, after the last. No product of these sizes in bytes then comes near 2⁶³.
-  constexpr int kMostRows = INT_MAX - 1023;
+  // Rows of all heads, so heads, tiles and blocks too, are counted in ints; so is what comes a
+  // tile, a GPU full of blocks, or a group of heads (schedule.h), which are at most 2²⁰, after the
+  // last. No product of these sizes in bytes then comes near 2⁶³.
+  constexpr int kMostRows = INT_MAX - (1 << 20) + 1;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)
       bad_usage("batch {} x {} {} x {} {} is too large: {} rows are the most; use smaller sizes",

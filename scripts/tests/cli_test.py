@@ -24,7 +24,6 @@ import unittest
 from base import SECONDS, Scratch
 from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
-from ladder.trace.read import AMOUNTS
 
 if len(sys.argv) < 3:
     sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
@@ -36,20 +35,10 @@ SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 2
 TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
 
-MODEL = "model_read_bytes model_write_bytes".split()
-COUNTED = [*"""requested_read_bytes requested_write_bytes distinct_read_bytes
-distinct_write_bytes""".split(), *AMOUNTS]
-DRAM = "dram_read_bytes dram_write_bytes".split()
 
-
-def steps(device="sim"):
-    """What --list says of a device."""
-    return [step for step in steps_of(PROGRAM) if step.device == device]
-
-
-def has_gpu():
-    """Whether there is one here, and the program was built for it."""
-    return bool(glob.glob("/dev/nvidia[0-9]*") and steps("gpu"))
+def steps():
+    """What --list says of the sim."""
+    return [step for step in steps_of(PROGRAM) if step.device == "sim"]
 
 
 def npy(shape, values=None, descr="<f2"):
@@ -133,23 +122,9 @@ class Rung(Case):
             self.assertEqual([o[s] for s in SIZES], [2, 4, 2, 40, 24, 16])
             self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
-            for key in set(COUNTED) - {"distinct_read_bytes", "distinct_write_bytes"}:
-                self.assertEqual(o[key], sum(k[key] for k in o["kernels"]), key)
         if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
             self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
                             "S and P", "03_online_softmax")
-
-    @unittest.skipUnless(has_gpu() and RUNG[:2] == "01", "01 alone has products by a library")
-    def test_products_by_a_library_are_timed_alone(self):
-        ours, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5")
-        theirs, = self.objects(f"{SMALL.replace('sim', 'gpu')} --time 5 --step cublas")
-        self.assertEqual([k["name"] for k in theirs["kernels"]], ["scores", "output"])
-        for part in [theirs, *theirs["kernels"]]:
-            self.assertEqual({part[key] for key in MODEL + COUNTED + DRAM}, {None})
-            self.assertIs(type(part["time_ms"]), float)
-        for key in "errors pass block_q block_kv warps stages smem_bytes".split():
-            self.assertIsNone(theirs[key], key)
-        self.assertEqual(2 * theirs["workspace_bytes"], ours["workspace_bytes"])  # no P
 
 
 class Options(Case):
@@ -173,19 +148,7 @@ class Options(Case):
                          "^--time: the sim is not timed, .*\n"
                          "--dram: no DRAM bytes: .* a GPU's; .*$")
 
-    @unittest.skipUnless(has_gpu(), "no GPU here")
-    def test_dram(self):
-        arguments = SMALL.replace("sim", "gpu") + " --time 5 --dram"
-        done = self.execute(arguments + " --json")
-        objects = [json.loads(line) for line in done.stdout.splitlines()]
-        if "--dram: no DRAM bytes: " in done.stderr:  # no permission, no CUPTI: the rest stands
-            self.assertIsNone(objects[0]["dram_read_bytes"])
-            self.skipTest(done.stderr.strip())
-        for part in [p for o in objects for p in [o, *o["kernels"]]]:
-            self.assertEqual({type(part[key]) for key in DRAM}, {int})
-        self.assertIn("DRAM read", self.execute(arguments).stdout)
-
-    @unittest.skipIf(has_gpu(), "there is a GPU here")
+    @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "there is a GPU here")
     def test_without_a_gpu(self):
         done = self.execute(TINY.replace("--device sim", "--device auto") + " --json")
         self.assertEqual(json.loads(done.stdout.splitlines()[0])["device"], "sim")
@@ -198,7 +161,7 @@ class Options(Case):
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
         self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, mma, ", "sm90")
-        self.assert_bad("--device sim --batch 524287 --heads 1 --seqlen 4096 --head-dim 256", 3,
+        self.assert_bad("--device sim --batch 524032 --heads 1 --seqlen 4096 --head-dim 256", 3,
                         "GiB", "free")
 
     def test_a_fault_leaves_a_trace(self):
@@ -238,20 +201,14 @@ class Files(Case):
             self.assertTrue(o["causal"])
         self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
 
-    def test_the_same_seed_gives_the_same_bits_and_replaces_the_files(self):
-        first = self.saved(f"{TINY} --seed 5")["o"]
-        for more in ("6", "5 --input outliers", "5"):
-            self.execute(f"{TINY} --save out --seed {more}")
-            with open(self.at("out/o.npy"), "rb") as file:
-                self.assertEqual(file.read() == first, more == "5")
-
     def test_the_generator_is_the_same_on_every_platform(self):
         # With one key, P is 1 and O is V: the input itself.
         shape = "--device sim --heads 64 --seqlen 1 --seqlen-kv 1 --head-dim 256"
         for arguments, digest in (("--seed 0", "4bfc954c162f86cd"),
                                   ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
                                   ("--seed 7 --input outliers", "476bd9f1cdfd019b")):
-            data = self.saved(f"{shape} {arguments}")["o"][128:]  # behind the header
+            self.execute(f"{shape} {arguments} --save out")  # in the place of those before
+            data = pathlib.Path(self.at("out/o.npy")).read_bytes()[128:]  # behind the header
             self.assertEqual(hashlib.sha256(data).hexdigest()[:16], digest, arguments)
 
     def test_what_was_saved_can_be_loaded(self):

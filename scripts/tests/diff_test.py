@@ -1,10 +1,8 @@
-"""Tests of scripts/diff, on a small ladder in a folder of its own and on the real one."""
+"""Tests of scripts/diff, on a small ladder in a folder of its own."""
 
-import os
 import shutil
 import unittest
 
-from base import SCRIPTS
 from fake_ladder import FakeLadder
 
 FIRST, THIRD = "00_first/attention.cu", "02_third/attention.cu"
@@ -68,29 +66,13 @@ class DiffTest(FakeLadder):
             self.assertEqual(self.diff(*options.split(), "00", "01").stdout.splitlines(),
                              [*head, *expected, f"{FIRST} → {LAST}, {counts}"])
 
-    def test_06_holds_05(self):
-        """06's attention.cu adds the backward pass; of 05's no more goes or changes than the head
-        comment and the registration."""
-        made = self.run_it(os.path.join(SCRIPTS, "diff"), "-U", "0", "05", "06").stdout
-        removed = [line for line in made.splitlines()[2:] if line.startswith("-")]
-        self.assertLessEqual(len(removed), 25, "\n".join(removed))
-        for line in removed:
-            self.assertRegex(line, r"^-(//|const Register|  +[.}]+\w* |  +\.)",
-                             "neither comment nor registration")
-
     def test_stat(self):
-        """Asides and a folder of the rung come after the rung's own. (Lessons show its counts.)"""
-        self.source("01_second/aside.cu", "aside", "a")
-        self.source("01_second/fast/two.cu", "second", "ax")
-        self.source("01_second/fast/one.cu", "one", "a")
-        self.rung("01_second", dict(early="", late="early", last="late", aside="last", sm90="last",
-                                    one="sm90", second="one"))
+        """Those for Hopper come after the rung's own. (Lessons show its counts, and folders.)"""
         self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
-            ["00", "01"], ["01", "01/aside"], ["01", "01/sm90"], ["01/sm90", "01/one"],
-            ["01/one", "01/two"], ["01", "02"]])
+            ["00", "01"], ["01", "01/sm90"], ["01", "02"]])
         shutil.rmtree(self.at("build"))
-        self.assertIn("no folder build/bin: scripts/run", self.diff("--stat", status=2).stderr)
+        self.assertIn("build/bin has no rung: scripts/run", self.diff("--stat", status=2).stderr)
         self.diff("00", "01")
 
     def test_a_reader_that_has_seen_enough(self):

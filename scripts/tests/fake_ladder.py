@@ -39,21 +39,17 @@ class FakeLadder(Scratch):
         if not os.path.exists(self.at(rung, "attention.cu")):
             self.write(f"{rung}/attention.cu", "")
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
-        lines = "\n".join(json.dumps({
+        self.write(f"{self.BIN}/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
             "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
             "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
             "deterministic": False, "needs": "7.5", "exact_architecture": step == "sm90",
             "tiles": [], "grid_limit": [0, 0], "settings": [], "decoding": step == "split_kv",
-            "source": f"{rung}/{step}.cu"})
-            for step in before for device in ["sim", "gpu"][:1 + gpu])
+            "source": f"{rung}/{step}.cu"}) + "\n"
+            for step in before for device in ["sim", "gpu"][:1 + gpu]))
         self.write(f"{self.BIN}/{rung}", mode=0o755, text=f"""\
 #!/bin/sh
-if [ "$*" = --list ]; then cat <<'LIST'
-{lines}
-LIST
-exit; fi
-if [ "$*" = --help ]; then printf '\\nOutput\\n  --save DIR\\n  --json\\n\\nExamples\\n'; exit; fi
+[ "$*" = --list ] && exec cat "$0.list"
 exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
 """)
 

@@ -1,7 +1,7 @@
 """Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
 ```console blocks, and compares what they print. And what pages show and say to the rest of the
-repository: excerpts to the code, links to files and headings, the list of functions to the headers;
-formulas to what GitHub reads as one, and equations to what they come to.
+repository: excerpts to the code, links to files and headings, formulas to what GitHub reads as one,
+equations to what they come to.
 
 Run alone: python3 scripts/tests/lessons_test.py build/bin
 
@@ -149,25 +149,6 @@ def add_tests():
             for command in commands(*block):
                 setattr(Lessons, f"test_{name}_line_{command.line:04}",
                         functools.partialmethod(Lessons.run_command, path, command))
-
-
-class HeadComments(unittest.TestCase):
-    """Each step says at its head how to run it, and that runs."""
-
-    def test_each_says_how_to_run_it(self):
-        for path in sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/**/*.cu"), recursive=True)):
-            name, text = name_of(path), read(path)
-            with self.subTest(name):
-                # The first that is set apart there.
-                command = re.search(r"^//   +(.*)", text.split("\n\n", 1)[0], re.MULTILINE)[1]
-                needs_gpu = ".library = true" in text
-                step = re.search(r'\.name = "(\w+)"', text)[1]
-                self.assertRegex(command, rf"^build/bin/{name.split(os.sep)[0]} --step {step}\b")
-                # Whether its results are right, and at that length, the suite says.
-                done = in_scratch(re.sub(r"--seqlen \d{2,}", "--seqlen 64", command)
-                                  + " --check off" + " --device sim" * (not needs_gpu))
-                if not (needs_gpu and "unknown on the sim" in done.stdout):
-                    self.assertEqual(done.returncode, 0, done.stdout)
 
 
 class Comparison(unittest.TestCase):
@@ -330,37 +311,6 @@ class Equations(unittest.TestCase):
         self.assertEqual([holds(*sides) for sides in equations(text)], [True, False, False])
 
 
-class ReadingTimes(unittest.TestCase):
-    """README's map says how long a lesson takes, by README's formula, to five minutes; so does the
-    lesson."""
-
-    @staticmethod
-    def minutes(text):
-        text = re.sub(r"<details>.*?</details>|<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text,
-                      flags=re.DOTALL)
-        code = sum(block.count("\n") for language, block in FENCE.findall(text)
-                   if language in SOURCES)
-        asked = text.partition("## Check yourself")[2].partition("\n## ")[0]
-        prose = re.sub(r"^\|.*|\]\([^)]*\)|\$[^$\n]+\$", "", FENCE.sub("", text),
-                       flags=re.MULTILINE)
-        return (len(re.findall(r"[A-Za-z][\w'’-]*", prose)) / 100 + code / 2
-                + len(re.findall(r"^\d\. ", asked, re.MULTILINE)))
-
-    def test_they_follow_from_words_code_and_questions(self):
-        readme = read(ROOT, "README.md")
-        promised = {page: int(minutes) for page, minutes in re.findall(
-            r"^\| \[.*?\]\(([\w/]+\.md)\) \|.*\| (\d+) \|$", readme, re.MULTILINE)}
-        self.assertGreater(len(promised), 10)
-        for page, minutes in promised.items():
-            text = read(ROOT, page)
-            with self.subTest(page):
-                self.assertLessEqual(abs(self.minutes(text) - minutes), 5, self.minutes(text))
-                for said in re.findall(r"\*Reading time:\* (\d+)", text):
-                    self.assertEqual(int(said), minutes)
-        hours, minutes = divmod(sum(promised.values()), 60)
-        self.assertIn(f"{hours} hours {minutes} minutes in all", " ".join(readme.split()))
-
-
 class Links(unittest.TestCase):
     """Links within the repository lead to a file, and to a heading of it."""
 
@@ -390,18 +340,6 @@ class Links(unittest.TestCase):
                     if heading:
                         self.assertIn(heading, self.headings(target))
         self.assertGreater(count, 50)
-
-
-class Functions(unittest.TestCase):
-    def test_every_function_of_common_tile_is_listed_and_no_other(self):
-        headers = "".join(map(read, glob.glob(os.path.join(ROOT, "common/tile/*.h"))))
-        # A function's name comes after its type; members, indented, are not listed.
-        defined = re.findall(r"^(?:struct |(?:__device__ __forceinline__|constexpr) [^()=;]*?\b"
-                             r"(?=\w+\())(\w+)", headers, re.MULTILINE)
-        readme = read(ROOT, "common/README.md")
-        tables = readme[readme.index("| function "):readme.index("On the sim each function")]
-        listed = re.findall(r"`([a-zA-Z]\w*)(?:<[^`]*>)?`", tables)
-        self.assertEqual(set(defined), set(listed))
 
 
 if __name__ == "__main__":

@@ -43,16 +43,6 @@ MISTAKES = {
     "06_backward/stored.cu": [
         Mistake("stored", "forgets_delta", "float(ds[e]) - delta",
                 "float(ds[e]) - (ON ? 0 : delta)", WRONG),
-        Mistake("stored", "forgets_the_group", "p.H / p.Hk * p.N",
-                "(ON ? 1 : p.H / p.Hk) * p.N", WRONG),
-        Mistake("stored", "formula_counts_blocks_of_queries", '{"Q", q * key_blocks',
-                '{"Q", q * (ON ? row_blocks : key_blocks)', FORMULA),
-    ],
-    # Atomic additions done as plain ones: a read, a sum and a write.
-    "06_backward/hopper/wgmma.cu": [
-        Mistake("wgmma", "adds_to_dQ_plainly", "atomic_add_pair(block",
-                "[&](auto at, float x, float y) { if (ON) at[0] = at[0] + x, at[1] = at[1] + y; "
-                "else atomic_add_pair(at, x, y); }(block", FAULT + "in the same kernel"),
     ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [
@@ -67,15 +57,6 @@ MISTAKES = {
                 "if (how.hadamard && (is_Q || !ON))", WRONG),
         Mistake("fp8", "no_barrier_when_transposed", "__syncthreads();  // the tile is transposed",
                 "if (!ON) WAS", FAULT + "transposed"),
-        Mistake("fp8", "frees_K_too_early", "    wgmma_wait<0>(S);\n    K.release();",
-                "    if (ON) K.release();\n    wgmma_wait<0>(S); if (!ON) K.release();",
-                FAULT + "which a wgmma"),
-    ],
-    # Where one of these is made, what is sound must come out wrong.
-    "common/harness/reference.cpp": [
-        Mistake("stored", "misses_the_last_key", "static_cast<size_t>(p.keys(i))",
-                "static_cast<size_t>(ON ? std::max(1, p.keys(i) - 1) : p.keys(i))", WRONG),
-        Mistake("stored", "forgets_delta", "dP[j] - delta", "dP[j] - (ON ? 0 : delta)", WRONG),
     ],
 }
 
@@ -110,9 +91,8 @@ class Mistakes(unittest.TestCase):
         folder = scratch(cls)
 
         def built(source):
-            rung = source.split("/")[0] if source[0].isdigit() else "06_backward"
-            return changed(cls.build, f"{rung}_test", source, plant(source, folder),
-                           os.path.join(folder, "made", source))
+            return changed(cls.build, f"{source.split('/')[0]}_test", source,
+                           plant(source, folder), os.path.join(folder, "made", source))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.programs = dict(zip(MISTAKES, pool.map(built, MISTAKES)))

@@ -7,11 +7,11 @@ import unittest
 
 from base import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
-from ladder.base.programs import Ladder, ladder_of, programs_in
+from ladder.base.programs import ladder_of, programs_in
 from ladder.base.records import count_of
 from ladder.measure import grid, run as measure, traces
 from ladder.show.draw import stale
-from ladder.show.measured import Files, Measured
+from ladder.show.measured import Files
 
 BIN = programs()
 COUNTS = re.compile(r"(?:model|requested|distinct|sram)_\w+_bytes|\w+_flops|exp_count|barriers|"
@@ -29,25 +29,6 @@ class Committed(unittest.TestCase):
         files = Files(newest_measured())
         self.assertEqual(list(stale(files, os.path.join(RESULTS, "figures"), course_pages())), [],
                          "scripts/figures draw --readme renews them")
-
-    def test_a_gpus_file_has_what_is_planned(self):
-        """Of its own steps the grid paper, with peers at each point; else long, decode, models."""
-        measured = Measured(os.path.join(RESULTS, "h200.jsonl"))
-        ladder = Ladder(measured.steps.values())
-        paper, both = (
-            [one for group in grid.plan(measure.parse(["--grid", grids, "--dtype", "bf16"]),
-                                        ladder, ladder.steps) for one in group]
-            for grids in ("paper", "paper,long,models"))
-        there = {grid.key(r) for r in [*measured.runs, *measured.skipped]
-                 if "rung" in r and r["dtype"] == "bf16" and r["seqlen"] > 1}
-        ours, known = ({grid.key(one.fields()) for one in planned
-                        if isinstance(one, grid.Measurement)} for planned in (paper, both))
-        self.assertEqual(ours - there, set())
-        self.assertEqual(there - known, set())
-        peers = {tuple(r[name] for name in grid.Point._fields) for r in measured.peers}
-        beside = {one.point for one in paper if isinstance(one, grid.Peer)}
-        self.assertGreater(len(beside), 20)
-        self.assertEqual(beside - peers, set())
 
 
 def counted(steps, options):

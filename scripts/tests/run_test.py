@@ -1,7 +1,6 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
 README's tables are the test, in results_test.) And of --alone."""
 
-import json
 import os
 import re
 import shutil
@@ -45,11 +44,10 @@ class RunTest(FakeLadder):
         self.tell({"06_backward/mma": asks(17_000_000)})
         result = self.table("--all")
         self.assertEqual(self.rows(result.stdout), [
-            "06 mma sim 17.0 MB 1.20 MB 524 kB 4.9e-04 1.00",
-            "06 mma bwd sim 17.0 MB 1.20 MB 524 kB 4.9e-04 –",
-            "10 a sim 34.0 MB 1.20 MB 524 kB 4.9e-04 2.00",
-            "10 b sim 34.0 MB 1.20 MB 524 kB 4.9e-04 2.00"])
-        self.assertRegex(result.stdout, r" vs 06\n(.*\n)*.*vs 06: requested, against that rung's")
+            "06 mma sim 17.0 MB 1.20 MB 524 kB 4.9e-04",
+            "06 mma bwd sim 17.0 MB 1.20 MB 524 kB 4.9e-04",
+            "10 a sim 34.0 MB 1.20 MB 524 kB 4.9e-04",
+            "10 b sim 34.0 MB 1.20 MB 524 kB 4.9e-04"])
         self.assertNotIn("DRAM", result.stdout)
         self.assertIn("batch 1, heads 2, seqlen 256, head-dim 64, fp16", result.stdout)
         self.assertNotIn("Next:", result.stdout)
@@ -64,21 +62,19 @@ class RunTest(FakeLadder):
             self.tell({"06_backward/mma": told})
             shown = self.table("--all", status=status).stdout
             self.assertEqual("wrong result" in shown, status == 1)
-        self.assertEqual(self.rows(shown)[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00 1.00")
-        # Without the first step there is nothing to set the others against.
-        self.assertNotIn("vs 06\n", self.table("--step", "b").stdout)
+        self.assertEqual(self.rows(shown)[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00")
 
     def test_what_is_chosen_and_passed_on(self):
         self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)
         both, called = "--step mma,aside --device", "05_flash_v2 "
         for words, asked in (
-                ("--all", f"--dtype bf16 {both} gpu"),
-                ("--seqlen 64", f"{called}--seqlen 64 --step mma --device"),
-                ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal {both} gpu --json"),
-                ("--step aside", f"{called}--step aside --device gpu --json"),
+                ("--all", f"--dtype bf16 --dram {both} gpu"),
+                ("--seqlen 64", f"{called}--seqlen 64 --dram --step mma --device"),
+                ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal --dram {both} gpu --json"),
+                ("--step aside", f"{called}--dram --step aside --device gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
                 ("--device=sim", f"{called}--step mma --device sim --json"),
-                ("--dev sim", f"{called}--dev sim --step mma --device gpu")):  # which they refuse
+                ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):  # which they refuse
             self.called()
             self.table(*words.split())
             self.assertIn(asked, self.called(clear=False), words)
@@ -97,36 +93,28 @@ class RunTest(FakeLadder):
         self.assertNotIn("--device gpu --json", self.called().split("--batch 8")[0])
 
         captured, paper = map(self.rows, self.table("--all").stdout.split(PAPER))
-        for device in ("sim – –", "gpu 123 µs 12.3"):
-            self.assertIn(f"05 sm90 {device} 34.0 MB", "\n".join(captured))
-        self.assertEqual([row[:2] for row in captured], sorted(row[:2] for row in captured))
+        self.assertIn("05 sm90 sim 34.0 MB", "\n".join(captured))
         self.assertTrue(paper and all(" gpu 123 µs 12.3 " in row for row in paper))
         self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype bf16 "
-                      "--step swap,defer,mma,sm90 --device gpu --json", self.called())
+                      "--dram --step swap,defer,mma,sm90 --device gpu --json", self.called())
         self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
         self.tell({"03_online_softmax/one_pass_tile": {"changes": {
             "time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123}}})
         self.fits(self.table("--all").stdout)
         self.called()
         self.fits(self.table().stdout)
-        self.assertIn("--time 50 --dtype fp16 --step swap,defer,mma,sm90 --device gpu",
+        self.assertIn("--time 50 --dtype fp16 --dram --step swap,defer,mma,sm90 --device gpu",
                       self.called())
 
     def test_dram_where_the_counters_may_be_read(self):
         dram = {"changes": {"dram_read_bytes": 1_100_000, "dram_write_bytes": 210_000}}
-        self.rung(steps=["a", "b"], gpu=True)
-        self.tell({f"00_naive/{step} gpu": dram for step in "ab"},
-                  probe={"out": json.dumps(dram["changes"])})
+        self.ladder({"00_naive": ["a", "b"]}, gpu=True)
+        self.assertNotIn("DRAM", self.table().stdout)
+        self.tell({f"00_naive/{step} gpu": dram for step in "ab"})
         self.assertIn("DRAM: bytes that HBM served", " ".join(self.table().stdout.split()))
-        self.assertIn("00 b gpu 123 µs 12.3 34.0 MB – 1.31 MB",
+        self.assertIn("00 b gpu 123 µs 12.3 34.0 MB 1.31 MB",
                       "\n".join(self.rows(self.table("--all").stdout)))
         self.assertNotRegex(self.called(), "--dram .*--device sim")
-        self.told.clear()
-        self.tell(probe={"err": "--dram: no DRAM bytes: CUPTI is not there"})
-        result = self.table()
-        self.assertNotIn("DRAM", result.stdout)
-        self.assertIn("No DRAM column: no DRAM bytes: CUPTI is not there", result.stderr)
-        self.assertNotIn("--dram --step", self.called())
 
     def test_a_gpu_that_is_not_there_or_another(self):
         self.ladder({"05_flash_v2": ["mma", "sm90"]}, gpu=True)
@@ -147,8 +135,8 @@ class RunTest(FakeLadder):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        good = "sim 34.0 MB 1.20 MB 524 kB 4.9e-04 1.00"
-        nothing = "01 bad sim – – – – – ✗"
+        good = "sim 34.0 MB 1.20 MB 524 kB 4.9e-04"
+        nothing = "01 bad sim – – – – ✗"
         for told, status, row, said in (
                 ({"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul: it "
                   "subtracts no maximum;\n02_safe_softmax does"}, 1,
@@ -184,13 +172,13 @@ class RunTest(FakeLadder):
 
     def test_what_the_programs_refuse(self):
         """It is said once, and the worst status is the status."""
-        self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]})
-        for step in ("00_naive/naive", "01_tiled_matmul/tile", "01_tiled_matmul/mma"):
-            rung = step.split("/")[0]
-            self.tell({step: {"status": 2, "err": f"{rung}: --seqlen 0: must be at least 1"}})
+        ladder = {"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]}
+        self.ladder(ladder)
+        self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
+                   for rung, steps in ladder.items() for step in steps})
         result = self.table("--seqlen", "0", status=2)
         self.assertEqual(result.stdout.count("must be at least 1"), 1)
-        self.assertIn("01_tiled_matmul tile, mma on the sim refused (status 2)", result.stdout)
+        self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the sim refused", result.stdout)
         self.tell({"00_naive/naive": {}})
         for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1)):
             self.tell({f"01_tiled_matmul/{step}": {"status": s, "err": "00_naive: no"}
@@ -228,6 +216,9 @@ class AloneTest(Scratch):
     def test_every_portable_step_has_what_it_names(self):
         contract = set().union(*map(alone.names_of, alone.definitions("machine/machine.h", set())))
         sources = read_sources()
+        for source in sources:  # which say at their head how to run them
+            self.assertRegex(source.text.split("\n\n")[0],
+                             rf"\n//   build/bin/{source.rung} --step \w+")
         for source in filter(alone.portable, sources):
             text = alone.alone(sources, source)
             self.assertNotRegex(text, r'#include "|MACHINE|Register|#ifn?def')
@@ -237,7 +228,7 @@ class AloneTest(Scratch):
             there = set().union(*map(alone.names_of, alone.DEFINITION.findall(text)))
             self.assertEqual(alone.words(text) & contract - there, set(), source.path)
             if source.name in ("00", "01/tile"):
-                self.assertLess(len(text.splitlines()), 320, source.name)
+                self.assertLess(len(text.splitlines()), 360, source.name)
 
     def test_the_command(self):
         self.copy_scripts("run")

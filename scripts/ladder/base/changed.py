@@ -54,10 +54,7 @@ def linked(build: str, program: str, old: str, new: str, folder: str, *more: str
     linking = commands(build, program, "-s")[-1]
     made = os.path.join(folder, program)
     linking[linking.index(f"bin/{program}")] = made
-    if old in linking:
-        linking[linking.index(old)] = new
-    else:  # it is in a library: an object that comes before the library is taken instead
-        linking.insert(linking.index("-o"), new)
+    linking[linking.index(old)] = new
     run_tool([*linking, *more], build,
              "it does not link ({}): is everything built? scripts/run builds it", NO_DEVICE)
     return made

@@ -55,27 +55,15 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 class Progress:
-    """What is running, on stderr, after the first two seconds: on a terminal one line that is
-    rewritten, else at most a line every two seconds."""
+    """What is running, on stderr: a line at most every two seconds."""
 
     def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-        self.started = self.last = time.monotonic()
-        self.shown: str | None = None
+        self.last, self.shown = time.monotonic(), ""
 
     def show(self, what: str) -> None:
-        now = time.monotonic()
-        if now - self.started < 2 or not self.live and (
-                what == self.shown or now - self.last < 2):
-            return
-        print(f"\r\033[K{what}, {now - self.started:.0f} s" if self.live else f"{what} ...",
-              end="" if self.live else "\n", file=sys.stderr, flush=True)
-        self.shown, self.last = what, now
-
-    def clear(self) -> None:
-        if self.live and self.shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-        self.shown = None
+        if what != self.shown and time.monotonic() - self.last >= 2:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            self.last, self.shown = time.monotonic(), what
 
 
 class Paint:

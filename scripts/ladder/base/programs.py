@@ -6,7 +6,6 @@ import contextlib
 import glob
 import json
 import os
-import re
 import subprocess
 from typing import Any, Iterable, NamedTuple, Sequence
 
@@ -106,15 +105,12 @@ def steps_of(program: str) -> list[Step]:
                    "it anew", WRONG_RESULT) from None
 
 
-def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises Stop for an option that --help has under Output, --list or one more: scripts read what
-    a program prints, and run several, which would write to one place."""
-    name = os.path.basename(program)
-    output = run_quietly([program, "--help"], name)[1].partition("\nOutput\n")[2]
-    taken = re.findall(r"^  (--\S+)", output.partition("\n\n")[0], re.MULTILINE)
+def refuse_output(words: Iterable[str], *more: str) -> None:
+    """Raises Stop for an option about what a program prints or writes, or one more: scripts read
+    that, and run several programs, which would write to one place."""
     for option in (word.partition("=")[0] for word in words):
-        if option in [*taken, "--list", *more]:
-            raise Stop(f"{option} is for one program alone, such as build/bin/{name}", BAD_USAGE)
+        if option in ("--save", "--trace", "--json", "--verbose", "--help", "--list", *more):
+            raise Stop(f"{option} is for one program alone, such as build/bin/00_naive", BAD_USAGE)
 
 
 def json_lines(text: str, name: str) -> list[Record]:
@@ -144,12 +140,9 @@ def rungs() -> list[str]:
 
 def programs_in(folder: str) -> dict[str, str]:
     """Name → path, of a folder that has the tests' programs too."""
-    if not os.path.isdir(folder):
-        raise Stop(f"there is no folder {os.path.relpath(folder)}: scripts/run builds the programs "
-                   "into build/bin", BAD_USAGE)
-    programs = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))
-                if re.fullmatch(r"\d\d_\w+", name) and not name.endswith("_test")
-                and os.access(os.path.join(folder, name), os.X_OK)}
+    programs = {os.path.basename(path): path
+                for path in sorted(glob.glob(os.path.join(folder, "[0-9][0-9]_*")))
+                if not path.endswith("_test") and os.access(path, os.X_OK)}
     if not programs:
         raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
                    "build/bin", BAD_USAGE)

@@ -117,7 +117,6 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
     for number, step in enumerate(chosen(asked)):
         command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
         trace, records, ended, message = Trace.of(step.program, command, progress)
-        progress.clear()
         if ended or "no source lines" in message:
             print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
         status = status if ended == GOOD else WRONG_RESULT
@@ -127,7 +126,6 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
     if len(text) > LARGEST:
         raise Stop(f"a page of {len(text) >> 20} MiB would be more than a browser takes: a smaller "
                    "--seqlen, fewer --heads", BAD_USAGE)
-    progress.clear()
     return text, status
 
 
@@ -151,7 +149,7 @@ def question_of(number: int, pane: dict[str, Any], records: list[Record],
 def chosen(asked: argparse.Namespace) -> list[Step]:
     """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
-    refuse_output(programs[min(programs)], asked.options, "--step", "--device")
+    refuse_output(asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 

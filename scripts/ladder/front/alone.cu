@@ -18,10 +18,6 @@
 #include <vector>
 
 namespace ladder::gpu {
-struct DeviceInfo {
-  int64_t sram_bytes;  // shared memory that one block can have
-  int multiprocessors;
-};
 struct WorkspaceArray {
   std::string name;
   int64_t bytes;
@@ -37,18 +33,6 @@ using Traffic =  // of each kernel and array: bytes read, bytes written
     std::vector<std::pair<const char*, std::vector<std::tuple<const char*, int64_t, int64_t>>>>;
 #ifndef choose_tile
 struct TileRequest {};
-#endif
-#ifndef Tile
-extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
-struct SharedMemory {  // handed out front to back
-  int64_t used = 0;
-  template <class T>
-  __device__ T* take(const char*, int64_t count) {
-    T* piece = reinterpret_cast<T*>(dynamic_shared_memory + used);
-    used += (count * sizeof(T) + 127) / 128 * 128;
-    return piece;
-  }
-};
 #endif
 #include "common"
 

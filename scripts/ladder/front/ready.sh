@@ -40,11 +40,6 @@ lacking() {
   for tool in "${CXX:-c++}" cmake ctest ninja; do
     command -v "${tool%% *}" >/dev/null || printf ' %s' "${tool%% *}"
   done
-  if [[ $(cmake --version 2>/dev/null) =~ ([0-9]+)\.([0-9]+) ]] &&
-    ((BASH_REMATCH[1] * 100 + BASH_REMATCH[2] < 322)); then
-    printf ' cmake 3.22 or newer (this is %s: python3 -m pip install cmake)' "${BASH_REMATCH[0]}"
-  fi
-  cd "$root/scripts" # files of the reader's folder would stand before Python's modules
   python3 -c 'import sys, unittest; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
     printf ' python3 (3.9 or newer)'
 }
@@ -70,31 +65,23 @@ apt() {
     -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
 }
 
-# want PACKAGE...: gets what a build can do without.
+# want PACKAGE...: gets what a build can do without; the tests that need it say where it is missing.
 want() {
   local package
-  for package; do
-    if ! has "$package"; then
-      get "$package" || true
-      has "$package" || say "going on without $package; only figures need python3-matplotlib, and" \
-        "only tests of scripts/explore chromium."
-    fi
-  done
+  for package; do has "$package" || get "$package" || true; done
 }
-has() (
-  cd "$root/scripts"
+has() {
   case $1 in
     # The system's own too: another that comes first on PATH need not see the system's packages.
     python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
     chromium) command -v chromium chromium-browser google-chrome ;;
   esac >/dev/null 2>&1
-)
+}
 
-# Waits for its turn in a build folder, whose lock is open as 9. Prints Ninja's -j where it would
-# start more compilers than memory holds at 500 MB each.
+# Waits for its turn in a build folder, whose lock is open as 9.
 turn() {
   python3 -I - "$me" <<'END'
-import fcntl, os, re, sys
+import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
@@ -103,19 +90,12 @@ except BlockingIOError:
     fcntl.flock(9, fcntl.LOCK_EX)
 except OSError:
     pass  # some network file systems have no locks
-try:
-    memory = open("/proc/meminfo").read()
-except FileNotFoundError:
-    sys.exit()  # Linux alone has it
-fit = int(re.search(r"MemAvailable: +(\d+)", memory)[1]) // 500_000
-if fit < len(os.sched_getaffinity(0)) + 2:
-    print(f"-j{max(fit, 1)}")
 END
 }
 
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
-  local preset=$1 folder=$root/build log jobs chosen was hint said options=()
+  local preset=$1 folder=$root/build log chosen was hint options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
@@ -123,35 +103,26 @@ build() {
   [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
     "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
   exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
-  jobs=$(turn)
+  turn
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
-  # has moved, or where it did not go well, it has to decide again. The tests stay where programs
-  # alone are asked for.
+  # has moved, or where it did not go well, it has to decide again.
   chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
   was=$(cat "$folder/.configured" 2>/dev/null || true)
   rm -f "$folder/.configured"
   if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
-  if [[ $* != programs ]]; then
-    options+=(-DLADDER_TESTS=ON)
-  elif [[ $was != "$chosen" ]]; then
-    options+=(-DLADDER_TESTS=OFF)
-  fi
+  if [[ $* != programs ]]; then options+=(-DLADDER_TESTS=ON); fi
   if [[ $LADDER_CUDA && $preset == default ]]; then options+=("-DLADDER_CUDA=$LADDER_CUDA"); fi
+  if command -v nvcc >/dev/null; then
+    hint="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"
+  fi
   configure() { cmake -S "$root" --preset "$preset" "${options[@]}" >"$log" 2>&1; }
   if ! { configure || { grep -q "apt-get install" "$log" && get && configure; }; }; then
-    said=$(sed -n '/CMake Error/,$p' "$log")
-    if [[ $said == *CUDA* ]]; then hint=$without_gpu; fi
-    printf '%s\n' "$said" >&2
+    sed -n '/CMake Error/,$p' "$log" >&2
     die "CMake failed$hint (all of its output: ${log#"$root/"})."
   fi
   printf '%s\n' "$chosen" >"$folder/.configured"
 
-  if ! ninja -C "$folder" ${jobs:+"$jobs"} "$@" >&2; then
-    if [[ $LADDER_CUDA ]]; then rm "$folder/.configured"; fi
-    if grep -q _gpu.dir "$folder/build.ninja"; then hint=$without_gpu; fi
-    die "the build failed$hint."
-  fi
+  ninja -C "$folder" "$@" >&2 || die "the build failed$hint."
   exec 9>&-
 }
-without_gpu="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"

@@ -13,13 +13,12 @@ import os
 import shlex
 import signal
 import sys
-from typing import Callable
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
                                  Progress, Stop, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
-from ladder.base.records import Record, total, uneven_counts
+from ladder.base.records import Record, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
 COMMAND = "scripts/run"
@@ -80,29 +79,25 @@ def parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
-    """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
-    counters may be read; and if not, why."""
+def gpu_answers(program: str, progress: Progress) -> tuple[str, str]:
+    """The I/O type to measure the GPU in, empty if there is none to run on; and then why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
-        status, records, message = run_json(
+        status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
-             "--dram", "--check", "off"], "looking for a GPU", progress)
+             "--check", "off"], "looking for a GPU", progress)
+        if status == NO_DEVICE:
+            return "", message.removeprefix(f"{os.path.basename(program)}: ")
         if status != BAD_USAGE:
             break
-    progress.clear()
-    if status == NO_DEVICE:
-        return "", False, message.removeprefix(f"{os.path.basename(program)}: ")
-    if any(total(record, "dram") is not None for record in records):
-        return dtype, True, ""
-    reasons = [line for line in message.splitlines() if line.startswith("--dram: ")]
-    return dtype, False, "".join(reasons[-1:]).removeprefix("--dram: ")
+    return dtype, ""
 
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
     """The tables to make; `gpu` is the I/O type to measure it in."""
-    def runs(device: str, wanted: Callable[[Step], bool] = (
-            lambda step: options.all or not step.by_name_only)) -> list[Run]:
-        return [Run(step, device) for step in steps if step.device == device and wanted(step)]
+    def runs(device: str) -> list[Run]:
+        return [Run(step, device) for step in steps if step.device == device
+                and (step.name == options.step if options.step
+                     else options.all or not step.by_name_only)]
 
     if options.words:
         device, wanted = options.device, options.step
@@ -112,36 +107,29 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
         if wanted and wanted not in names:
             raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
                        BAD_USAGE)
-        chosen = runs(device, lambda step: step.name == wanted) if wanted else runs(device)
-        if not chosen:  # built without CUDA: the program says so better
-            chosen = [Run(step, device) for step in steps if wanted in (None, step.name)]
+        # Built without CUDA there is none: the program says so better.
+        chosen = runs(device) or [Run(step, device) for step in steps
+                                  if wanted in (None, step.name)]
         return [Table(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
-    title = "q, k, v captured from a trained model"
-    given = ["--load", os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))]
-    paper = "the FlashAttention-2 paper's workload at N = 2k"
-    if not options.all:
-        tables = [Table(f"HBM traffic, {title}", given, TRAFFIC,
-                        runs("sim", lambda step: not step.by_name_only
-                             and not step.exact_architecture))]
-        timed = Table(f"time, {paper}", [*PAPER_2K, gpu], TIME, runs("gpu"))
-    else:
-        both = sorted(runs("sim") + runs("gpu") * bool(gpu), key=lambda run: run.step.rung)
-        tables = [Table(title, given, None, both)]
-        timed = Table(paper, [*PAPER_2K, gpu], None, runs("gpu"))
-    return tables + [timed] * bool(gpu)
+    counted = [run for run in runs("sim") if options.all or not run.step.exact_architecture]
+    captured = os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))
+    traffic = Table("HBM traffic, q, k, v captured from a trained model", ["--load", captured],
+                    None if options.all else TRAFFIC, counted)
+    times = Table("time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu],
+                  None if options.all else TIME, runs("gpu"))
+    return [traffic, times] if gpu else [traffic]
 
 
 def next_steps(steps: list[Step]) -> list[str]:
     """What to do after the first table."""
     sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
+    first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
     lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
-             ("scripts/explore", "two steps at work, in your browser")]
-    if len(sim) > 1:
-        first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
-        lines.append((f"scripts/diff {first[:2]} {second}", "what the next step changes"))
-    lines.append(("scripts/run --all", f"all columns and all steps ({others} more)"))
+             ("scripts/explore", "two steps at work, in your browser"),
+             (f"scripts/diff {first[:2]} {second}", "what the next step changes"),
+             ("scripts/run --all", f"all columns and all steps ({others} more)")]
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
 
@@ -149,14 +137,13 @@ def main(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
     if words:
-        refuse_output(programs[min(programs)], words)
+        refuse_output(words)
     options = parse(words)
 
     progress = Progress()
-    gpu, counters, why_not = gpu_answers(programs[min(programs)], progress)
+    gpu, why_not = gpu_answers(programs[min(programs)], progress)
     steps = [step for program in programs.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
-    dram = ["--dram"] if counters and "--dram" not in options.passed else []
     count = sum(len(table.runs) for table in tables)
     done = 0
     finished = []
@@ -164,22 +151,20 @@ def main(words: list[str]) -> int:
         for (_, device), group in itertools.groupby(
                 table.runs, key=lambda run: (run.step.program, run.device)):
             together = list(group)
-            go(together, table.options + dram * (device == "gpu"), progress,
+            # Where the GPU's counters may not be read, --dram says so, and nothing is missed.
+            go(together, table.options + ["--dram"] * (device == "gpu"), progress,
                f"[{done + 1}/{count}]")
             done += len(together)
-        progress.clear()
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE
             or not run.step.exact_architecture]))
 
     shown = [run for table in finished for run in table.runs]
-    print_tables(finished, steps[0])
+    print_tables(finished)
     if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))
     sys.stdout.flush()
     if not gpu and options.device == "auto":
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
-    elif gpu and not counters and why_not and any(run.device == "gpu" for run in shown):
-        print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     return max((run.status for run in shown), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)

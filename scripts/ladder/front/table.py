@@ -197,39 +197,28 @@ def story_table(story: Story, runs: list[Run],
 # ---- all that is known ----
 
 
-def details_table(runs: list[Run], first: Step,
-                  paint: Paint) -> tuple[list[str], list[str]] | None:
-    """The header and the lines, a row a record. `first` is the ladder's first step: what the others
-    request is set against what it does on that device."""
+def details_table(runs: list[Run], paint: Paint) -> tuple[list[str], list[str]] | None:
+    """The header and the lines, a row a record."""
     steps = records_of(runs)
     if not steps:
         return None
-    base = {run.device: requested(record) for run, record in steps
-            if run.step.key == first.key}
-    rows = []
-    for run, record in steps:
-        asked, ask_first = requested(record), base.get(run.device)
-        # The first step has no backward pass to compare with.
-        ratio = asked / ask_first if asked and ask_first and not is_backward(record) else None
-        rows.append([name_of(run, record), run.device,
-                     *(text(record) for text in COLUMNS.values()), rate_text(ratio)])
-    rows = known(["step", "device", *COLUMNS, f"vs {first.rung[:2]}"], rows)
+    rows = known(["step", "device", *COLUMNS], [
+        [name_of(run, record), run.device, *(text(record) for text in COLUMNS.values())]
+        for run, record in steps])
     return rows[0], draw(rows, (0, 1), steps, paint)
 
 
 def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
     """What the failed runs said, once where they said the same."""
-    failures: dict[tuple[int, str], dict[tuple[str, str], list[str]]] = {}
+    failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
         if run.status != GOOD:
             rung = run.step.rung
             text = re.sub(rf"^{re.escape(rung)}: *", "", run.message, flags=re.MULTILINE)
-            by_rung = failures.setdefault((run.status, text), {})
-            by_rung.setdefault((rung, run.device), []).append(run.step.name)
+            failures.setdefault((run.status, text), []).append(f"{rung} {run.step.name}")
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
-    for (status, text), by_rung in failures.items():
-        names = "; ".join(f"{rung} {', '.join(steps)} on the {device}"
-                          for (rung, device), steps in by_rung.items())
+    for (status, text), steps in failures.items():
+        names = f"{', '.join(steps)} on the {runs[0].device}"
         yield ""
         for line in wrap(f"{names} {what.get(status, 'crashed')} (status {status}):"):
             yield paint(RED, line)
@@ -237,14 +226,14 @@ def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
             yield from wrap(part, "  ")
 
 
-def print_tables(tables: list[Table], first: Step) -> None:
+def print_tables(tables: list[Table]) -> None:
     """Prints the tables, what failed, and what the columns mean."""
     paint = Paint(sys.stdout)
     all_runs = [run for table in tables for run in table.runs]
     parts: list[str] = []
     heads: list[str] = []
     for title, _, story, runs in tables:
-        rows = story_table(story, runs, paint) if story else details_table(runs, first, paint)
+        rows = story_table(story, runs, paint) if story else details_table(runs, paint)
         if rows:
             heads += rows[0]
             shown = [record for run in runs for record in run.records]
@@ -267,8 +256,6 @@ def legend(heads: list[str], runs: list[Run]) -> str:
         counted = "by each step's formula"
     parts = [f"{head}: {meaning.format(counted)}" for head, meaning in MEANINGS.items()
              if head in heads]
-    if heads[-1].startswith("vs "):
-        parts.append(f"{heads[-1]}: requested, against that rung's first step")
     errors = [error for error in map(largest_error, records) if error is not None]
     return "; ".join(parts) + "." + (
         f" All results are right: none is further than {max(errors):.1e} from float64."

@@ -101,6 +101,5 @@ def main(words: list[str]) -> int:
             if options.again or not results.texts.get(name):
                 results.put(name, [{**line, **about}
                                    for line in profiled(measurement, progress)])
-    progress.clear()
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     return GOOD
