@@ -77,8 +77,6 @@ endif()
 string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
-elseif(LADDER_CUDA STREQUAL AUTO AND LADDER_GPU_FOUND AND NOT gpu)
-  set(no_gpu "the GPU that answered is of a compute capability below 7.5")
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT DEFINED ENV{CI})
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")

@@ -218,7 +218,7 @@ esac
 """)
         old = {"CUDACXX": nvcc, "RELEASE": "12.0"}
         for gpu, environment, said, kept in (
-                ("70", {}, "the GPU that answered is of a compute capability below 7.5", "70"),
+                ("70", {}, "none of compute capability 7.5 or newer answered", "70"),
                 ("90", {"CUDACXX": "/no/nvcc"}, "there was no /no/nvcc when it was built", "90"),
                 ("", old, f"it takes CUDA 12.1 or newer, and {nvcc} is of 12.0", "90"),
                 ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: error: error -- no "
