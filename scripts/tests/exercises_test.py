@@ -14,6 +14,7 @@ from unittest import mock
 from base import ROOT, Scratch, programs, read, scratch, write
 from ladder.base.npy import read_npy
 from ladder.base.console import Stop
+from ladder.base.sources import read_sources
 from ladder.exercises import lessons
 from ladder.exercises.kinds import Change, Experiment, Program, Words, edited, wrong_in
 
@@ -33,18 +34,15 @@ class Listing(unittest.TestCase):
                 self.assertNotRegex(exercise.answer, r"frac|mathrm|\^top")
 
     def test_each_has_a_name_of_its_own_a_task_and_a_check(self):
-        taken = "is the name of another in 05_flash_v2/"
-        for task, checks, said in (("sink", [], f"/README.md: 05/sink {taken}README.md"),
-                                   ("swap", [], f"/README.md: 05/swap {taken}swap.cu"),
-                                   ("curtain", [], "^05/curtain has a task alone: "),
-                                   ("window", [Words("sink")], f"exercises.py: 05/sink {taken}ex"),
-                                   ("window", [Words("new")], "^05/new has a check alone: ")):
-            def changed(path, task=task):
-                return read(path).replace("**`window`.", f"**`{task}`.")
-
-            with self.subTest(said), mock.patch.object(lessons, "read", changed), \
-                    mock.patch.object(RUNG_05, "EXERCISES", RUNG_05.EXERCISES + checks), \
-                    self.assertRaisesRegex(Stop, said):
+        names = [*(f"{source.rung[:2]}/{source.step}" for source in read_sources() if source.step),
+                 *(f"{lesson[:2]}/{name}" for lesson, name, *_ in lessons.written())]
+        self.assertEqual([name for name in names if names.count(name) > 1], [])
+        self.assertEqual(len(lessons.of_rungs("EXERCISES")), len(EXERCISES))
+        for change, said in ((Words("new"), "^05/new has a check alone: "),
+                             (None, "^05/window has a task alone: ")):
+            checks = [check for check in RUNG_05.EXERCISES if change or check.name != "window"]
+            with self.subTest(said), self.assertRaisesRegex(Stop, said), \
+                    mock.patch.object(RUNG_05, "EXERCISES", checks + [change] * bool(change)):
                 lessons.read_exercises()
 
     def test_an_edit_finds_its_place_once(self):

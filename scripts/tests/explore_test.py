@@ -184,6 +184,7 @@ class CommandTest(Scratch):
         for one, page in zip(shown, pages):
             with self.subTest(page):
                 self.assertIn(f"{shlex.join(['scripts/explore', *one.words])}</code>", index)
+                self.assertLess(os.path.getsize(os.path.join(folder, page)), 2_000_000)
                 data = re.search('id="data">(.*?)<', read(folder, page))[1]
                 panes = json.loads(zlib.decompress(base64.b64decode(data)))
                 number, array = ASKED[one.lesson]
@@ -203,12 +204,10 @@ class CommandTest(Scratch):
                 (["00", "--seqlen", "0"], "--seqlen")):
             self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
             self.assertFalse(os.path.exists(self.out))
-        large = "06/mma 00 --scale 3e38 --seqlen 3 --out".split()  # one fault of two
-        self.assertIn("2^NaN", explore(*large, self.out, status=1).stderr)
 
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
-        sees of it. The programs take what it asks of them; a page with many events is not large."""
+        sees of it. The programs take what it asks of them."""
         quoted = {shlex.join(shown.words): shown.lesson for shown in shown_in_lessons()}
         rungs = {step.rung for step in ladder_of(programs_in(BIN), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
@@ -219,8 +218,6 @@ class CommandTest(Scratch):
                     options = " ".join(options_of(step, asked.options))
                     self.assertTrue(run(step.rung, f"--device sim --step {step.name} "
                                                    + options))
-        explore(*next(one for one in quoted if "06/producer" in one).split(), "--out", self.out)
-        self.assertLess(os.path.getsize(self.out), 2_000_000)
 
 
 @unittest.skipUnless(browser.find(), browser.MISSING)
@@ -308,7 +305,7 @@ class PageTest(unittest.TestCase):
         self.open("#t=0")
         self.press(" ")
         self.browser.wait_for("explorer.now > 0 && explorer.playing")
-        self.value("$('speed').value = '4', explorer.seek(explorer.last * 0.97)")  # it takes long
+        self.value("explorer.seek(explorer.last * 0.98)")  # it takes long
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
         expected = [sums(run("04_flash_v1", SMALL)),
@@ -436,7 +433,7 @@ class PageTest(unittest.TestCase):
             if reached[-1].startswith("Arrays in HBM"):
                 self.assertRegex(self.value("$('tip').textContent"),
                                  r"Q: [\d,]+ B read, 0 B written so far\. K: ")
-        self.assertLessEqual({"help-button", "play", "scrubber", "speed", "sms", "Zoom in"},
+        self.assertLessEqual({"help-button", "play", "scrubber", "sms", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
                          [self.label(".scores", pane) for pane in (0, 1)])

@@ -81,6 +81,14 @@ class Broken:
         lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
         return Seen(line, "\n".join(lines), list(faults.values()))
 
+    def found(self, seen: Seen) -> str:
+        """What is said when its line has been found."""
+        new = self.text[self.lines[0] - 1:self.lines[-1]]
+        return "\n".join(["Right.", *(f"-{text}" for text in self.was),
+                          *(f"+{text}" for text in new if len(self.text) >= len(self.old)),
+                          self.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
+                                              ["no access is at fault: what comes out shows it"])])
+
 
 def short_of(run: Run) -> str:
     if not run.records:
@@ -95,8 +103,7 @@ def read_breaks() -> dict[str, Broken]:
 
 
 def show(name: str, line: int | None, build: str, folder: str) -> int:
-    """A mistake by what it does, and, if this is its line or a terminal names it, itself; without a
-    name the list of them."""
+    """A mistake by what it does, and itself where this is its line; without a name the list."""
     known = read_breaks()
     if not name:
         print("\n".join(f"{name:<14}{one.mistake.shows}" for name, one in known.items()))
@@ -111,22 +118,8 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
         raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)
     print("Building and running …", file=sys.stderr)
     seen = broken.seen(build, copy)
-    if line is None:
-        print(f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
-              f"{os.path.relpath(copy)}\n"
-              "Which of its lines is wrong, or beside one that is missing?"
-              f"  scripts/exercise --break {name} --answer LINE")
-        if not sys.stdin.isatty():
-            return GOOD
-        for word in iter(lambda: sys.stdin.readline().strip(), ""):
-            if word.isdigit() and int(word) in broken.lines:
-                break
-            print(f"{word} is not the line.")
-        else:
-            return GOOD
-    new = broken.text[broken.lines[0] - 1:broken.lines[-1]]
-    print("\n".join(["Right.", *(f"-{text}" for text in broken.was),
-                     *(f"+{text}" for text in new if len(broken.text) >= len(broken.old)),
-                     broken.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
-                                           ["no access is at fault: what comes out shows it"])]))
+    print(broken.found(seen) if line else
+          f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
+          f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
+          f"  scripts/exercise --break {name} --answer LINE")
     return GOOD

@@ -10,13 +10,13 @@ import functools
 import math
 import os
 import re
-from typing import Iterable, NamedTuple, Sequence
+from typing import Collection, Iterable, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
-from ladder.base.files import ROOT, read
+from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import ready, run_json
-from ladder.base.records import Record
+from ladder.base.records import Record, uneven_counts
 from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
 from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
@@ -73,13 +73,10 @@ class Task:
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
             ("changed:", {name for name in now.keys() & was if now[name] != was[name]})) if names]
-        folder, file = os.path.split(self.real.path)
-        told = [f"{folder}/{page}:{number}"
-                for mark in (f"### Step `{self.real.step}`", f"({file})")
-                for page in sorted(os.listdir(os.path.join(ROOT, folder))) if page.endswith(".md")
-                for number, line in enumerate(read(f"{ROOT}/{folder}/{page}").splitlines(), 1)
-                if mark in line]
-        return [f"The idea is in {told[0]}.", f"Of {self.old.path}, {'; '.join(changes)}.",
+        place = next(f"{os.path.relpath(page, ROOT)}:{number}" for page in course_pages()
+                     for number, line in enumerate(read(page).splitlines(), 1)
+                     if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line)
+        return [f"The idea is in {place}.", f"Of {self.old.path}, {'; '.join(changes)}.",
                 *(f"\n{hunk}" for hunk in self.diffs())]
 
     def blanks(self) -> str:
@@ -127,7 +124,7 @@ def read_tasks() -> dict[str, Task]:
 class Case(NamedTuple):
     name: str
     said: str  # what is wrong with its results, "" for nothing
-    formula: str = ""  # what is wrong with its traffic()
+    formula: bool = True  # whether its traffic() says what is counted
 
 
 # What the suite prints of a case: its name, what it says, and "" where it did not end.
@@ -135,6 +132,7 @@ CASE = re.compile(r"^\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:^\[ +(OK|FAILED) +\]|\
                   re.MULTILINE | re.DOTALL)
 WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown|^(\w+: max error .*)|'
                    r"^(rows whose sum .*)|(element \d+)|(a\.O\.bits)", re.MULTILINE)
+UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not as traffic() says
 
 
 class Copy(Program):
@@ -160,27 +158,11 @@ class Copy(Program):
                 "it ends the program" * (status >= 0)
             wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong)
             wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
-            unproven = not end or "C++ exception" in text
             found.append(Case(name.removeprefix(f"{self.step}_"),
                               self.ending(0 if end else status, text, wrong),
-                              "not counted" if unproven else formula_in(text)))
+                              bool(end) and not UNCOUNTED.search(text)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
-        return found + [Case("another", *[NOT_RUN] * 2)] * (int(ran[1]) - len(found) if ran else 1)
-
-
-def formula_in(text: str) -> str:
-    """Of what the suite prints, the first array whose bytes are not what traffic() says, or ""."""
-    maps = re.findall(r"^ +(?:formula|counted)\n +Which is: (.*)", text, re.MULTILINE)
-    said, counted = ({(kernel, array): (int(read), int(written))
-                      for kernel, arrays in re.findall(r'\("(\w+)", \{(.*?)\}', each)
-                      for array, read, written in re.findall(r'"(\w+)", \((\d+), (\d+)', arrays)}
-                     for each in [*maps, "", ""][:2])
-    for at in sorted({*said, *counted}):
-        mine, real = said.get(at, (0, 0)), counted.get(at, (0, 0))
-        if mine != real:
-            return (f"{at[1]} of {at[0]}: it says {mine[0]:,} bytes read and {mine[1]:,} written, "
-                    f"counted are {real[0]:,} and {real[1]:,}")
-    return "not what is counted" * bool(re.search("^ +formula$", text, re.MULTILINE))
+        return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
 
 
 def options_of(case: str) -> str:
@@ -253,14 +235,20 @@ def lacking(task: Task, build: str) -> dict[str, list[Check]]:
     return {name: each for name, each in found.items() if not all(one.held for one in each)}
 
 
+def shown(names: Collection[str]) -> list[str]:
+    """Without the sectors of arrays whose bytes are there too."""
+    return [name for name in names
+            if not name.endswith(" sectors") or name.partition(" ")[0] not in names]
+
+
 def targets(task: Task, build: str) -> str:
     """A table of what the step before counts and the real one."""
     if RESULTS in task.check.fails:
         return "Its results are wrong, as with " + "; ".join(task.check.cases)
     rows = [["It counts → is to count", *SHAPES]]
-    rows += [[each[0].text.partition(":")[0], *(one.counts for one in each)]
-             for name, each in lacking(task, build).items()
-             if not name.endswith(" sectors") or name.partition(" ")[0] not in task.check.fails]
+    found = lacking(task, build)
+    rows += [[found[name][0].text.partition(":")[0], *(one.counts for one in found[name])]
+             for name in shown(found)]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     return "\n".join(["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
                      + [f"({shape}: {options})" for shape, options in SHAPES.items()])
@@ -302,15 +290,16 @@ def check(copy: Copy) -> Judged:
     cases = ran + [Case(name, said_of(run.result())) for name, run in runs.items()]
     counted = compared(task, {shape: (runs[shape].result().records[-1], record.result())
                               for shape, record in wanted.items() if runs[shape].result().records})
-    formula = next((f"; {case.name}{options_of(case.name)}: {case.formula}"
-                    for case in ran if ": it says" in case.formula), "")
+    uneven = next((f"; {shape}: {kernel['name']}: {uneven_counts(kernel)}"
+                   for shape in SHAPES for record in runs[shape].result().records
+                   for kernel in record["kernels"] if uneven_counts(kernel)), "")
     checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
               for name, good, text in (
                   (RESULTS, [not case.said for case in cases], "results right in {} of {}"),
                   (SCHEDULES, [not case.said for case in bits.result()],
                    "the same bits in each order of threads: {} of {}"),
-                  (FORMULA, [not case.formula for case in ran],
-                   "its traffic() says what is counted in {} of {}" + formula))]
+                  (FORMULA, [case.formula for case in ran],
+                   "its traffic() says what is counted in {} of {}" + uneven))]
     checks += [min(each, key=lambda one: one.share) for each in counted.values()]
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
                for name in task.check.fails if name not in {one.name for one in checks}]
@@ -334,14 +323,10 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
     share = (sum(own) / len(own) * sum(others) / len(others) * math.prod(one.share for one in right)
              / (1 if all(one.held for one in right) else 2))
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
-    few = [one.name for one in checks if one.held and one.name not in BY_CASES
-           and (one.name in task.check.fails or not one.name.endswith(" sectors"))]
+    few = shown([one.name for one in checks if one.held and one.name not in BY_CASES])
     lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
     lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
-    # Sectors are left out where they are as far off as the bytes.
-    shares = {name: one.share for name, one in lacks.items()}
-    lines += [f"✗ {one.text}" for name, one in lacks.items() if not name.endswith(" sectors") or
-              abs(shares.get(name.partition(" ")[0], 9) - one.share) > 0.01]
+    lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
     lines += [f"  {shape}: {options}" for shape, options in SHAPES.items()
               if any(f"({shape})" in line for line in lines)]
     wrong: dict[str, list[Case]] = {}  # by faults that are alike but for numbers

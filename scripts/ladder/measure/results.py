@@ -8,12 +8,10 @@ import contextlib
 import datetime
 import os
 import re
-import statistics
 import subprocess
-import tempfile
 
 from ladder.base.console import BAD_USAGE, NO_DEVICE, Stop
-from ladder.base.files import ROOT, json_text, read, read_lines, write_whole
+from ladder.base.files import ROOT, json_text, read_lines, write_whole
 from ladder.base.records import Record
 from ladder.measure.grid import Key, key
 
@@ -62,25 +60,11 @@ def machine(given_commit: str | None) -> tuple[str, Record]:
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
 
 
-class Clock:
-    """The SM's clock, read once a second while all else runs."""
-
-    def __init__(self) -> None:
-        self.log = tempfile.NamedTemporaryFile()
-        self.process = subprocess.Popen(
-            ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "-lms",
-             "1000"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.DEVNULL)
-
-    def mhz(self) -> float | None:
-        """The median so far, or None."""
-        # The last line may be incomplete.
-        seen = re.findall(r"^([\d.]+)\n", read(self.log.name), re.MULTILINE)
-        return statistics.median(map(float, seen)) if seen else None
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
+def sm_mhz() -> float | None:
+    """The SM's clock now, or None where there is none to read."""
+    said = output_of("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
+    first = said.partition("\n")[0]
+    return float(first) if re.fullmatch(r"[\d.]+", first) else None
 
 
 class Results:

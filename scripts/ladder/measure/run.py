@@ -56,7 +56,7 @@ from ladder.base.sources import named
 from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
                                  loaded, plan)
-from ladder.measure.results import Clock, Results, add_options, machine, output_of
+from ladder.measure.results import Results, add_options, machine, output_of, sm_mhz
 from ladder.measure.traces import write_traces
 
 COMMAND = "scripts/figures measure"
@@ -100,25 +100,19 @@ class Bench:
         self.options, self.ladder, self.results, self.about = options, ladder, results, about
         self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
-        self.clock: Clock | None = None
         self.failures = 0
 
     def go(self, groups: list[list[Work]]) -> None:
-        self.clock = None if self.options.sim else Clock()
-        try:
-            self.find_pytorch()
-            tasks = self.tasks(groups)
-            self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
-            self.results.save()
-            for number, (work, beside) in enumerate(tasks.values(), 1):
-                what = f"[{number}/{len(tasks)}] {work.text()}"
-                if isinstance(work, Measurement):
-                    self.run(work, what)
-                elif self.pytorch:
-                    self.ask_peer(self.pytorch, work, beside, what)
-        finally:
-            if self.clock:
-                self.clock.stop()
+        self.find_pytorch()
+        tasks = self.tasks(groups)
+        self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
+        self.results.save()
+        for number, (work, beside) in enumerate(tasks.values(), 1):
+            what = f"[{number}/{len(tasks)}] {work.text()}"
+            if isinstance(work, Measurement):
+                self.run(work, what)
+            elif self.pytorch:
+                self.ask_peer(self.pytorch, work, beside, what)
 
     def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
         """What is to be measured, in order, by its key; with it the steps that are measured right
@@ -157,7 +151,7 @@ class Bench:
             self.pytorch.free()
 
     def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
-        about = {**self.about, "sm_mhz": self.clock.mhz()} if self.clock else {}
+        about = {} if self.options.sim else {**self.about, "sm_mhz": sm_mhz()}
         fields = measurement.fields() if measurement else {}
         self.results.put(key(fields) if measurement else kind, [
             {"kind": kind, **fields, **record, **about} for record in records])

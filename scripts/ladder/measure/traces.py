@@ -6,11 +6,11 @@ import os
 import shlex
 import sys
 
-from ladder.base.course import PIPELINED, TRACED, Pipelined
+from ladder.base.course import PIPELINED, PRODUCTS, TRACED, Pipelined
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
 from ladder.trace.read import Kind, Ranges, Trace, joined
-from ladder.trace.replay import rows_of, warps_of
+from ladder.trace.replay import replay, warps_of
 
 TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
                  "--check off")
@@ -60,13 +60,12 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
 
 def pipelined(programs: dict[str, str], shown: Pipelined) -> Record:
     """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
-    "command", "kernel", "warps": [rows_of() its events]}. One warp stands for a warpgroup that
-    multiplies; a copy's boxes are one."""
+    "command", "kernel", "played": replay()}."""
     trace, head = trace_of(programs, shown.step, shown.options, shown.kernel)
     events = next(events for (launch, block), events in trace.blocks().items()
                   if block == 0 and trace.kernel_of(launch) == shown.kernel)
-    return {"figure": shown.figure, **head, "kernel": shown.kernel,
-            "warps": [rows_of(asked) for asked in warps_of(events).values()]}
+    return {"figure": shown.figure, **head, "kernel": shown.kernel, "played": replay(
+        [*warps_of(events).values()], PRODUCTS[shown.kernel])}
 
 
 def all_traces(programs: dict[str, str]) -> list[Record]:

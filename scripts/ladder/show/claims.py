@@ -12,9 +12,9 @@ from ladder.base.course import (ALL, FLASH_V1, FLASH_V2, FLASH_V3, NONE, PLAIN, 
                                 TRAINING)
 from ladder.base.files import RESULTS, read
 from ladder.base.records import Record
-from ladder.base.text import bytes_text, rate_text, time_text
-from ladder.show.measured import (Contender, Files, Measured, Missing, Shape, StepKey, length_text,
-                                  markdown, need, number, of_the_paper, shape_of, where)
+from ladder.base.text import rate_text
+from ladder.show.measured import (Contender, Files, Measured, Missing, Shape, StepKey, markdown,
+                                  need, shape_of, where)
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -50,46 +50,6 @@ def less_at_128(files: Files, fast: Contender, slow: Contender) -> Judged:
     wide, narrow = (max(speed_ratios(files, fast, slow, head_dim=d)) for d in (128, 64))
     return (" against ".join(f"{rate_text(ratio)}× ({where(shape)})"
                              for ratio, shape in (wide, narrow)), wide[0] < narrow[0])
-
-
-LINEAR = [("fwd", "05_flash_v2"), ("bwd", "06_backward")]  # in memory
-
-
-def growth(files: Files) -> Judged:
-    """The workspace of a head grows at most 2.2 times as N doubles."""
-    texts, good = [], True
-    for way, rung in LINEAR:
-        sizes = {r["seqlen"]: r["workspace_bytes"] / r["batch"] / r["heads"]
-                 for r in files.gpu.plain(way, rung=rung, step=files.gpu.defaults.get(rung),
-                                          head_dim=64, causal=False) if of_the_paper(r)}
-        n = max(need([n for n in sizes if 2 * n in sizes]))
-        after = sizes[2 * n]
-        good = good and after <= 2.2 * sizes[n]
-        texts.append(f"{number(rung)}: {bytes_text(sizes[n])} a head at N = {length_text(n)}, "
-                     f"{bytes_text(after)} at {length_text(2 * n)}")
-    return "; ".join(texts), good
-
-
-def length(files: Files, seqlen: int = 65536) -> Judged:
-    """They ran at this length, where plain attention does not fit."""
-    ran = [r for way, rung in LINEAR for r in files.gpu.plain(
-        way, rung=rung, step=files.gpu.defaults.get(rung), seqlen=seqlen, head_dim=128)]
-    texts = [f"{number(r['rung'])} {'causal ' if r['causal'] else ''}in {time_text(r['time_ms'])}"
-             for r in need(ran)]
-    texts += [f"{number(PLAIN[0])} would need {needs[1]} GiB" for run in files.gpu.skipped
-              if (run.get("rung"), run["seqlen"]) == (PLAIN[0], seqlen)
-              and (needs := re.search(r"needs ([\d.]+) GiB", run["reason"]))][:1]
-    return "; ".join(texts), True
-
-
-def matrix(files: Files, seqlen: int = 65536) -> Judged:
-    """02 keeps two bytes for each element of S, and of P."""
-    r = max(need(files.gpu.plain(rung=PLAIN[0], step=PLAIN[1], causal=False)),
-            key=lambda r: r["seqlen"])
-    each = r["workspace_bytes"] / r["batch"] / r["heads"] / r["seqlen"]**2 / 2
-    return (f"{each:g} bytes at N = {length_text(r['seqlen'])}, so "
-            f"{each * seqlen**2 / 2**30:g} GiB at {length_text(seqlen)}, twice, for each head",
-            abs(each - 2) < 0.1)
 
 
 def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey, Record | None],
@@ -128,7 +88,6 @@ JUDGES: dict[str, Callable[[Files], Judged]] = {
                           least=1.7),
     "fp8-error": partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE),
                          least=2.6, head_dim=128),
-    "memory": growth, "64k": length, "8gb": matrix,
 }
 
 

@@ -32,7 +32,7 @@ from typing import Collection, Iterable, Iterator
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
-from ladder.show.gallery import FIGURES, TABLES, digest, figure_data, table
+from ladder.show.gallery import FIGURES, HELP, TABLES, digest, figure_data, table
 from ladder.show.measured import Files
 
 COMMAND = "scripts/figures draw"
@@ -61,7 +61,7 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
     for name, data in figure_data(files).items():
         path = os.path.join(out, f"{name}.svg")
         if not data:
-            message = f"{name} is left out: {FIGURES[name].command} measures it"
+            message = f"{name} is left out: {HELP}"
             if os.path.exists(path):
                 os.unlink(path)
         elif name in (only or FIGURES):

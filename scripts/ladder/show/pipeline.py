@@ -148,8 +148,7 @@ def pipeline(files: Files, name: str) -> Data:
 
 def pipeline_panel(trace: Record, about: dict[str, Any]) -> Data:
     """A trace's lanes, and how busy the tensor cores are."""
-    played = replay.replay([replay.events_of(rows) for rows in trace["warps"]],
-                           course.PRODUCTS[trace["kernel"]])
+    played = trace["played"]
     consumers, end = len(played["consumers"]), played["end"]
     fills = stage_fills(played["copies"], about["own"], consumers, end)
     rings = {array for array, stage in fills if stage}

@@ -235,14 +235,4 @@ def decode_table(files: Files) -> list[str]:
             "each point in turn with ours: ")
     text += "; ".join(f"{library(peer)} {ratios_text(its_ratios)}"
                       for peer, its_ratios in ratios.items())
-    # GQA's effect: the same queries and keys with fewer heads of K and V.
-    shared = [f"{fewer['time_ms'] / whole['time_ms']:.2f} (batch {whole['batch']}, "
-              f"{length_text(whole['seqlen_kv'])}, d = {whole['head_dim']}, "
-              f"1/{fewer['shared']} of the bytes)"
-              for whole in measured for fewer in measured
-              if whole["shared"] == 1 < fewer["shared"] and all(
-                  whole[name] == fewer[name] for name in ("batch", "heads", "seqlen_kv",
-                                                          "head_dim"))]
-    return [*lines, "", text + ".", "", (
-        "The time with heads that share K and V over the time without sharing: "
-        f"{', '.join(shared)}.")]
+    return [*lines, "", text + "."]

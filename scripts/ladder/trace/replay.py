@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import collections
 import itertools
-from typing import Callable, Iterator
+import math
+from typing import Callable, Iterator, NamedTuple
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.trace.read import COPIES, KINDS, LOADS, STORES, Event, Kind
+from ladder.trace.read import COPIES, LOADS, STORES, WAITS, Event, Kind
 
 # Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
 # 1.83 GHz.
@@ -33,12 +34,72 @@ Step = tuple[float, Callable[[], bool]]  # see run()
 Called = dict[str, list[str]]  # course.PRODUCTS
 THREADS = 128  # of a warpgroup, all of which do what the first does
 # What a consumer waits for, by the event at which it does.
-WAITS = {Kind.MBARRIER_WAIT: "tile", Kind.NAMED_BARRIER_SYNC: "turn", Kind.WGMMA_WAIT: "sums",
-         Kind.TMA_STORE_WAIT: "store"}
-# What a barrier counts.
-COUNTED = (Kind.MBARRIER_ARRIVE, Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
+AWAITED = {Kind.MBARRIER_WAIT: "tile", Kind.NAMED_BARRIER_SYNC: "turn", Kind.WGMMA_WAIT: "sums",
+           Kind.TMA_STORE_WAIT: "store"}
+# What a warp starts itself → how it waits for a group of those.
+OWN_WAITS = {Kind.WGMMA: Kind.WGMMA_WAIT, **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
+NAMED = (Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
+BARRIERS = (Kind.SYNCTHREADS, Kind.MBARRIER_ARRIVE, Kind.MBARRIER_WAIT, *NAMED)
 # What is asked of Hopper's engines and barriers.
-ASKED = (*COPIES, *WAITS, *COUNTED, Kind.WGMMA, Kind.EXIT)
+ASKED = (*COPIES, *AWAITED, *NAMED, Kind.MBARRIER_ARRIVE, Kind.WGMMA, Kind.EXIT)
+
+# ---- what waits for what ----
+
+
+class Meeting(NamedTuple):
+    """One phase of an mbarrier, one round of a barrier, or groups of copies or products."""
+
+    title: str
+    parts: list[Event]
+
+
+def meet(events: list[Event], meetings: list[Meeting]) -> None:
+    """Finds out what the events of a block wait for, and what takes part in that."""
+    numbers: dict[str, int] = {}
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # of no group yet, by warp
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by what waits for it
+
+    def meeting(title: str) -> int:
+        if title not in numbers:
+            numbers[title] = len(meetings)
+            meetings.append(Meeting(title, []))
+        return numbers[title]
+
+    def join(event: Event, at: int) -> None:
+        meetings[at].parts.append(event)
+        if event.awaits is None:
+            event.lands = at
+
+    for event in events:
+        kind, name, number = event.kind, event.name, event.number
+        if kind is Kind.READ and event.copies():
+            copies[event.warp].append(event)
+        elif kind is Kind.CP_ASYNC_COMMIT:
+            for copy in copies.pop(event.warp, []):
+                copy.number = number
+                started[Kind.CP_ASYNC_WAIT, event.warp].append(copy)
+        elif kind in OWN_WAITS:
+            started[OWN_WAITS[kind], event.warp].append(event)
+        elif kind in (Kind.CP_ASYNC_WAIT, *OWN_WAITS.values()):
+            event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
+            own = started[kind, event.warp]
+            for part in own:
+                if part.number < number:
+                    join(part, event.awaits)
+            started[kind, event.warp] = [part for part in own if part.number >= number]
+        elif kind in (*LOADS, *BARRIERS):
+            at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
+                         f"named barrier {name}, round {number}" if kind in NAMED else
+                         f"mbarrier {event.barrier or name}, phase {number}")
+            if kind in WAITS:
+                event.awaits = at
+            # Lanes on their own come to a barrier once more, after the rest of their warp.
+            came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
+            if kind not in WAITS or (kind is not Kind.MBARRIER_WAIT and not came):
+                join(event, at)
+
+
+# ---- a block, by its warps ----
 
 
 def warps_of(events: list[Event]) -> dict[int, list[Event]]:
@@ -72,16 +133,6 @@ def warps_of(events: list[Event]) -> dict[int, list[Event]]:
     return kept
 
 
-def rows_of(events: list[Event]) -> list[list]:
-    """Events as traces.jsonl has them: [kind, name, barrier, number, amount, exps, other FLOPs]."""
-    return [[event.kind.value, *event.asked()[1:], event.amount, event.lane_exps,
-             event.lane_other_flops] for event in events]
-
-
-def events_of(rows: list[list]) -> list[Event]:
-    return [Event(KINDS[kind], *values) for kind, *values in rows]
-
-
 class Block:
     """All warps of a block, each of which stands for its warpgroup. `called`: what its products
     are, by the right operand's array, in turn (course.PRODUCTS)."""
@@ -89,15 +140,13 @@ class Block:
     def __init__(self, warps: list[list[Event]], called: Called) -> None:
         self.now, self.tensor_free = 0.0, 0.0
         self.engine_free = {LOADS: 0.0, STORES: 0.0}  # do not hold each other up
-        # How much of each phase of an mbarrier, and of each round of a named one, is still to come;
-        # and when nothing was.
-        self.missing = collections.Counter(
-            (event.barrier or event.name, event.number) for events in warps
-            for event in events if event.kind in (*LOADS, *COUNTED))
-        self.complete: dict[tuple[str, int], float] = {}
-        self.landings: list[tuple[float, tuple[str, int]]] = []  # when, and what comes then
-        # (event that waits, warp) → (group, when that ends) of what it waits for.
-        self.ends: dict[tuple[Kind, int], list] = collections.defaultdict(list)
+        self.meetings: list[Meeting] = []
+        for number, events in enumerate(warps):
+            for event in events:
+                event.warp = number
+        meet([*itertools.chain(*warps)], self.meetings)
+        self.done: dict[Event, float] = {}  # when what an event starts has come
+        self.coming: list[float] = []
         self.products: list[list] = []
         self.copies: list[list] = []
         # Of each event: from, to; the explorer has them, too.
@@ -120,63 +169,52 @@ class Block:
                         left[i], ready[i] = next(warp, (0, lambda: False))
                         moved = True
             busy = [i for i, cycles in enumerate(left) if cycles]
-            then = min([when for when, _ in self.landings]
-                       + [end for ends in self.ends.values() for _, end in ends if end > self.now]
-                       # All that compute share the units equally.
-                       + [self.now + left[i] * len(busy) for i in busy], default=None)
+            self.coming = [when for when in self.coming if when > self.now]
+            # All that compute share the units equally.
+            then = min(self.coming + [self.now + left[i] * len(busy) for i in busy], default=None)
             if then is None:
                 break
             for i in busy:
                 cycles = left[i] - (then - self.now) / len(busy)
                 left[i] = cycles if cycles > 1e-6 else 0
             self.now = then
-            for landing in [landing for landing in self.landings if landing[0] <= then]:
-                self.landings.remove(landing)
-                self.come(landing[1])
 
     def run(self, warp: int, events: list[Event],
             names: Iterator[tuple[str, int]]) -> Iterator[Step]:
         """What a warp does. Wherever time passes it yields how long its arithmetic takes alone, and
         whether it can go on then."""
         for event in events:
-            kind, name, barrier, number = event.asked()
             yield max(THREADS * event.lane_exps / EXPS,
                       THREADS * event.lane_other_flops / OTHER_FLOPS), lambda: True
-            since = self.now
-            if kind in COUNTED:
-                self.come((name, number))
-            elif kind is Kind.WGMMA:
+            since = done = self.now
+            if event.kind is Kind.WGMMA:
                 start = max(self.now, self.tensor_free)
-                self.tensor_free = start + event.amount / MATMUL_FLOPS
-                self.products.append([warp, *next(names), start, self.tensor_free])
-                self.ends[Kind.WGMMA_WAIT, warp].append((number, self.tensor_free))
-            elif kind in COPIES:
-                queue = LOADS if kind in LOADS else STORES
-                sent = max(self.now, self.engine_free[queue]) + event.amount / COPY_BYTES
-                self.engine_free[queue] = sent
-                if queue is LOADS:
-                    self.landings.append((sent + COPY_LATENCY, (barrier, number)))
-                    self.copies.append([name, barrier, self.now, sent + COPY_LATENCY])
-                else:  # what is waited for is that shared memory has been read
-                    self.ends[Kind.TMA_STORE_WAIT, warp].append((number, sent))
-            if kind in (Kind.WGMMA_WAIT, Kind.TMA_STORE_WAIT):
-                yield 0, lambda: all(end <= self.now for group, end in self.ends[kind, warp]
-                                     if group < number)
-            elif kind in WAITS:
-                yield 0, lambda: not self.missing[name, number]
+                done = self.tensor_free = start + event.amount / MATMUL_FLOPS
+                self.products.append([warp, *next(names), start, done])
+            elif event.kind in COPIES:
+                queue = LOADS if event.kind in LOADS else STORES
+                done = max(self.now, self.engine_free[queue]) + event.amount / COPY_BYTES
+                self.engine_free[queue] = done
+                if queue is LOADS:  # of stores, that shared memory has been read is waited for
+                    done += COPY_LATENCY
+                    self.copies.append([event.name, event.barrier, self.now, done])
+            self.done[event] = done
+            self.coming.append(done)
+            if event.awaits is not None:
+                parts = self.meetings[event.awaits].parts
+                yield 0, lambda: self.over(parts) <= self.now
             self.times[warp].append((since, self.now))
 
-    def come(self, key: tuple[str, int]) -> None:
-        self.missing[key] -= 1
-        if self.missing[key] == 0:
-            self.complete[key] = self.now
+    def over(self, parts: list[Event]) -> float:
+        """When the last of them has come."""
+        return max((self.done.get(part, math.inf) for part in parts), default=0)
 
     def freed(self, barrier: str, landed: float) -> float | None:
         """When a copy's stage was free again: by the kernel's names the first phase of X_free[i]
         that ends after the copy to X_full[i] has landed."""
         free = barrier.replace("_full", "_free")
-        return min((when for (name, _), when in self.complete.items()
-                    if name == free and when > landed), default=None)
+        return min((when for _, parts in self.meetings if parts and parts[0].name == free
+                    and landed < (when := self.over(parts)) < math.inf), default=None)
 
 
 def products(events: list[Event], called: Called) -> Iterator[tuple[str, int]]:
@@ -202,7 +240,7 @@ def spans(events: list[Event], times: list[tuple[float, float]]) -> list[list]:
             what = "softmax" if event.lane_exps else "scale"
             found.append([what, count[what], before, since])
             count[what] += 1
-        wait = WAITS.get(event.kind)
+        wait = AWAITED.get(event.kind)
         if wait and found and found[-1][0] == wait and found[-1][3] == since:
             found[-1][3] = end  # goes on: for a tile of Q, then for one of K
         elif wait and end > since:

@@ -106,7 +106,7 @@ const explorer = {
       if (!this.playing) return;
       // The whole in half a minute, and no faster than can be followed.
       const rate = Math.min(this.last / 30, this.clock === "order" ? 40 : Infinity);
-      this.now += rate * Number($("speed").value) * (time - before) / 1000;
+      this.now += rate * (time - before) / 1000;
       before = time;
       if (this.now >= this.last) return this.pause().seek(this.last);
       if (!calm || time - shown > 500) shown = time, this.redraw();

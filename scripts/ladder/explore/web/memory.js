@@ -20,7 +20,7 @@ class MemoryView extends View {
   }
 
   draw({ replay, now, glow }) {
-    const map = this.map = replay.maps[this.index], { sides } = this;
+    const map = replay.maps[this.index], { sides } = this;
     this.clear();
     const w = sides.length > 1 ? (this.width - 2) / 2 : this.width;
     sides.forEach((side, i) => {
@@ -35,17 +35,5 @@ class MemoryView extends View {
     const [read, written] = [map.read, map.write].map(({ bytes }) =>
       exactly(bytes.reduce((sum, n) => sum + n, 0), "B"));
     this.canvas.ariaLabel = `${map.array.name}: ${read} read, ${written} written so far`;
-  }
-
-  told(px, py) {
-    const { map } = this, x = px / this.width * this.sides.length % 1;
-    const row = Math.min(map.rows - 1, Math.floor(py / this.height * map.rows));
-    const cell = row * map.columns + Math.floor(x * map.columns), size = map.inRow[row];
-    const per = map.array.rows / map.rows, first = Math.floor(row * per);
-    const rows = [first, Math.max(first, Math.ceil((row + 1) * per) - 1)];
-    const times = ({ bytes }) =>
-      (bytes[cell] / size).toLocaleString("en", { maximumFractionDigits: 1 }) + "×";
-    return `${map.array.name}, ${rowsInWords(rows)}: ` +
-      `${scaled(size, "B")} here, read ${times(map.read)}, written ${times(map.write)}`;
   }
 }

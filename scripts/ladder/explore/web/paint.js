@@ -36,6 +36,7 @@ class View {
       px >= x && px < x + width && py >= y && py < y + height)?.of;
   }
   told(x, y) { return this.words(this.hitAt(x, y)); }
+  words() { return this.canvas.ariaLabel; }  // of what has no bars
 
   clear() {
     const { canvas, context } = this, ratio = window.devicePixelRatio || 1;

@@ -20,7 +20,7 @@ class ScoresView extends View {
     this.clear();
     const side = Math.min(this.width, this.height);
     const rows = replay.scoreRows, columns = replay.scoreColumns;
-    Object.assign(this, { replay, head, side });
+    Object.assign(this, { replay, head });
     if (!this.pane.final.scores.some(Boolean)) {
       this.box("faint", 0, 0, side, side);
       this.say("no product of Q and K in this trace");
@@ -54,16 +54,5 @@ class ScoresView extends View {
     }
     // What a run that ended with a fault did not come to, it did not skip.
     return this.pane.final.scores[cell] || this.pane.run.fault ? "to come" : "skipped";
-  }
-
-  told(x, y) {
-    const { head } = this.pane.run, { replay, side } = this;
-    if (x >= side || y >= side) return "";
-    const row = Math.floor(y / side * replay.scoreRows);
-    const column = Math.floor(x / side * replay.scoreColumns);
-    const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
-    return `S, query ${Math.floor(row * head.seqlen / replay.scoreRows)}, key ` +
-      `${Math.floor(column * head.seqlen_kv / replay.scoreColumns)}: ` +
-      `${this.stateOf(row, column, Infinity, 0)}, worked on ${replay.scores[cell]} times so far`;
   }
 }
