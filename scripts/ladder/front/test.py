@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, wrap
-from ladder.base.files import ROOT
+from ladder.base.files import ROOT, read
 from ladder.base.programs import ready
 from ladder.base.sources import Source, find, read_sources
 
@@ -87,9 +87,7 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
         ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
          "--no-tests=error", "--no-label-summary", *["--progress"] * sys.stdout.isatty(), *options],
         check=False).returncode
-    with contextlib.suppress(FileNotFoundError), open(log, errors="replace") as file:
-        return status, file.read()
-    return status, ""
+    return status, read(log) if os.path.exists(log) else ""
 
 
 # What unittest and GoogleTest print.
