@@ -50,7 +50,9 @@ def main(words: list[str]) -> int:
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
-        ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
+        ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
+        if os.environ.get("CI"):
+            ready(COMMAND, "want", "chromium", "command", "-v", "chromium", "google-chrome")
     if not ready(COMMAND, "build", preset,
                  *(f"tests_{part}" for part in [*named, *rung_of.values()])):
         return WRONG_RESULT
