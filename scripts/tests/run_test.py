@@ -71,7 +71,6 @@ class RunTest(FakeLadder):
                 ("--all", f"--dtype bf16 --dram {both} gpu"),
                 ("--seqlen 64", f"{called}--seqlen 64 --dram --step mma --device"),
                 ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal --dram {both} gpu --json"),
-                ("--step aside", f"{called}--dram --step aside --device gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
                 ("--device=sim", f"{called}--step mma --device sim --json"),
                 ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):  # which they refuse
@@ -124,7 +123,7 @@ class RunTest(FakeLadder):
         self.assertRegex(shown, "05 sm90 +sim")
         self.assertNotRegex(shown, "05 sm90 +gpu|Hopper")
         self.assertIn("sm90 needs a Hopper GPU",
-                      self.table("--step", "sm90", "--device", "gpu", status=3).stdout)
+                      self.table("--device", "gpu", status=3).stdout)
         self.tell({"05_flash_v2/sm90 gpu": {"changes": {"pass": False}}})  # on its own GPU
         for words in ((), ("--all",)):
             self.assertRegex(self.table(*words, status=1).stdout, r"(?m)^05 sm90 .* ✗$")
@@ -189,7 +188,7 @@ class RunTest(FakeLadder):
         self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
         self.rung()
         for option, said in (("--save=x", "one program"), ("--list", "one program"),
-                             ("--step=nosuch", "there are naive")):
+                             ("--step=mma", "one program")):
             self.assertIn(said, self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
         self.assertIn("no JSON", self.table(status=1).stdout)

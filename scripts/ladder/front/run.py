@@ -15,7 +15,7 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, Stop, wrap)
+                                 Progress, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
 from ladder.base.records import Record, uneven_counts
@@ -71,7 +71,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
     parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
-    parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
     options, passed = parser.parse_known_args(words)
@@ -96,20 +95,14 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
     """The tables to make; `gpu` is the I/O type to measure it in."""
     def runs(device: str) -> list[Run]:
         return [Run(step, device) for step in steps if step.device == device
-                and (step.name == options.step if options.step
-                     else options.all or not step.by_name_only)]
+                and (options.all or not step.by_name_only)]
 
     if options.words:
-        device, wanted = options.device, options.step
+        device = options.device
         if device == "auto":
             device = "gpu" if gpu else "sim"
-        names = sorted({step.name for step in steps})
-        if wanted and wanted not in names:
-            raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
-                       BAD_USAGE)
         # Built without CUDA there is none: the program says so better.
-        chosen = runs(device) or [Run(step, device) for step in steps
-                                  if wanted in (None, step.name)]
+        chosen = runs(device) or [Run(step, device) for step in steps]
         return [Table(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
 
     counted = [run for run in runs("sim") if options.all or not run.step.exact_architecture]
@@ -136,8 +129,7 @@ def next_steps(steps: list[Step]) -> list[str]:
 def main(words: list[str]) -> int:
     built = programs_in(os.path.join(ROOT, "build/bin"))
     programs = {rung: built[rung] for rung in rungs() if rung in built}
-    if words:
-        refuse_output(words)
+    refuse_output(words, "--step")
     options = parse(words)
 
     progress = Progress()
