@@ -95,13 +95,11 @@ def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[Run, Re
     each step {column: code}."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    wide = sum(widths) + 2 * (len(widths) - 1) + 2 * any(failed)
     lines = []
     for row, bad, codes in zip(rows, failed, [{}, *(colours or [{}] * len(steps))]):
         cells = [paint(codes.get(i), text.ljust(width) if i in left else text.rjust(width))
                  for i, (text, width) in enumerate(zip(row, widths))]
-        lines.append(("  " if wide <= WIDTH else " ").join(cells).rstrip()
-                     + (" " + paint(RED, "✗")) * bad)
+        lines.append("  ".join(cells).rstrip() + (" " + paint(RED, "✗")) * bad)
     return [paint(BOLD, lines[0]), *lines[1:]]
 
 
