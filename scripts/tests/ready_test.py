@@ -117,7 +117,8 @@ class Ready(Machine):
                 ("run", {"CXX": "cmake"}, "anew "),
                 ("run", {"CUDAHOSTCXX": "a"}, "anew ")):
             self.called()
-            kept = [self.write(f"build/{path}", "") for path in ("CMakeCache.txt", "CMakeFiles/3/a")]
+            kept = [self.write(f"build/{path}", "")
+                    for path in ("CMakeCache.txt", "CMakeFiles/3/a")]
             fails = int("FAILS" in environment)
             self.script(f"scripts/{script}", status=fails, **environment)
             said = self.called()

@@ -67,13 +67,15 @@ class RunTest(FakeLadder):
     def test_what_is_chosen_and_passed_on(self):
         self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)
         both, called = "--step mma,aside --device", "05_flash_v2 "
+        causal = "--seqlen 64 --causal"
         for words, asked in (
                 ("--all", f"--dtype bf16 --dram {both} gpu"),
                 ("--seqlen 64", f"{called}--seqlen 64 --dram --step mma --device"),
-                ("--seqlen 64 --causal --all", f"{called}--seqlen 64 --causal --dram {both} gpu --json"),
+                (f"{causal} --all", f"{called}{causal} --dram {both} gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
                 ("--device=sim", f"{called}--step mma --device sim --json"),
-                ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):  # which they refuse
+                # Which they refuse.
+                ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):
             self.called()
             self.table(*words.split())
             self.assertIn(asked, self.called(clear=False), words)
@@ -198,7 +200,7 @@ class RunTest(FakeLadder):
     def test_progress_and_interrupts(self):
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["b"]})
         self.tell({"00_naive/naive": {"sleep": 2.5}})
-        self.assertIn("[1/2] 00_naive naive on the sim", self.table().stderr)
+        self.assertIn("00_naive naive on the sim ...", self.table().stderr)
         os.unlink(self.at("asleep"))
         self.tell({"00_naive/naive": {}, "01_tiled_matmul/b": {"sleep": 2 * SECONDS}})
         self.assertEqual(self.stopped(COMMAND, signal.SIGTERM, self.at("asleep"), 143)[0], "")
