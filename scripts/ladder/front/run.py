@@ -17,7 +17,7 @@ import sys
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
                                  Progress, wrap)
 from ladder.base.files import ROOT
-from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
+from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
@@ -129,8 +129,7 @@ def next_steps(steps: list[Step]) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    built = programs_in(os.path.join(ROOT, "build/bin"))
-    programs = {rung: built[rung] for rung in rungs() if rung in built}
+    programs = programs_in(os.path.join(ROOT, "build/bin"))
     refuse_output(words, "--step")
     options = parse(words)
 
