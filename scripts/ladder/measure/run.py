@@ -58,13 +58,6 @@ from ladder.measure.traces import write_traces
 COMMAND = "scripts/figures measure"
 
 
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
@@ -73,7 +66,7 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="count on the sim (see above), which has a grid of its own")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("--time", type=positive, default=40, metavar="MS",
+    parser.add_argument("--time", type=float, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
                         default=list(peers.BACKENDS),
@@ -81,6 +74,8 @@ def parse(words: list[str]) -> argparse.Namespace:
                         "without)")
     add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
     options = parser.parse_args(words)
+    if not 0 < options.time < math.inf:
+        parser.error("--time must be above 0")
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
