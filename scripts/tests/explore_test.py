@@ -1,5 +1,5 @@
-"""Tests of traces, their replay, and of the explorer: the tiles of S, the command, and its page in
-a browser; that is skipped where there is no Chromium.
+"""Tests of traces and of the explorer: the tiles of S, the command, and its page in a browser; that
+is skipped where there is no Chromium. (What the replay makes of traces, results_test holds.)
 
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options or cases]
 """
@@ -18,13 +18,11 @@ from unittest import mock
 from base import ROOT, Scratch, printed, programs, read, scratch, write
 import browser
 from ladder.base.changed import changed
-from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
 from ladder.explore.page import fault_of, page_of, pane_of, sums
 from ladder.explore.times import put_landings
-from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
 BIN = programs()
@@ -121,33 +119,6 @@ class TraceTest(unittest.TestCase):
         decoding = ("--step split_kv --device sim --check off --seqlen 1 --seqlen-kv 500 "
                     "--heads 8 --kv-heads 1 --head-dim 64 --set splits=4")
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
-
-
-class ReplayTest(unittest.TestCase):
-    """When what happens in a block: a small case worked out by hand. That what the committed traces
-    become is as it was, where consumers queue and share, results_test sees."""
-
-    def test_a_copy_a_product_and_a_softmax(self):
-        producer = [Event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
-                    Event(Kind.TMA_LOAD, "K", "K_full[0]", amount=32 * 5120),
-                    Event(Kind.MBARRIER_WAIT, "K_free[0]"),
-                    Event(Kind.TMA_LOAD, "K", "K_full[0]", 1, 5120), Event(Kind.EXIT)]
-        consumer = [Event(Kind.MBARRIER_WAIT, "K_full[0]"),
-                    Event(Kind.WGMMA, "K", amount=4096 * 100), Event(Kind.WGMMA_WAIT, number=1),
-                    Event(Kind.MBARRIER_ARRIVE, "K_free[0]", lane_exps=16),
-                    Event(Kind.MBARRIER_WAIT, "K_full[0]", number=1, lane_other_flops=10),
-                    Event(Kind.EXIT)]
-        played = replay.replay([producer, consumer], PRODUCTS["attention"])
-        landed = 32 * 132 + 500
-        self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
-        free = landed + 100 + 16 * 128 / 16
-        self.assertEqual(played["copies"], [["K", 0, 0, landed, free],
-                                            ["K", 0, free, free + 132 + 500, None]])
-        self.assertEqual(played["consumers"], [[
-            ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
-            ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
-            ["tile", None, free + 10, free + 632]]])
-        self.assertEqual(played["end"], free + 632)
 
 
 class CommandTest(Scratch):
