@@ -2,7 +2,8 @@
 
 set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half. AUTO: where a GPU answers and there is a CUDA Toolkit, and in CI; ON; OFF")
-option(LADDER_TESTS "The tests, which need GoogleTest" ON)
+find_package(GTest QUIET)
+option(LADDER_TESTS "The tests, which need GoogleTest; where there is none, not" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -50,13 +51,9 @@ if(LADDER_TESTS AND NOT LADDER_FMT_LINKS)
   set(INSTALL_GTEST OFF)
   add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
   target_compile_options(gtest PRIVATE -w)
-elseif(LADDER_TESTS)
-  find_package(GTest QUIET)
-  if(NOT GTest_FOUND)
-    message(FATAL_ERROR
-      "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev), or build "
-      "without the tests (-DLADDER_TESTS=OFF)")
-  endif()
+elseif(LADDER_TESTS AND NOT GTest_FOUND)
+  message(FATAL_ERROR
+    "GoogleTest is missing: install it (Debian, Ubuntu: apt-get install libgtest-dev)")
 endif()
 find_package(Threads REQUIRED)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)

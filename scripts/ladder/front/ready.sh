@@ -106,17 +106,12 @@ build() {
   turn
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
-  # has moved, or where it did not go well, it has to decide again. The tests stay where programs
-  # alone are asked for.
+  # has moved, or where it did not go well, it has to decide again.
   chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
   was=$(cat "$folder/.configured" 2>/dev/null || true)
   rm -f "$folder/.configured"
   if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
-  if [[ $* != programs ]]; then
-    options+=(-DLADDER_TESTS=ON)
-  elif [[ $was != "$chosen" ]]; then
-    options+=(-DLADDER_TESTS=OFF)
-  fi
+  if [[ $* != programs ]]; then options+=(-DLADDER_TESTS=ON); fi
   if [[ $LADDER_CUDA && $preset == default ]]; then options+=("-DLADDER_CUDA=$LADDER_CUDA"); fi
   if command -v nvcc >/dev/null; then
     hint="; if it is nvcc that fails, LADDER_CUDA=OFF scripts/run leaves the GPU half out"

@@ -18,7 +18,7 @@ from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RES
                                  Progress, Stop, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
-from ladder.base.records import Record, total, uneven_counts
+from ladder.base.records import Record, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
 COMMAND = "scripts/run"
@@ -79,21 +79,17 @@ def parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def gpu_answers(program: str, progress: Progress) -> tuple[str, bool, str]:
-    """The I/O type to measure the GPU in, empty if there is none to run on; whether its DRAM
-    counters may be read; and if not, why."""
+def gpu_answers(program: str, progress: Progress) -> tuple[str, str]:
+    """The I/O type to measure the GPU in, empty if there is none to run on; and then why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
-        status, records, message = run_json(
+        status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
-             "--dram", "--check", "off"], "looking for a GPU", progress)
+             "--check", "off"], "looking for a GPU", progress)
+        if status == NO_DEVICE:
+            return "", message.removeprefix(f"{os.path.basename(program)}: ")
         if status != BAD_USAGE:
             break
-    if status == NO_DEVICE:
-        return "", False, message.removeprefix(f"{os.path.basename(program)}: ")
-    if any(total(record, "dram") is not None for record in records):
-        return dtype, True, ""
-    reasons = [line for line in message.splitlines() if line.startswith("--dram: ")]
-    return dtype, False, "".join(reasons[-1:]).removeprefix("--dram: ")
+    return dtype, ""
 
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
@@ -145,10 +141,9 @@ def main(words: list[str]) -> int:
     options = parse(words)
 
     progress = Progress()
-    gpu, counters, why_not = gpu_answers(programs[min(programs)], progress)
+    gpu, why_not = gpu_answers(programs[min(programs)], progress)
     steps = [step for program in programs.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
-    dram = ["--dram"] if counters and "--dram" not in options.passed else []
     count = sum(len(table.runs) for table in tables)
     done = 0
     finished = []
@@ -156,7 +151,8 @@ def main(words: list[str]) -> int:
         for (_, device), group in itertools.groupby(
                 table.runs, key=lambda run: (run.step.program, run.device)):
             together = list(group)
-            go(together, table.options + dram * (device == "gpu"), progress,
+            # Where the GPU's counters may not be read, --dram says so, and nothing is missed.
+            go(together, table.options + ["--dram"] * (device == "gpu"), progress,
                f"[{done + 1}/{count}]")
             done += len(together)
         # A step for a GPU of another kind is not a failure where nobody asked for it.
@@ -171,6 +167,4 @@ def main(words: list[str]) -> int:
     sys.stdout.flush()
     if not gpu and options.device == "auto":
         print("\n".join(wrap(f"Counts only, no times: {why_not}")), file=sys.stderr)
-    elif gpu and not counters and why_not and any(run.device == "gpu" for run in shown):
-        print("\n".join(wrap(f"No DRAM column: {why_not}")), file=sys.stderr)
     return max((run.status for run in shown), key=lambda s: (SEVERITY.get(s, 4), s), default=GOOD)

@@ -210,17 +210,15 @@ def details_table(runs: list[Run], paint: Paint) -> tuple[list[str], list[str]] 
 
 def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
     """What the failed runs said, once where they said the same."""
-    failures: dict[tuple[int, str], dict[tuple[str, str], list[str]]] = {}
+    failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
         if run.status != GOOD:
             rung = run.step.rung
             text = re.sub(rf"^{re.escape(rung)}: *", "", run.message, flags=re.MULTILINE)
-            by_rung = failures.setdefault((run.status, text), {})
-            by_rung.setdefault((rung, run.device), []).append(run.step.name)
+            failures.setdefault((run.status, text), []).append(f"{rung} {run.step.name}")
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
-    for (status, text), by_rung in failures.items():
-        names = "; ".join(f"{rung} {', '.join(steps)} on the {device}"
-                          for (rung, device), steps in by_rung.items())
+    for (status, text), steps in failures.items():
+        names = f"{', '.join(steps)} on the {runs[0].device}"
         yield ""
         for line in wrap(f"{names} {what.get(status, 'crashed')} (status {status}):"):
             yield paint(RED, line)
