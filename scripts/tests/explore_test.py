@@ -124,19 +124,6 @@ class TraceTest(unittest.TestCase):
 class CommandTest(Scratch):
     """scripts/explore itself."""
 
-    def setUp(self):
-        super().setUp()
-        self.out = self.at("page.html")
-
-    def test_the_default_page_needs_nothing_else(self):
-        explore("--out", self.out)
-        page = read(self.out)
-        self.assertLess(len(page.encode()), 2_000_000)
-        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
-        for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest"):
-            self.assertNotIn(word, page)
-        self.assertNotIn("{{", page)
-
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
         """The number is the page's own count, and the lesson's answer has it."""
         shown = [one for one in shown_in_lessons() if one.lesson in ASKED]
@@ -167,14 +154,15 @@ class CommandTest(Scratch):
                 self.assertRegex(answer.partition("</details>")[0], words[asked["answer"]])
 
     def test_bad_words(self):
+        out = self.at("page.html")
         for words, told in (
                 (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
-                (["00", "--pages", self.out], "--pages writes what the lessons show"),
+                (["00", "--pages", out], "--pages writes what the lessons show"),
                 (["00", "--device=gpu"], "--device is for one program"),
                 (["00", "--trace=t"], "--trace is for one program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
-            self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
-            self.assertFalse(os.path.exists(self.out))
+            self.assertIn(told, explore("--out", out, *words, status=2).stderr)
+            self.assertFalse(os.path.exists(out))
 
     def test_what_the_lessons_say(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
@@ -199,7 +187,7 @@ class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls)
-        cls.page = cls.made("04", "05/mma", *SMALL.split()[4:])
+        cls.page = cls.made(*SMALL.split()[4:])
         cls.browser = browser.Browser()
         cls.addClassCleanup(cls.browser.close)
         cls.value, cls.press = cls.browser.value, cls.browser.press
@@ -359,6 +347,13 @@ class PageTest(unittest.TestCase):
                                              r"Q 0–3, K 256–383, 768–895,")
 
     # ---- what it looks like ----
+
+    def test_it_needs_nothing_else(self):
+        page = read(self.page)
+        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
+        for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest",
+                     "{{"):
+            self.assertNotIn(word, page)
 
     def test_all_is_on_a_screen(self):
         for colour, width in (("light", 1280), ("dark", 1280), ("light", 390)):
