@@ -92,10 +92,10 @@ class Timeline extends View {
   flight(e, { y, height }, from, to) {
     const { what, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = e.kind === "product" ? "product" : e.direction === "write" ? "write" : "copy";
-    // Copies by warps are one below the other.
-    const each = what === "read" ? (height - 2) / this.block.warps : height - 2;
-    this.bar(e, colour, from, y + 1 + (what === "read" ? e.warp * each : 0), width,
-             Math.max(1, each - 0.5), 0.75, rows ? `${e.name} ${range(rows)}` : e.name);
+    // Copies by warps are one below the other, too thin for names.
+    const thin = what === "read", each = (height - 2) / (thin ? this.block.warps : 1);
+    this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
+             0.75, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
   }
 
   piece(e, { y, height }, from, to) {
