@@ -19,12 +19,8 @@ function rowsOfBlock({ events, warps, groups }) {
 }
 
 class Timeline extends View {
-  constructor(...parts) {
-    super(...parts);
-    this.canvas.addEventListener("click", (event) => {
-      const e = this.hitAt(event.offsetX, event.offsetY) || null;
-      this.pane.choose(e === this.pane.selected ? null : e);
-    });
+  clicked(e) {
+    this.pane.choose(e === this.pane.selected ? null : e);
   }
 
   words(e) {
