@@ -44,25 +44,21 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// Q, K, V or dO: as given, or as quantised.
-struct Operand {
-  const Tensor& given;
-  size_t columns;
-  const QuantisedRows* quantised = nullptr;
-  /// n rows in float64, of those of all heads row(0), row(1), …
-  std::vector<double> read(size_t n, auto row) const {
-    std::vector<double> values(n * columns);
-    const auto read_row = [&](int64_t r) {
-      for (size_t c = 0; c < columns; ++c) {
-        const auto i = static_cast<int64_t>(row(r) * columns + c);
-        values[r * columns + c] =
-            quantised ? double{quantised->values[i]} * quantised->scales[row(r)] : given[i];
-      }
-    };
-    parallel_for(static_cast<int64_t>(n), read_row, 64);
-    return values;
-  }
-};
+/// n rows of Q, K, V or dO in float64, of those of all heads row(0), row(1), …: as given, or as
+/// quantised.
+std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
+                              size_t n, auto row) {
+  std::vector<double> values(n * columns);
+  const auto read = [&](int64_t r) {
+    for (size_t c = 0; c < columns; ++c) {
+      const auto i = static_cast<int64_t>(row(r) * columns + c);
+      values[r * columns + c] =
+          quantised ? double{quantised->values[i]} * quantised->scales[row(r)] : given[i];
+    }
+  };
+  parallel_for(static_cast<int64_t>(n), read, 64);
+  return values;
+}
 
 /// What the elements of a row of S have in common.
 struct Row {
@@ -153,8 +149,8 @@ struct Head {
       add(plain_o, x.of_O, &V[j * d], d);
       largest = std::max(largest, x.P);
       if (!gradients()) continue;
-      add(dq, x.dS, &K[j * d], d);
-      add(plain_dq, x.plain_dS, &K[j * d], d);
+      add(dq, p.scale * x.dS, &K[j * d], d);
+      add(plain_dq, p.scale * x.plain_dS, &K[j * d], d);
     }
     for (size_t c = 0; c < d && gradients(); ++c)
       row.weight += std::abs(largest * dO[r * d + c] * o[c]);
@@ -210,8 +206,8 @@ struct Head {
     for (size_t r = p.first_query(static_cast<int>(j)) - queries.front(); r < rows.size(); ++r) {
       const double S = score(r, j);
       const Element x = element(rows[r], std::exp(S - rows[r].m), S, dP(r, j));
-      add(&out.dk.exact[at], x.dS, &Q[r * d], d);
-      add(&out.dk.plain[at], x.plain_dS, &Q[r * d], d);
+      add(&out.dk.exact[at], p.scale * x.dS, &Q[r * d], d);
+      add(&out.dk.plain[at], p.scale * x.plain_dS, &Q[r * d], d);
       add(&out.dv.exact[at], x.P, &dO[r * d], d);
       add(&out.dv.plain[at], x.plain_P, &dO[r * d], d);
     }
@@ -269,15 +265,8 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
   expect_rows(p, choice, *this);
   std::optional<QuantisedInputs> quantised;
   if (quantisation) quantised.emplace(p, *quantisation, in);
-  const auto d = static_cast<size_t>(p.d);
-  const auto operand = [&](const Tensor& given, auto rows_of) -> Operand {
-    if (!quantised) return {given, d};
-    const QuantisedRows& rows = (*quantised).*rows_of;
-    return {given, static_cast<size_t>(rows.columns), &rows};
-  };
-  const Operand of_Q = operand(in.Q, &QuantisedInputs::Q),
-                of_K = operand(in.K, &QuantisedInputs::K);
-  const Operand of_V = operand(in.V, &QuantisedInputs::V), of_dO = {in.dO, d};
+  const QuantisedInputs* const q = quantised ? &*quantised : nullptr;
+  const auto d = static_cast<size_t>(p.d), columns = q ? static_cast<size_t>(q->Q.columns) : d;
   const bool gradients = !choice.kv_heads.empty();
   std::vector<int> all(p.N - p.first_query(0)), chosen = choice.rows;
   std::iota(all.begin(), all.end(), p.first_query(0));
@@ -295,14 +284,14 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
     Head of{p,
             rounding == Rounding::S_and_P_stored,
             *this,
-            of_Q.columns,
+            columns,
             queries,
-            of_Q.read(n, query),
-            of_K.read(p.N_kv, key),
-            of_V.read(p.N_kv, key)};
-    if (gradients) of.dO = of_dO.read(n, query);
-    if (quantised) {
-      of.s_V = &quantised->V.scales[first_key];
+            read_rows(in.Q, q ? &q->Q : nullptr, columns, n, query),
+            read_rows(in.K, q ? &q->K : nullptr, columns, p.N_kv, key),
+            read_rows(in.V, q ? &q->V : nullptr, d, p.N_kv, key)};
+    if (gradients) of.dO = read_rows(in.dO, nullptr, d, n, query);
+    if (q) {
+      of.s_V = &q->V.scales[first_key];
       of.p_exponent = quantisation->p_exponent;
     }
     // Where query r is among those chosen of all heads, if it is.
@@ -318,16 +307,12 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, cons
       weight = std::max(weight, row.weight);
       overflowing_rows += row.overflows;
     }
-    for (const double q : of.Q) largest_q = std::max(largest_q, std::abs(q));
-    for (const double k : of.K) largest_k = std::max(largest_k, std::abs(k));
+    for (const double x : of.Q) largest_q = std::max(largest_q, std::abs(x));
+    for (const double x : of.K) largest_k = std::max(largest_k, std::abs(x));
     if (!with_dk_dv) continue;
     const int64_t of_head = int64_t{kv_head - choice.kv_heads.front()} * p.N_kv;
     parallel_for(
         p.N_kv, [&](int64_t j) { of.add_key(j, (of_head + j) * d); }, 16);
-  }
-  for (auto* x : {&dq, &dk}) {
-    for (double& y : x->exact) y *= p.scale;
-    for (double& y : x->plain) y *= p.scale;
   }
   for (auto* x : {&dq, &dk, &dv})
     for (double& y : x->plain) y = rounded(p.dtype, y);

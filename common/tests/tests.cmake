@@ -102,9 +102,22 @@ ladder_test(harness cli Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Files Places -v)
-include(${CMAKE_SOURCE_DIR}/scripts/tests/tests.cmake)
+
+# The tests of the scripts and of the lessons.
+foreach(name run ready style diff bench figures)
+  ladder_test(scripts ${name} Python3::Interpreter ${scripts}/${name}_test.py -v)
+endforeach()
+foreach(name lessons exercises results explore)
+  ladder_test(scripts ${name} Python3::Interpreter ${scripts}/${name}_test.py
+    ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
+endforeach()
+set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
+# The longest first, or they would run alone at the end.
+set_tests_properties(figures results lessons explore bench run PROPERTIES COST 50)
+set_tests_properties(exercises PROPERTIES COST 100)
+set_tests_properties(ready diff PROPERTIES COST 20)
 
 add_dependencies(tests_harness 06_backward)
 add_dependencies(tests_climb suite programs)
-add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test 06_backward_test)
+add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test)
 add_dependencies(tests_scripts programs)

@@ -60,8 +60,8 @@ class DiffTest(FakeLadder):
                 # A line that is only indented otherwise is kept.
                 (["a", "b", "c"], ["a", "loop", "  b", "end", "c"], "-U 1",
                  "@@ -1,3 +1,5 @@| a|+loop|   b|+end| c|lines: 2 added, 0 removed, 5 kept"),
-                (lines, ["first", *lines[:30], *lines[31:]], "-U 0", "@@ -0,0 +1,1 @@|+first|"
-                 "@@ -31,1 +31,0 @@|-30|lines: 1 added, 1 removed, 41 kept"),
+                (lines, ["first", *lines[:30], *lines[31:]], "-U 0", "@@ -1,0 +1,1 @@|+first|"
+                 "@@ -31,1 +32,0 @@|-30|lines: 1 added, 1 removed, 41 kept"),
                 (["a"], ["a"], "", "lines: 0 added, 0 removed, 3 kept")):
             self.source(FIRST, "one", old)
             self.source(LAST, "one", new)

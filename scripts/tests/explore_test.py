@@ -1,5 +1,5 @@
-"""Tests of traces, their replay, and of the explorer: the tiles of S, the command, and its page in
-a browser; that is skipped where there is no Chromium.
+"""Tests of traces and of the explorer: the tiles of S, the command, and its page in a browser; that
+is skipped where there is no Chromium. (What the replay makes of traces, results_test holds.)
 
 Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options or cases]
 """
@@ -18,13 +18,11 @@ from unittest import mock
 from base import ROOT, Scratch, printed, programs, read, scratch, write
 import browser
 from ladder.base.changed import changed
-from ladder.base.course import PRODUCTS
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
 from ladder.explore.page import fault_of, page_of, pane_of, spans, sums
 from ladder.explore.times import put_landings
-from ladder.trace import replay
 from ladder.trace.read import Event, Kind, Trace, joined
 
 BIN = programs()
@@ -126,48 +124,8 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", decoding)), {(0, key) for key in range(32)})
 
 
-class ReplayTest(unittest.TestCase):
-    """When what happens in a block: a small case worked out by hand. That what the committed traces
-    become is as it was, where consumers queue and share, results_test sees."""
-
-    def test_a_copy_a_product_and_a_softmax(self):
-        producer = [Event(Kind.MBARRIER_ARRIVE, "K_full[0]"),
-                    Event(Kind.TMA_LOAD, "K", "K_full[0]", amount=32 * 5120),
-                    Event(Kind.MBARRIER_WAIT, "K_free[0]"),
-                    Event(Kind.TMA_LOAD, "K", "K_full[0]", 1, 5120), Event(Kind.EXIT)]
-        consumer = [Event(Kind.MBARRIER_WAIT, "K_full[0]"),
-                    Event(Kind.WGMMA, "K", amount=4096 * 100), Event(Kind.WGMMA_WAIT, number=1),
-                    Event(Kind.MBARRIER_ARRIVE, "K_free[0]", lane_exps=16),
-                    Event(Kind.MBARRIER_WAIT, "K_full[0]", number=1, lane_other_flops=10),
-                    Event(Kind.EXIT)]
-        played = replay.replay([producer, consumer], PRODUCTS["attention"])
-        landed = 32 * 132 + 500
-        self.assertEqual(played["products"], [[0, "S", 0, landed, landed + 100]])
-        free = landed + 100 + 16 * 128 / 16
-        self.assertEqual(played["copies"], [["K", 0, 0, landed, free],
-                                            ["K", 0, free, free + 132 + 500, None]])
-        self.assertEqual(played["consumers"], [[
-            ["tile", None, 0, landed], ["sums", None, landed, landed + 100],
-            ["softmax", 0, landed + 100, free], ["scale", 0, free, free + 10],
-            ["tile", None, free + 10, free + 632]]])
-        self.assertEqual(played["end"], free + 632)
-
-
 class CommandTest(Scratch):
     """scripts/explore itself."""
-
-    def setUp(self):
-        super().setUp()
-        self.out = self.at("page.html")
-
-    def test_the_default_page_needs_nothing_else(self):
-        explore("--out", self.out)
-        page = read(self.out)
-        self.assertLess(len(page.encode()), 2_000_000)
-        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
-        for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest"):
-            self.assertNotIn(word, page)
-        self.assertNotIn("{{", page)
 
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
         """The number is the page's own count, and the lesson's answer has it."""
@@ -199,14 +157,15 @@ class CommandTest(Scratch):
                 self.assertRegex(answer.partition("</details>")[0], words[asked["answer"]])
 
     def test_bad_words(self):
+        out = self.at("page.html")
         for words, told in (
                 (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
-                (["00", "--pages", self.out], "--pages writes what the lessons show"),
+                (["00", "--pages", out], "--pages writes what the lessons show"),
                 (["00", "--device=gpu"], "--device is for one program"),
                 (["00", "--trace=t"], "--trace is for one program"),
                 (["00", "--seqlen", "0"], "--seqlen")):
-            self.assertIn(told, explore("--out", self.out, *words, status=2).stderr)
-            self.assertFalse(os.path.exists(self.out))
+            self.assertIn(told, explore("--out", out, *words, status=2).stderr)
+            self.assertFalse(os.path.exists(out))
         given = ["--check", "full"]  # what comes last holds
         self.assertEqual(options_of(chosen(asked_of(["00", "--bin", BIN]))[0], given)[-2:], given)
 
@@ -233,7 +192,7 @@ class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls)
-        cls.page = cls.made("04", "05/mma", *SMALL.split()[4:])
+        cls.page = cls.made(*SMALL.split()[4:])
         cls.browser = browser.Browser()
         cls.addClassCleanup(cls.browser.close)
         cls.value, cls.press = cls.browser.value, cls.browser.press
@@ -394,6 +353,13 @@ class PageTest(unittest.TestCase):
 
     # ---- what it looks like ----
 
+    def test_it_needs_nothing_else(self):
+        page = read(self.page)
+        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
+        for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest",
+                     "{{"):
+            self.assertNotIn(word, page)
+
     def test_all_is_on_a_screen(self):
         for colour, width in (("light", 1280), ("dark", 1280), ("light", 390)):
             self.open("#t=100", width=width, colour=colour)
@@ -425,19 +391,17 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.value("$('play').ariaLabel"), playing)
 
     def test_all_by_keyboard(self):
-        """Tab reaches each control, in the order in which they stand, and all have a name."""
+        """The keyboard comes to each control, in the order in which they stand; all have a name."""
         self.open("#t=0")
         self.assertEqual(self.value(
             "[...document.querySelectorAll('button, select, input, [role=img]')].filter(e => "
             "!(e.ariaLabel || e.closest('label'))).map(e => e.outerHTML)"), [])
-        reached = []
-        for _ in range(40):
-            self.press("Tab")
-            reached.append(self.value("document.activeElement.id || "
-                                      "document.activeElement.ariaLabel || ''"))
-            if reached[-1].startswith("Arrays in HBM"):
-                self.assertRegex(self.value("$('tip').textContent"),
-                                 r"Q: [\d,]+ B read, 0 B written so far\. K: ")
+        reached = self.value("[...document.querySelectorAll('*')].filter(e => e.tabIndex === 0 && "
+                             "e.checkVisibility()).map(e => e.id || e.ariaLabel || '')")
+        self.press("Tab")
+        self.do("explorer.panes[0].find('.maps').focus()")
+        self.assertRegex(self.value("$('tip').textContent"),
+                         r"Q: [\d,]+ B read, 0 B written so far\. K: ")
         self.assertLessEqual({"help-button", "play", "scrubber", "sms", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],

@@ -36,8 +36,6 @@ class FakeLadder(Scratch):
 
     def rung(self, rung="00_naive", steps=("naive",), gpu=False):
         """A program that lists these steps, by name or {name: that of the step before}."""
-        if not os.path.exists(self.at(rung, "attention.cu")):
-            self.write(f"{rung}/attention.cu", "")
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
         self.write(f"{self.BIN}/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],

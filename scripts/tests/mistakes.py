@@ -40,10 +40,6 @@ MISTAKES = {
         Mistake("tile", "formula_misses_the_last_tile", "ceil_div(p.N_kv, kTile)",
                 "(ON ? p.N_kv / kTile : WAS)", FORMULA),
     ],
-    "06_backward/stored.cu": [
-        Mistake("stored", "forgets_delta", "float(ds[e]) - delta",
-                "float(ds[e]) - (ON ? 0 : delta)", WRONG),
-    ],
     # Of e4m3: an order of keys, scales and layouts.
     "05_flash_v2/hopper/fp8.cu": [
         Mistake("fp8", "keys_as_they_come", "return column_at(i)",

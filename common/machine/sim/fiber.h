@@ -84,7 +84,7 @@ struct Stop {
 /// One stack and the place where it stopped. Reused block after block.
 class Fiber {
  public:
-  Fiber() : memory_(kStackBytes) {
+  Fiber() {
     if (!stack()) throw std::bad_alloc();
     std::memcpy(stack(), &kCanary, sizeof kCanary);
   }
@@ -135,10 +135,10 @@ class Fiber {
  private:
   static constexpr uint64_t kCanary = 0x6c61646465722121;
   char* stack() const {
-    return static_cast<char*>(memory_.data());
+    return static_cast<char*>(memory_.get());
   }
 
-  Mapped memory_;
+  std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
   Stop here_ = {}, scheduler_ = {};  // of the fiber while it waits, of the scheduler while it runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // the sanitizer's
   const void* scheduler_stack_ = nullptr;

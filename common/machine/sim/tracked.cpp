@@ -48,17 +48,17 @@ int64_t take_sectors(Runs* lanes, int n) {
 }  // namespace
 
 Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
-    : contents_(size),
-      shadow_memory_(size + 1),  // even where the last byte has no fellow
-      first_memory_(2 * (size + 1)),
-      runs_(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(Run)}),
-      shadow_(static_cast<uint8_t*>(shadow_memory_.data())),
-      first_(static_cast<uint32_t*>(first_memory_.data())),
+    : contents_(map_zeros(size + 1)),       // of no bytes there is no mapping
+      shadow_memory_(map_zeros(size + 1)),  // even where the last byte has no fellow
+      first_memory_(map_zeros(2 * (size + 1))),
+      runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(Run)})),
+      shadow_(static_cast<uint8_t*>(shadow_memory_.get())),
+      first_(static_cast<uint32_t*>(first_memory_.get())),
       counts_(workers) {
   name = array_name;
   bytes = size;
-  data = contents_.data();
-  if (!data || !shadow_ || !first_ || !runs_.data())
+  data = contents_.get();
+  if (!data || !shadow_ || !first_ || !runs_)
     throw Error(Exit::no_device,
                 fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
                             kBytesForEach * size, name));

@@ -80,7 +80,7 @@ class Tracked : public Array {
 
   /// That of the running thread.
   Run& run_of(const Block& block, bool writes) {
-    return static_cast<Run*>(runs_.data())[block.slot() + writes * kMaxThreads];
+    return static_cast<Run*>(runs_.get())[block.slot() + writes * kMaxThreads];
   }
   /// The access begins or ends a run.
   void turn(Block& block, bool writes, int64_t place);
@@ -89,7 +89,7 @@ class Tracked : public Array {
     int64_t bytes = 0, sectors = 0;
     std::vector<Runs> before;  // of each thread, but for the run that it is in
   };
-  Mapped contents_, shadow_memory_, first_memory_, runs_;
+  std::shared_ptr<void> contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
   /// Of each two bytes the block, by Block::number(), that came first in this kernel; 0: none yet.
   /// (Two blocks must not have a byte each of them: single bytes are read and written 8 at a time.)

@@ -253,7 +253,10 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
   } else {
     read(w.a, 64, w.transposed_a, A, w.k(), 1);
   }
-  read(w.b, w.N, w.transposed_b, B, 1, w.N);
+  if (w.element == Element::e4m3)
+    read(w.b, w.N, false, B, w.k(), 1);
+  else
+    read(w.b, w.N, w.transposed_b, B, 1, w.N);
 }
 
 void WgmmaEngine::finish(Op& op) {
@@ -265,7 +268,7 @@ void WgmmaEngine::finish(Op& op) {
     float* const c = op.chain->sums.data() + row * N;
     if (!w.scale_d) std::fill_n(c, N, 0.0f);
     if (w.element == Element::e4m3) {
-      add_fp8_products(c, A.data() + 32 * row, B.data(), N);
+      for (int j = 0; j < N; ++j) c[j] = add_fp8_products(c[j], &A[32 * row], &B[32 * j]);
       continue;
     }
     std::fill_n(sum.data(), N, 0.0f);

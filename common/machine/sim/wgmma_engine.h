@@ -98,7 +98,7 @@ class WgmmaEngine {
   void check_untouched(int lane, const Chain& chain) const;
   void start(const Wgmma& wgmma, const float* d);
   void finish(Op& op);
-  /// The product's operands, A as [row][k], B as [k][column].
+  /// The product's operands, A as [row][k], B as [k][column], of e4m3 as [column][k].
   void read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B);
 
   Block& block_;

@@ -35,7 +35,6 @@ const Case kCases[] = {
     {"grouped_heads", {.B = 2, .H = 4, .Hk = 2, .N = 5, .N_kv = 6, .d = 8, .causal = true}},
     {"one_key", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8}},
     {"one_key_bf16", {.H = 2, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .dtype = DType::bf16}},
-    {"several_blocks", {.H = 1, .Hk = 1, .N = 300, .N_kv = 60, .d = 8, .causal = true}},
     {"wide", {.H = 1, .Hk = 1, .N = 2, .N_kv = 300, .d = 16, .scale = 0.25f}},
     {"large_scale", {.N = 5, .N_kv = 6, .d = 8, .dtype = DType::bf16, .scale = 0.6f}},
     {"widest", {.H = 1, .Hk = 1, .N = 2, .N_kv = 3, .d = 256, .dtype = DType::bf16}},

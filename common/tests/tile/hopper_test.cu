@@ -160,7 +160,7 @@ TEST_F(SUITE, SumsOfE4m3AreShortenedAsOnTheChip) {
     const auto differs = [&](int i, int j) {
       float sum = start;
       for (int k = 0; k < kK; k += kDepth)
-        sim::add_fp8_products(&sum, &a.all[i * kK + k], &b.all[j * kK + k], 1);
+        sum = sim::add_fp8_products(sum, &a.all[i * kK + k], &b.all[j * kK + k]);
       return std::bit_cast<uint32_t>(got(i, j)) != std::bit_cast<uint32_t>(sum);
     };
     EXPECT_EQ(count_where(64, kN, differs), 0) << "from " << start << ", B " << b(0, 1);

@@ -101,15 +101,11 @@ class Diff:
         """The lines of each hunk, as diff -U has them; its first is the @@ line."""
         for group in self.matcher.get_grouped_opcodes(context):
             first, last = group[0], group[-1]
-            lines = [f"@@ -{extent(first[1], last[2])} +{extent(first[3], last[4])} @@"]
+            lines = [f"@@ -{first[1] + 1},{last[2] - first[1]} "
+                     f"+{first[3] + 1},{last[4] - first[3]} @@"]
             for tag, i1, i2, j1, j2 in group:
                 if tag != "equal":
                     lines += ["-" + line for line in self.old.lines[i1:i2]]
                 mark = " " if tag == "equal" else "+"
                 lines += [mark + line for line in self.new.lines[j1:j2]]
             yield lines
-
-
-def extent(begin: int, end: int) -> str:
-    """As diff counts: a range without lines is named by the line before it."""
-    return f"{begin + (end > begin)},{end - begin}"

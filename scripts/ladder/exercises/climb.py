@@ -213,7 +213,7 @@ def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, 
             if name not in BY_CASES:
                 found.setdefault(name, []).append(Check(
                     name, held, 1 if held else min(a, b) / max(a, b), f"{name}"
-                    f"{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({shape})",
+                    f"{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({SHAPES[shape]})",
                     f"{a:,} → {b:,}"))
     return found
 
@@ -290,7 +290,7 @@ def check(copy: Copy) -> Judged:
     cases = ran + [Case(name, said_of(run.result())) for name, run in runs.items()]
     counted = compared(task, {shape: (runs[shape].result().records[-1], record.result())
                               for shape, record in wanted.items() if runs[shape].result().records})
-    uneven = next((f"; {shape}: {kernel['name']}: {uneven_counts(kernel)}"
+    uneven = next((f"; {SHAPES[shape]}: {kernel['name']}: {uneven_counts(kernel)}"
                    for shape in SHAPES for record in runs[shape].result().records
                    for kernel in record["kernels"] if uneven_counts(kernel)), "")
     checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
@@ -327,8 +327,6 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
     lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
     lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
     lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
-    lines += [f"  {shape}: {options}" for shape, options in SHAPES.items()
-              if any(f"({shape})" in line for line in lines)]
     wrong: dict[str, list[Case]] = {}  # by faults that are alike but for numbers
     for case in (case for case in cases if case.said):
         wrong.setdefault(re.sub(r"\d[\d.e+-]*", "#", case.said), []).append(case)

@@ -59,8 +59,8 @@ def read_exercises() -> dict[str, Exercise]:
     tasks = {f"{lesson[:2]}/{name}": (lesson, texts) for lesson, name, *texts in written()}
     alone = min(checks.keys() ^ tasks.keys(), default="")
     if alone:
-        raise Stop(f"{alone} has a {'check' if alone in checks else 'task'} alone: the task of an "
-                   "exercise is in a lesson, and its check in the rung's exercises.py", WRONG_RESULT)
+        raise Stop(f"{alone} has a {'check' if alone in checks else 'task'} alone: an exercise's "
+                   "task is in a lesson, and its check in the rung's exercises.py", WRONG_RESULT)
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, (lesson, (title, task, hints, answer)) in tasks.items()}

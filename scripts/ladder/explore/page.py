@@ -47,7 +47,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
         "events": [page_event(event) for event in trace.events],
         "blocks": [block_of(trace, *block) for block in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
-        "fault": fault, "files": {path: text_of(path) for path in sorted(paths) if path},
+        "fault": fault,
+        "files": {path: read(os.path.join(ROOT, path)) for path in sorted(paths) if path},
         "counters": COUNTERS, "counted": sums(records) if records else None}
 
 
@@ -82,14 +83,6 @@ def page_event(event: Event) -> dict[str, Any]:
                "holds": {array: [[*rows, filled.index] for *rows, filled in stages]
                          for array, stages in event.holds.items()}}
     return {name: value for name, value in members.items() if value or type(value) is int}
-
-
-def text_of(path: str) -> str:
-    """A source's, empty where the program was built somewhere else."""
-    try:
-        return read(os.path.join(ROOT, path))
-    except OSError:
-        return ""
 
 
 def fault_of(trace: Trace) -> dict[str, Any] | None:

@@ -65,18 +65,8 @@ apt() {
     -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
 }
 
-# want PACKAGE...: gets what a build can do without; the tests that need it say where it is missing.
-want() {
-  local package
-  for package; do has "$package" || get "$package" || true; done
-}
-has() {
-  case $1 in
-    # The system's own too: another that comes first on PATH need not see the system's packages.
-    python3-matplotlib) python3 -c 'import matplotlib' || /usr/bin/python3 -c 'import matplotlib' ;;
-    chromium) command -v chromium chromium-browser google-chrome ;;
-  esac >/dev/null 2>&1
-}
+# want PACKAGE COMMAND...: gets what a build can do without, where this command fails.
+want() { "${@:2}" >/dev/null 2>&1 || get "$1" || true; }
 
 # Waits for its turn in a build folder, whose lock is open as 9.
 turn() {

@@ -15,9 +15,9 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, Stop, wrap)
+                                 Progress, wrap)
 from ladder.base.files import ROOT
-from ladder.base.programs import Step, programs_in, refuse_output, run_json, rungs, steps_of
+from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
 from ladder.front.table import TIME, TRAFFIC, Table, print_tables
 
@@ -25,6 +25,7 @@ COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
+DRAM = ["--dram"]  # which says where the GPU's counters may not be read, and nothing is missed
 
 
 @dataclasses.dataclass
@@ -50,17 +51,17 @@ class Run:
                 self.status, self.message = WRONG_RESULT, next(filter(None, faults))
 
 
-def go(runs: list[Run], options: list[str], progress: Progress, label: str) -> None:
+def go(runs: list[Run], options: list[str], progress: Progress) -> None:
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     status, records, message = run_json(
         [step.program, *options, "--step", ",".join(names), "--device", device],
-        f"{label} {step.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the "
-        f"{device}", progress)
+        f"{step.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the {device}",
+        progress)
     if status and len(runs) > 1:
         for run in runs:
-            go([run], options, progress, label)
+            go([run], options, progress)
         return
     for run in runs:
         run.judge(status, [record for record in records
@@ -71,7 +72,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
     parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
-    parser.add_argument("--step")
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
     parser.add_argument("--all", action="store_true")
     options, passed = parser.parse_known_args(words)
@@ -96,27 +96,22 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
     """The tables to make; `gpu` is the I/O type to measure it in."""
     def runs(device: str) -> list[Run]:
         return [Run(step, device) for step in steps if step.device == device
-                and (step.name == options.step if options.step
-                     else options.all or not step.by_name_only)]
+                and (options.all or not step.by_name_only)]
 
     if options.words:
-        device, wanted = options.device, options.step
+        device = options.device
         if device == "auto":
             device = "gpu" if gpu else "sim"
-        names = sorted({step.name for step in steps})
-        if wanted and wanted not in names:
-            raise Stop(f"--step {wanted}: no rung has it; there are {', '.join(names)}",
-                       BAD_USAGE)
         # Built without CUDA there is none: the program says so better.
-        chosen = runs(device) or [Run(step, device) for step in steps
-                                  if wanted in (None, step.name)]
-        return [Table(f"scripts/run {shlex.join(options.words)}", options.passed, None, chosen)]
+        chosen = runs(device) or [Run(step, device) for step in steps]
+        return [Table(f"scripts/run {shlex.join(options.words)}",
+                      options.passed + DRAM * (device == "gpu"), None, chosen)]
 
     counted = [run for run in runs("sim") if options.all or not run.step.exact_architecture]
     captured = os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))
     traffic = Table("HBM traffic, q, k, v captured from a trained model", ["--load", captured],
                     None if options.all else TRAFFIC, counted)
-    times = Table("time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu],
+    times = Table("time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu, *DRAM],
                   None if options.all else TIME, runs("gpu"))
     return [traffic, times] if gpu else [traffic]
 
@@ -134,27 +129,18 @@ def next_steps(steps: list[Step]) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    built = programs_in(os.path.join(ROOT, "build/bin"))
-    programs = {rung: built[rung] for rung in rungs() if rung in built}
-    if words:
-        refuse_output(words)
+    programs = programs_in(os.path.join(ROOT, "build/bin"))
+    refuse_output(words, "--step")
     options = parse(words)
 
     progress = Progress()
     gpu, why_not = gpu_answers(programs[min(programs)], progress)
     steps = [step for program in programs.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
-    count = sum(len(table.runs) for table in tables)
-    done = 0
     finished = []
     for table in tables:
-        for (_, device), group in itertools.groupby(
-                table.runs, key=lambda run: (run.step.program, run.device)):
-            together = list(group)
-            # Where the GPU's counters may not be read, --dram says so, and nothing is missed.
-            go(together, table.options + ["--dram"] * (device == "gpu"), progress,
-               f"[{done + 1}/{count}]")
-            done += len(together)
+        for _, group in itertools.groupby(table.runs, key=lambda run: run.step.program):
+            go(list(group), table.options, progress)
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE

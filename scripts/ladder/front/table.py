@@ -95,13 +95,11 @@ def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[Run, Re
     each step {column: code}."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    wide = sum(widths) + 2 * (len(widths) - 1) + 2 * any(failed)
     lines = []
     for row, bad, codes in zip(rows, failed, [{}, *(colours or [{}] * len(steps))]):
         cells = [paint(codes.get(i), text.ljust(width) if i in left else text.rjust(width))
                  for i, (text, width) in enumerate(zip(row, widths))]
-        lines.append(("  " if wide <= WIDTH else " ").join(cells).rstrip()
-                     + (" " + paint(RED, "✗")) * bad)
+        lines.append("  ".join(cells).rstrip() + (" " + paint(RED, "✗")) * bad)
     return [paint(BOLD, lines[0]), *lines[1:]]
 
 
@@ -111,11 +109,11 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 BAR = 2  # the bar's column
 
 
-def bar(value: float | None, scale: tuple[float, float], width: int) -> str:
-    """On a logarithmic scale (low, high)."""
+def bar(value: float | None, low: int, high: int, width: int) -> str:
+    """On a logarithmic scale between these powers of ten."""
     if not value:
         return ""
-    eighths = round(8 * width * math.log(value / scale[0]) / math.log(scale[1] / scale[0]))
+    eighths = round(8 * width * (math.log10(value) - low) / (high - low))
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).strip().ljust(width)
 
 
@@ -148,18 +146,6 @@ def against(story: Story, value: float | None, before: float | None) -> tuple[st
     return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
 
 
-def ticks(story: Story, scale: tuple[float, float], width: int) -> str:
-    """A scale's powers of ten, over its bars."""
-    text, powers = "", round(math.log10(scale[1] / scale[0]))
-    for power in range(powers):
-        value = scale[0] * 10 ** power
-        column = round(width * power / powers)
-        mark = "▏" + re.sub(r"\.0+ | ", "", story.text(int(value) if value >= 1 else value))
-        if column >= len(text) and column + len(mark) <= width:
-            text = text.ljust(column) + mark
-    return text.ljust(width)
-
-
 def story_table(story: Story, runs: list[Run],
                 paint: Paint) -> tuple[list[str], list[str]] | None:
     """The header and the lines, a row for each step, of what it adds to the ladder: the backward
@@ -169,8 +155,8 @@ def story_table(story: Story, runs: list[Run],
     measured = [value for value in values if value]
     if not measured:
         return None
-    low, high = math.floor(math.log10(min(measured))), math.ceil(math.log10(max(measured)))
-    scale = 10 ** low, 10 ** max(high, low + 1)
+    low = math.floor(math.log10(min(measured)))
+    high = max(math.ceil(math.log10(max(measured))), low + 1)
     rows: list[list[str]] = []
     colours: list[dict[int, str | None]] = []
     above: dict[bool, Record] = {}
@@ -188,9 +174,9 @@ def story_table(story: Story, runs: list[Run],
     header, *rows = known(["step", "idea", story.head, "vs above", *story.columns], rows)
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     room = WIDTH - sum(widths) - 2 * len(widths) - 2 * any(run.status for run, _ in steps)
-    header.insert(BAR, ticks(story, scale, room))
+    header.insert(BAR, "")
     for row, value in zip(rows, values):
-        row.insert(BAR, bar(value, scale, room))
+        row.insert(BAR, bar(value, low, high, room))
     return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint, colours)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, wrap
-from ladder.base.files import ROOT
+from ladder.base.files import ROOT, read
 from ladder.base.programs import ready
 from ladder.base.sources import Source, find, read_sources
 
@@ -50,7 +50,9 @@ def main(words: list[str]) -> int:
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
-        ready(COMMAND, "want", "python3-matplotlib", *["chromium"] * bool(os.environ.get("CI")))
+        ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
+        if os.environ.get("CI"):
+            ready(COMMAND, "want", "chromium", "command", "-v", "chromium", "google-chrome")
     if not ready(COMMAND, "build", preset,
                  *(f"tests_{part}" for part in [*named, *rung_of.values()])):
         return WRONG_RESULT
@@ -87,9 +89,7 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
         ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
          "--no-tests=error", "--no-label-summary", *["--progress"] * sys.stdout.isatty(), *options],
         check=False).returncode
-    with contextlib.suppress(FileNotFoundError), open(log, errors="replace") as file:
-        return status, file.read()
-    return status, ""
+    return status, read(log) if os.path.exists(log) else ""
 
 
 # What unittest and GoogleTest print.

@@ -21,11 +21,7 @@ Grids (--grid, several with commas):
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
 digits of errors where a step adds in any order.
 
-Each GPU has a file of its own, named after it, of lines of JSON. `kind` is run (what the program
-printed, unchanged, the options that it was given beyond the workload, and on a GPU driver, CUDA,
-commit, date and the SM's clock), peer (PyTorch's in the same keys, its library in place of rung and
-step; in beside the steps that were measured right after it), skipped, step (what the programs'
---list says) or ceilings (device copy and cuBLAS matmul, through PyTorch).
+Each GPU has a file of its own, named after it; what its lines are, scripts/results/README.md says.
 
 In the grids times are measured with --check off: checking N = 16k against float64 on the host takes
 longer than all of the measurement. Each step's result is checked once, at N = 1k, in full.
@@ -62,13 +58,6 @@ from ladder.measure.traces import write_traces
 COMMAND = "scripts/figures measure"
 
 
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
@@ -77,7 +66,7 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="count on the sim (see above), which has a grid of its own")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
-    parser.add_argument("--time", type=positive, default=40, metavar="MS",
+    parser.add_argument("--time", type=float, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
     parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
                         default=list(peers.BACKENDS),
@@ -85,6 +74,8 @@ def parse(words: list[str]) -> argparse.Namespace:
                         "without)")
     add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
     options = parser.parse_args(words)
+    if not 0 < options.time < math.inf:
+        parser.error("--time must be above 0")
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
@@ -140,14 +131,14 @@ class Bench:
         try:
             self.pytorch = peers.Gpu(peers.import_torch())
         except Stop as stop:
-            self.say(f"no peers and no ceilings: {stop}")
+            print(f"no peers and no ceilings: {stop}", file=sys.stderr)
             return
         # Where only some steps are measured again, the ceilings stay as the others had them.
         if not self.results.texts.get("ceilings") or self.options.again and not self.options.steps:
             try:
                 self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
             except Exception as error:  # whatever PyTorch may throw: the peers go on
-                self.say(f"no ceilings: {peers.reason(error)}")
+                print(f"no ceilings: {peers.reason(error)}", file=sys.stderr)
             self.pytorch.free()
 
     def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
@@ -155,9 +146,6 @@ class Bench:
         fields = measurement.fields() if measurement else {}
         self.results.put(key(fields) if measurement else kind, [
             {"kind": kind, **fields, **record, **about} for record in records])
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
     def run(self, measurement: Measurement, what: str) -> None:
         rung, words = measurement.step.rung, loaded(measurement.command())
@@ -173,10 +161,10 @@ class Bench:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             message = message or ("wrong result" if records else "it reported nothing")
             self.failures += 1
-            self.say(f"{measurement.text()}: failed ({ended}): {message}")
+            print(f"{measurement.text()}: failed ({ended}): {message}", file=sys.stderr)
 
     def skip(self, measurement: Work, status: int, why: str) -> None:
-        self.say(f"{measurement.text()}: left out: {why}")
+        print(f"{measurement.text()}: left out: {why}", file=sys.stderr)
         self.put("skipped", [{"status": status, "reason": why}], measurement)
 
     def ask_peer(self, pytorch: peers.Gpu, peer: Peer, beside: list[str], what: str) -> None:

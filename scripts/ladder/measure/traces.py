@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from typing import Any
 
 from ladder.base.course import PIPELINED, PRODUCTS, TRACED, Pipelined
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
-from ladder.trace.read import Kind, Ranges, Trace, joined
+from ladder.trace.read import Kind, Ranges, Trace
 from ladder.trace.replay import replay, warps_of
 
 TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
@@ -30,12 +31,11 @@ def trace_of(programs: dict[str, str], step: tuple[str, str], options: str,
 
 
 def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
-    """A trace reduced to rows: {"figure", "rung", …, "command", "kernels", "arrays": {name: bytes
-    of a row}, "events": [[kernel, block, phase, array, "r" or "w", first row, past the last]]}."""
+    """A trace reduced to rows: {"figure", "rung", …, "command", "events": [[kernel, block, phase,
+    array, "r" or "w", first row, past the last]]}. A phase lies between two barriers of a block."""
     trace, head = trace_of(programs, step, TRACE_OPTIONS)
-    # What a block touched between two of its barriers: (kernel, block, barriers before, array,
-    # direction, begin, end), in bytes.
-    accesses: list[tuple[str, int, int, str, str, int, int]] = []
+    width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
+    rows: list[list[Any]] = []
     for (launch, block), events in trace.blocks().items():
         phases: dict[int, int] = {}  # by warp
         touched: dict[tuple[int, str, str], Ranges] = {}
@@ -43,19 +43,12 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
             if event.kind is Kind.SYNCTHREADS:
                 phases[event.warp] = event.number + 1
             elif event.direction:
-                touched.setdefault((phases.get(event.warp, 0), event.name, event.direction),
+                touched.setdefault((phases.get(event.warp, 0), event.name, event.direction[0]),
                                    []).extend(event.ranges)
-        accesses += [(trace.kernel_of(launch), block, *place, begin, end)
-                     for place, runs in sorted(touched.items()) for begin, end in joined(runs)]
-    kernels = list(dict.fromkeys(kernel for kernel, *_ in accesses))
-    width: dict[str, int] = {}
-    for *_, array, _, _, end in accesses:
-        rows = head["seqlen_kv" if array in ("K", "V") else "seqlen"]
-        width[array] = max(width.get(array, 1), end // rows)
-    return {"figure": "access", **head, "kernels": kernels, "arrays": width, "events": [
-        [kernels.index(kernel), block, phase, array, direction[0], begin // width[array],
-         -(-end // width[array])]
-        for kernel, block, phase, array, direction, begin, end in accesses]}
+        rows += [[trace.kernel_of(launch), block, *place, min(runs)[0] // width[place[1]],
+                  -(-max(end for _, end in runs) // width[place[1]])]
+                 for place, runs in sorted(touched.items())]
+    return {"figure": "access", **head, "events": rows}
 
 
 def pipelined(programs: dict[str, str], shown: Pipelined) -> Record:

@@ -8,13 +8,10 @@ from functools import partial
 from typing import Any, Callable, Collection, Tuple, Union
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.base.course import (ALL, FLASH_V1, FLASH_V2, FLASH_V3, NONE, PLAIN, QUANTISED,
-                                TRAINING)
+from ladder.base.course import FLASH_V1, FLASH_V2, FLASH_V3, PLAIN, TRAINING
 from ladder.base.files import RESULTS, read
-from ladder.base.records import Record
 from ladder.base.text import rate_text
-from ladder.show.measured import (Contender, Files, Measured, Missing, Shape, StepKey, markdown,
-                                  need, shape_of, where)
+from ladder.show.measured import Contender, Files, Missing, Shape, markdown, need, where
 
 # ---- how a claim is judged: what was measured, and whether it holds, or in words how far ----
 
@@ -52,19 +49,6 @@ def less_at_128(files: Files, fast: Contender, slow: Contender) -> Judged:
                              for ratio, shape in (wide, narrow)), wide[0] < narrow[0])
 
 
-def error(files: Files, fast: tuple[StepKey, Record | None], slow: tuple[StepKey, Record | None],
-          least: float, **wanted: Any) -> Judged:
-    """The slow step's error over the fast one's, each with its settings. Both have the same inputs
-    and are relative to the same norm, so this is the ratio of their root mean squares."""
-    counted = Measured(files.sim.path, "fp16")
-    (record, our_error), (_, their_error) = (
-        counted.checked(step, settings, input="outliers", **wanted)
-        for step, settings in (fast, slow))
-    ours, theirs = our_error["rel"], their_error["rel"]
-    return (f"{rate_text(theirs / ours)}× ({where(shape_of(record))}: "
-            f"{ours:.1e} of the output's norm against {theirs:.1e})", theirs / ours >= least)
-
-
 # ---- the claims ----
 
 PRODUCER, PING_PONG = (("05_flash_v2", step) for step in ("producer", "ping_pong"))
@@ -84,10 +68,6 @@ JUDGES: dict[str, Callable[[Files], Judged]] = {
     "1.5-2x-over-v2": partial(speed, fast=FLASH_V3, slow="flash", least=1.5, most=2),
     "ping-pong": partial(speed, fast=PING_PONG, slow=PRODUCER, least=1.12, most=1.16, head_dim=128,
                          causal=False),
-    "fp16-error": partial(error, fast=(FLASH_V3, None), slow=(PLAIN, None),
-                          least=1.7),
-    "fp8-error": partial(error, fast=(QUANTISED["step"], ALL), slow=(QUANTISED["step"], NONE),
-                         least=2.6, head_dim=128),
 }
 
 

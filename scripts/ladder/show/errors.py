@@ -61,12 +61,15 @@ def quantised(files: Files) -> list[tuple[str, list[float]]]:
     I/O type, then of each row of the step with settings. All have to be counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
 
-    def errors_of(step: StepKey, settings: Record | None) -> list[float]:
-        return [counted.checked(step, settings, input=kind, **point._asdict())[1]["rms"]
-                for _, point, _, kind in about["inputs"]]
+    def errors_of(step: StepKey, settings: Record) -> list[float]:
+        found = [need([r["errors"] for r in counted.find(
+            rung=step[0], step=step[1], input=kind, **point._asdict(), **settings)
+                       if r["errors"]])[0] for _, point, _, kind in about["inputs"]]
+        # A step that rounds its inputs has two: against these, and against full precision.
+        return [(errors.get("o_full") or errors["o"])["rms"] for errors in found]
 
-    return [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], None))] + [
-        (text, errors_of(about["step"], settings)) for text, settings in about["rows"]]
+    return [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], {}))] + [
+        (text, errors_of(about["step"], {"settings": chosen})) for text, chosen in about["rows"]]
 
 
 def fp8_error(files: Files) -> Data:

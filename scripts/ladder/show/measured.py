@@ -109,16 +109,6 @@ class Measured:
         """Those of steps as they are, with their own tiles and usual inputs."""
         return self.find(direction, options="--check off" if self.name else "", **wanted)
 
-    def checked(self, step: StepKey, settings: Record | None = None,
-                **wanted: Any) -> tuple[Record, Record]:
-        """A record of a step, with settings where it has some, and its error of O against full
-        precision: a step that rounds its inputs has two errors."""
-        if settings:
-            wanted["settings"] = settings
-        record = need([r for r in self.find(rung=step[0], step=step[1], **wanted)
-                       if r["errors"]])[0]
-        return record, record["errors"].get("o_full") or record["errors"]["o"]
-
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
         """The timed records of the paper's workload by direction and contender, in order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)

@@ -89,7 +89,8 @@ def access_panel(trace: Record) -> Data:
     does; a kernel whose blocks do one tile each, all at once, takes one."""
     events = trace["events"]
     arrives = {tuple(at) for *at, array, op, _, _ in events if array in "QKV" and op == "r"}
-    short = {kernel for kernel, *_ in events} - {kernel for kernel, _, phase, *_ in events if phase}
+    kernels = {kernel for kernel, *_ in events}
+    short = kernels - {kernel for kernel, _, phase, *_ in events if phase}
     slot, place = -1, None
     touched: dict[tuple[str, int, str], list[int]] = {}
     parts: dict[str, int] = {}
@@ -98,7 +99,7 @@ def access_panel(trace: Record) -> Data:
         if at != place and (at in arrives or place is None or place[0] != kernel):
             slot += 1
         place = at
-        part = f"block {block}" if len(trace["kernels"]) == 1 else trace["kernels"][kernel]
+        part = f"block {block}" if len(kernels) == 1 else kernel
         parts.setdefault(part, slot)
         rows = touched.setdefault((array[0], slot, op), [first, last])
         rows[:] = min(rows[0], first), max(rows[1], last)

@@ -29,6 +29,8 @@ class View {
     canvas.addEventListener("pointermove", (event) =>
       tell(this.told(event.offsetX, event.offsetY), event.clientX, event.clientY));
     canvas.addEventListener("pointerleave", () => tell(""));
+    canvas.addEventListener("click", (event) =>
+      this.clicked?.(this.hitAt(event.offsetX, event.offsetY) || null));
   }
   say(words) { this.note.textContent = this.note.title = words; }
   hitAt(px, py) {

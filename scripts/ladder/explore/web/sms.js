@@ -2,12 +2,8 @@
 // for their turn.
 
 class SmsView extends View {
-  constructor(...parts) {
-    super(...parts);
-    this.canvas.addEventListener("click", (event) => {
-      const block = this.hitAt(event.offsetX, event.offsetY);
-      if (block) this.pane.goTo(block);
-    });
+  clicked(block) {
+    if (block) this.pane.goTo(block);
   }
 
   words(block) {

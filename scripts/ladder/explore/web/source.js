@@ -7,7 +7,7 @@ class SourceView {
     if (file === this.file) return;
     this.file = file;
     const { files, fault } = this.pane.run;
-    this.note.textContent = file + (files[file] ? "" : ": not to be read here");
+    this.note.textContent = file;
     this.lines = files[file].split("\n").map((line) =>
       Object.assign(document.createElement("li"), { textContent: line || " " }));
     this.box.firstChild.replaceChildren(...this.lines);

@@ -19,12 +19,8 @@ function rowsOfBlock({ events, warps, groups }) {
 }
 
 class Timeline extends View {
-  constructor(...parts) {
-    super(...parts);
-    this.canvas.addEventListener("click", (event) => {
-      const e = this.hitAt(event.offsetX, event.offsetY) || null;
-      this.pane.choose(e === this.pane.selected ? null : e);
-    });
+  clicked(e) {
+    this.pane.choose(e === this.pane.selected ? null : e);
   }
 
   words(e) {
@@ -92,13 +88,10 @@ class Timeline extends View {
   flight(e, { y, height }, from, to) {
     const { what, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = e.kind === "product" ? "product" : e.direction === "write" ? "write" : "copy";
-    if (what !== "read") {
-      this.bar(e, colour, from, y + 1, width, height - 2.5, 0.75,
-               rows ? `${e.name} ${range(rows)}` : e.name);
-    } else {  // Copies by warps are one below the other.
-      const each = (height - 2) / this.block.warps;
-      this.bar(e, colour, from, y + 1 + e.warp * each, width, Math.max(1, each - 0.5), 0.75);
-    }
+    // Copies by warps are one below the other, too thin for names.
+    const thin = what === "read", each = (height - 2) / (thin ? this.block.warps : 1);
+    this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
+             0.75, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
   }
 
   piece(e, { y, height }, from, to) {

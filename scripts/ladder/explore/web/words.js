@@ -15,42 +15,17 @@ const WORDS = { matmul_flops: "matmul FLOPs", exp_count: "exponentials", other_f
                 sram_read_bytes: "B read from shared memory",
                 sram_write_bytes: "B written to shared memory" };
 
-/// What an event is, without who does it and where.
-function deed(e) {
-  const { what, name, rows } = e;
-  const amounts = Object.entries(e.counts).filter(([, n]) => n)
-    .map(([key, n]) => exactly(n, WORDS[key] || key.replaceAll("_", " "))).join(", ");
-  const moved = `${exactly(e.bytes || 0, "B")} of ${name}` +
-    (rows ? `, ${rowsInWords(rows)}` : "");
-  const words = {
-    read: `reads ${moved}${e.kind === "copy" ? " into shared memory" : ""}`,
-    write: `writes ${moved}`,
-    tma_load: `has TMA load ${moved}, for ${e.barrier}`,
-    bulk_load: `has TMA load ${moved}, for ${e.barrier}`,
-    tma_store: `has TMA store ${moved}`,
-    bulk_add: `has TMA add ${moved.replace(" of ", " to ")}`,
-    wgmma: `starts a product with ${name} by its warpgroup: ` +
-      exactly(e.amount, "matmul FLOPs"),
-    wgmma_wait: "waits for its warpgroup's products",
-    cp_async_wait: "waits for its asynchronous copies",
-    cp_async_commit: "closes a group of asynchronous copies",
-    tma_store_wait: "waits until its stores have been read",
-    mbarrier_wait: `waits at ${name} for the end of phase ${e.number}`,
-    mbarrier_arrive: `arrives at ${name}, phase ${e.number}`,
-    named_barrier_sync: `waits at named barrier ${name}`,
-    named_barrier_arrive: `arrives at named barrier ${name}`,
-    __syncthreads: `comes to __syncthreads number ${e.number + 1}`,
-    store: `stores to ${name} in shared memory` +
-      (e.source ? `, what it read of ${e.source}` : ""),
-    zeros: "fills shared memory with zeros",
-    compute: "computes",
-    exit: "is done",
-  }[what];
-  return (words || `runs ${what}`) + (amounts && ` (${amounts})`);
-}
-
+/// Who does what and where, by the names that the source has: how much of which rows, for which
+/// barrier, from which array; and what was counted.
 function sentence(e) {
-  return `${e.launch.kernel}, block ${e.block.number}, warp ${e.warp} ${deed(e)}` +
+  const about = [e.name !== e.what && e.name, e.rows && rowsInWords(e.rows),
+                 e.bytes && exactly(e.bytes, "B"), e.barrier && `for ${e.barrier}`,
+                 e.what.startsWith("mbarrier") && `phase ${e.number}`,
+                 e.source && `what it read of ${e.source}`].filter(Boolean).join(", ");
+  const amounts = Object.entries({ ...e.counts, ...e.what === "wgmma" && { matmul_flops: e.amount } })
+    .map(([key, n]) => exactly(n, WORDS[key] || key.replaceAll("_", " "))).join(", ");
+  return `${e.launch.kernel}, block ${e.block.number}, warp ${e.warp}: ` +
+    [e.what, about, amounts && `(${amounts})`].filter(Boolean).join(" ") +
     (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
