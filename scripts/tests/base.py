@@ -63,7 +63,8 @@ def write(*path, text, mode=0o644):
 
 def said(name):
     """What said.md has under a name."""
-    return read(SCRIPTS, "tests/said.md").partition(f"\n## {name}\n\n```\n")[2].partition("```\n")[0]
+    begin = f"\n## {name}\n\n```\n"
+    return read(SCRIPTS, "tests/said.md").partition(begin)[2].partition("```\n")[0]
 
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

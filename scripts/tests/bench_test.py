@@ -341,7 +341,7 @@ class Timing(unittest.TestCase):
 
     def test_batches(self):
         """Of about 20 ms; the GPU waits where the host takes more than half of that to queue."""
-        for run_ms, queueing_ms, size, *waits in ((1, 10, 20, 0), (30, 9, 3, 0), (0.01, 11, 50, 11)):
+        for run_ms, queueing_ms, size, *waits in ((1, 10, 20, 0), (30, 9, 3, 0), (0.1, 11, 50, 11)):
             gpu = peers.Gpu(fake_torch())
             with mock.patch.object(peers, "sample", lambda budget, batch, clock: batch()), \
                     mock.patch.object(gpu, "batch", return_value=([9, run_ms], queueing_ms,

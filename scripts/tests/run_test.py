@@ -132,8 +132,8 @@ class RunTest(FakeLadder):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_matmul:"
-                             " it subtracts no maximum;\n02_safe_softmax does"},
+        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_"
+                             "matmul: it subtracts no maximum;\n02_safe_softmax does"},
                 "reads": {"changes": {"model_read_bytes": 29_999_998}},
                 "writes": {"changes": {"model_write_bytes": 0}}, "silent": {"out": ""},
                 "stops": {"crash": True, "out": '{"rung": '}}
