@@ -254,9 +254,9 @@ class Files(Case):
         bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
                 ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
         shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
-                  "agree": [("k", (1, 2, 4, 8)), ("v", (1, 2, 4, 8)), ("v", (1, 1, 3, 8)),
-                            ("q", (2, 2, 3, 8)), ("q", (1, 2, 3, 16)), ("do", (1, 2, 4, 8)),
-                            ("do", (1, 1, 3, 8)), ("do", (2, 2, 3, 8))]}
+                  "agree": [(name, (*many[:i], 2 * many[i], *many[i + 1:]))
+                            for name, which in (("q", (0, 3)), ("k", range(4)), ("v", range(4)),
+                                                ("do", range(4))) for i in which]}
         bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
         with_which = {"q": "k.npy", "k": "v.npy", "v": "k.npy", "do": "q.npy"}
         for name, content, word in bad:

@@ -88,6 +88,15 @@ class TraceTest(unittest.TestCase):
                            ([[0, 1], [2, 4], [6, 7], [8, 10]], "0, …, 8–9")):
             self.assertEqual(spans(rows), text)
 
+    def test_an_array_has_the_rows_of_q_or_of_k(self):
+        trace = mock.Mock(head={"batch": 1, "heads": 2, "seqlen": 32, "kv_heads": 1,
+                                "seqlen_kv": 128}, arrays={"l_parts": 4 * 256})
+        for rows, names in ((64, "Q dQ O dO S P dQ_sum"), (128, "K V dK dV dK_sum"),
+                            (256, "l_parts O_parts")):
+            for name in names.split():
+                trace.arrays.setdefault(name, 2**20)
+                self.assertEqual(Trace.rows_of(trace, name), rows, name)
+
     def test_a_fault_is_where_its_warp_was_last(self):
         for thread, last in ((31, 0), (32, 2), (64, -1)):  # of two blocks, launches and warps
             trace = mock.Mock(

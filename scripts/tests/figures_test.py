@@ -7,12 +7,13 @@ import os
 import pickle
 import re
 import unittest
+from fractions import Fraction
 from unittest import mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import errors, measured
+from ladder.show import errors, measured, tables
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -156,6 +157,7 @@ class Tables(Changed):
         for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
             counts = record["kernels"][0]["arrays"]["Q"]
             counts["read"] += counts["read"] // 512
+        self.assertEqual(tables.formula(*map(Fraction, (8, 8, 16, 8))), "16 at N = 2,048")
         self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 2052 at N = 2,048 r \|")
 
     def test_all_days_of_a_profile_are_said(self):

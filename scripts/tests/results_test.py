@@ -25,6 +25,18 @@ UNCOUNTED = {"pdl"}
 
 
 class Committed(unittest.TestCase):
+    def test_a_gpus_file_has_what_is_planned(self):
+        """Of its own steps the grid paper, with peers at each point; else long and models."""
+        files = Files(newest_measured())
+        there, ladder = files.gpu, files.ladder
+        paper, known = (
+            {grid.key(one.fields()) for group in grid.plan(
+                measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)
+             for one in group} for grids in ("paper", "paper,long,models"))
+        had = {grid.key(r) for r in [*there.runs, *there.skipped, *there.peers]
+               if r["dtype"] == "bf16" and r["seqlen"] > 1}
+        self.assertEqual((paper - had, had - known), (set(), set()))
+
     def test_figures_and_tables_are_fresh(self):
         files = Files(newest_measured())
         self.assertEqual(list(stale(files, os.path.join(RESULTS, "figures"), course_pages())), [],

@@ -87,6 +87,7 @@ constexpr Case kCases[] = {
     {"far_below_zero_bf16", 1, 2, 2, 150, 150, 40, true, bf, Input::normal, 1, logits_far_below_0},
     {"far_below_zero_unmasked", 1, 1, 1, 260, 200, 128, false, fp, Input::normal, 1,
      logits_far_below_0},
+    {"far_below_zero_wide", 1, 1, 1, 40, 50, 256, false, fp, Input::normal, 1, logits_far_below_0},
     {"rising", 1, 1, 1, 33, 390, 64, false, fp, Input::normal, 1, logits_rising},
     {"zero_queries", 1, 2, 1, 66, 66, 40, true, fp, Input::normal, 1, queries_of_0},
     made_case("logits_as_stored", 3, 15, 16, logits_as_stored),
