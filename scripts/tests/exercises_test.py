@@ -93,7 +93,9 @@ class Code(unittest.TestCase):
 
     @classmethod
     def program(cls, file, *folder, text=""):
-        """The file's, or with this text in its place."""
+        """The file's, or with this text in its place, and not what was built before."""
+        if text:
+            write(cls.folder, *folder, f"{file}.made", file.split("/")[0], text="of before")
         return Program(BUILD, file, text and write(cls.folder, *folder, file, text=text))
 
     def test_each_solution_is_right(self):

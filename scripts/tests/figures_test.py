@@ -175,6 +175,7 @@ class Tables(Changed):
         check("less-at-128", "**no**")
         self.drop(lambda r: r["step"] == "ping_pong")
         check("ping-pong", "not measured yet")
+        self.assertRegex(self.table("hopper_steps"), r"`persistent` \| \S+ \(")  # to `overlap`
 
     def test_a_stale_table_of_several_pages_and_markers_that_are_none(self):
         files = Files(GPU)

@@ -48,9 +48,8 @@ constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) 
 
 constexpr Case kCases[] = {
     // All triples come up of: causal, grouped heads, a padded head size, ragged queries, more or
-    // fewer
-    // keys, a batch, and more than one round through the stages of any step (N, N_kv > 256): a
-    // mistake may need three rare things at once.
+    // fewer keys, a batch, and more than one round through the stages of any step (N, N_kv > 256):
+    // a mistake may need three rare things at once.
     {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
     {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
     {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
