@@ -159,7 +159,6 @@ class Sim : public Device {
     for (auto& b : blocks_) counts += std::exchange(b->counts, {});
   }
 
-  std::map<std::string, double> time_kernels(const std::function<void()>&) override { return {}; }
   DramReport dram(const std::function<void()>&) override {
     throw Error(Exit::no_device,
                 "the counters are a GPU's; the sim counts requested and distinct bytes");

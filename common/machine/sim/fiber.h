@@ -84,10 +84,7 @@ struct Stop {
 /// One stack and the place where it stopped. Reused block after block.
 class Fiber {
  public:
-  Fiber() {
-    if (!stack()) throw std::bad_alloc();
-    std::memcpy(stack(), &kCanary, sizeof kCanary);
-  }
+  Fiber() { std::memcpy(stack(), &kCanary, sizeof kCanary); }
   ~Fiber() { __asan_unpoison_memory_region(stack(), kStackBytes); }
 
   /// Makes the fiber start over: the next resume() calls `entry` on its stack, which calls

@@ -5,14 +5,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 
 namespace ladder::sim {
 
-/// Null where the host has no more.
+/// Throws std::bad_alloc where the host has no more.
 inline std::shared_ptr<void> map_zeros(size_t bytes) {
   void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return nullptr;
+  if (p == MAP_FAILED) throw std::bad_alloc();
   return {p, [bytes](void* mapped) { munmap(mapped, bytes); }};
 }
 

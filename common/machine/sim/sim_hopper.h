@@ -15,7 +15,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
                      int box_bytes = 128) {
   constexpr int kElement = sizeof(T);
   static_assert(kElement == 1 || kElement == 2);
-  if (d < 1 || d * kElement % 16 || rows < 1 || heads < 1 || batch < 1 || box_rows < 1 ||
+  if (std::min<int64_t>({d, rows, heads, batch, box_rows}) < 1 || d * kElement % 16 ||
       box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
       kElement * d * rows * heads * batch != array.bytes)
     fault(
@@ -87,8 +87,7 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
               int c3) {
   this_block->async().load(map, barrier.place(), target.place(0), {c0, c1, c2, c3});
 }
-/// Counts the bytes within the array. A start before 0, an illegal instruction on the chip, is a
-/// fault.
+/// Counts the bytes within the array. A start before 0, illegal on the chip, is a fault.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   this_block->async().store(map, source.place(0), {c0, c1, c2, c3});

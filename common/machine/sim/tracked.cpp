@@ -47,7 +47,7 @@ int64_t take_sectors(Runs* lanes, int n) {
 
 }  // namespace
 
-Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
+Tracked::Tracked(const std::string& array_name, int64_t size, int workers) try
     : contents_(map_zeros(size + 1)),       // of no bytes there is no mapping
       shadow_memory_(map_zeros(size + 1)),  // even where the last byte has no fellow
       first_memory_(map_zeros(2 * (size + 1))),
@@ -58,11 +58,11 @@ Tracked::Tracked(const std::string& array_name, int64_t size, int workers)
   name = array_name;
   bytes = size;
   data = contents_.get();
-  if (!data || !shadow_ || !first_ || !runs_)
-    throw Error(Exit::no_device,
-                fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
-                            kBytesForEach * size, name));
   std::memset(data, 0xff, size);
+} catch (const std::bad_alloc&) {
+  throw Error(Exit::no_device,
+              fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
+                          kBytesForEach * size, array_name));
 }
 
 void Tracked::note(Block& block, Access access, int64_t at, int n, int element) {
@@ -86,8 +86,7 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
           "called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
-  // Each marks what it does, then who came first: so of two that must not meet the second to do so
-  // finds both.
+  // Each marks what it does, then who came first: of two that must not meet the second finds both.
   const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
   for (int64_t two = at / 2; 2 * two < at + n; ++two) {
     auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;

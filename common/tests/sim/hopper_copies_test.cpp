@@ -76,6 +76,7 @@ TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
     order += " begins";
     tma_store_wait<0>();
     order += " ends";
+    done_with(x, 4);  // also where no warpgroup is
   };
   std::map<Schedule::Order, std::set<std::string>> found;
   for (const auto of : kOrders)
@@ -120,8 +121,7 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     if (thread() < 64) out[thread()] = x[thread()];
     if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
       __syncwarp();
-    // What the lane itself reads may be its to release, and what lies beside that another's to
-    // read.
+    // What the lane itself reads may be its to release, and what lies beside another's to read.
     const int lane = lane_id();
     float last = lane < 3 ? x[lane == 0 ? 20 : lane == 1 ? 15 : 48] : 0;
     if (wrong("releases shared x[47] … , which thread 31", "x[47] … , which thread 127") &&
@@ -131,6 +131,25 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     if (lane == 0) done_with(x + 16, 32);
   };
   expect_in_every_order(128, 128, load_floats);
+}
+
+/// That an earlier phase is over says nothing of a load whose own is not.
+TEST_F(HopperCopies, LoadsOfAPhaseThatIsNotOver) {
+  expect_in_every_order(1, 7, [&] {
+    SharedMemory smem;
+    const auto x = smem.take<float>("x", 8);
+    const auto full = smem.take<Mbarrier>("full", 1);
+    full[0].init(1);
+    fence_mbarrier_init();
+    full[0].arrive();
+    full[0].arrive_expect_tx(32);
+    bulk_load(full[0], x, out, 4);
+    full[0].wait(0);
+    if (wrong("read of shared x[3] … , " + kBeingCopied)) out[0] = x[3];
+    bulk_load(full[0], x + 4, out + 4, 4);
+    full[0].wait(1);
+    out[0] = x[7];
+  });
 }
 
 TEST_F(HopperCopies, NamedBarriers) {

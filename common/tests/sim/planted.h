@@ -68,8 +68,7 @@ class Planted : public SimTest {
         expect_says(message, said.in_reverse);
     }
   }
-  /// The same in every order of threads, with out[i] = i; the right kernel ends with out[0] =
-  /// right.
+  /// The same in each order of threads, with out[i] = i; the right kernel makes out[0] `right`.
   void expect_in_every_order(int threads, float right, const Kernel& kernel) {
     for (const auto order : kOrders) {
       options({.schedule = {order, 3}});

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
+#include <thread>
 
 #include "machine/hopper.h"
 #include "tests/sim/sim_test.h"
@@ -76,6 +78,19 @@ TEST_F(Races, BetweenBlocksAreFoundInEveryOrder) {
             },
             texts);
       }
+}
+
+TEST_F(Races, WhoCameFirstIsFoundAfterOthersCame) {
+  options({.threads = 2});
+  const auto x = array("x", iota(64));
+  std::atomic<unsigned> reads = 0;
+  const auto both_read_then_0_writes = [&] {
+    while (reads < blockIdx.x) std::this_thread::yield();
+    const float seen = x[7];
+    for (++reads; reads < 2;) std::this_thread::yield();
+    if (blockIdx.x == 0) x[7] = seen;
+  };
+  expect_says(fault_of(2, 1, both_read_then_0_writes), "writes x[7] … which another block read");
 }
 
 /// Each block adds 1 to x[4] … x[35], all at once and so many times, but for the last, where it is

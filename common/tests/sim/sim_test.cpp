@@ -406,6 +406,8 @@ TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
   const Trace stuck = device().take_trace();  // its fault is where that thread is, not the last
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
+  expect_says(fault_of(1, 2048, reverse), "at most 1024");
+  expect_says(device().take_trace().fault.message, "at most 1024");
   const Counts c = run(1, 64, reverse);
   for (const int64_t bytes :
        {c.hbm.requested_read, c.hbm.distinct_read, c.sram_read / 2, c.sram_write / 2})
