@@ -115,8 +115,7 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// A tile that a step is compiled for. Used for heads padded to max_d; the smallest that holds the
-/// head wins.
+/// A tile that a step is compiled for, for heads padded to max_d: the smallest that holds them.
 struct TileSize {
   int max_d;     // one of kHeadDims or, on Hopper, kHopperHeadDims
   int block_q;   // Br, rows of Q
@@ -187,8 +186,7 @@ enum class Rounding {
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// Longest N that scripts/figures measures of a step, in the FlashAttention-2 paper's workload; 0:
-/// no limit.
+/// Longest N at which scripts/figures measures a step on FlashAttention-2's workload; 0: no limit.
 struct GridLimit {
   int full = 0;    // without a mask
   int causal = 0;  // with it
@@ -248,14 +246,12 @@ struct Step {
   std::string name;        // --step NAME
   std::string after = {};  // the step that it follows; empty: it is the rung's first
   bool aside = false;      // a branch of its own: another step may follow the same one
-  /// What a run takes that names no step. Where several are marked, it is the last of them that the
-  /// device runs.
+  /// What a run takes that names no step; of several, the last that the device runs.
   bool is_default = false;
   Shown shown = {};
   Needs needs = {};
 
-  /// A library's products, on a GPU alone, to compare the rung's with: no traffic() by formula, and
-  /// nothing to check.
+  /// A library's, on a GPU alone, to compare with: no traffic() by formula, and nothing to check.
   bool library = false;
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;                    // writes LSE

@@ -31,8 +31,7 @@ void write_beside(const std::string& path, const std::string& bytes, Temporary& 
   const bool in_place =
       std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
   if (!in_place) temporary.path = fmt::format("{}.{}.tmp", path, getpid());
-  // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported, instead of
-  // ending the program.
+  // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported.
   std::signal(SIGXFSZ, SIG_IGN);
   std::ofstream file(in_place ? path : temporary.path, std::ios::binary);  // of a folder it fails
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

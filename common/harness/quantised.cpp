@@ -9,8 +9,7 @@
 namespace ladder {
 namespace {
 
-/// Rows (heads of them, `rows` each) in e4m3, a scale for each tile of `tile` rows, each head or
-/// all.
+/// Heads of `rows` rows each in e4m3, with a scale for each tile of `tile` rows, each head, or all.
 QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                        Quantisation::Scope scope) {
   const int64_t all = std::ssize(x) / columns;

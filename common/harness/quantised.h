@@ -18,8 +18,7 @@ struct QuantisedRows {
 /// of 2. Orthogonal, so that products of two rows stay as they are.
 void hadamard(float* x, int n);
 
-/// (B, H, N, columns), (B, Hk, N_kv, columns), (B, Hk, N_kv, d): columns is d or, after hadamard(),
-/// d padded.
+/// (B, H, N, columns), (B, Hk, N_kv, columns), (B, Hk, N_kv, d); columns: d, padded by hadamard().
 struct QuantisedInputs {
   QuantisedInputs(const Problem& p, const Quantisation& how, const Inputs& inputs);
   QuantisedRows Q, K, V;

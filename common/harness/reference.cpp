@@ -44,8 +44,7 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// n rows of Q, K, V or dO in float64, of those of all heads row(0), row(1), …: as given, or as
-/// quantised.
+/// n rows of Q, K, V or dO, as given or as quantised, in float64: row(0), row(1), … of all heads'.
 std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
                               size_t n, auto row) {
   std::vector<double> values(n * columns);
@@ -170,8 +169,7 @@ struct Head {
   ///
   /// What is rounded is 2^E·s_V·e_j and more, the largest of a row 2^E at least: off by 2⁻⁴ of
   /// itself, for 4 significant bits, or by 2⁻¹⁰ where it is below 2⁻⁶. A score off by t makes it
-  /// off by t of itself. Keys' errors are independent, so that Hoeffding's bound holds for their
-  /// sum too.
+  /// off by t of itself. Keys' errors are independent: Hoeffding's bound holds for their sum.
   double plain_in_e4m3(size_t r, const std::vector<double>& S, const std::vector<double>& e,
                        double* plain_o, const double* o) const {
     const double m = rows[r].m, l = rows[r].l;

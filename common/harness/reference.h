@@ -22,8 +22,7 @@ struct Choice {
 
 /// All, where `how` says so or it takes under about a second on this host. Else the first row, the
 /// last and others evenly between, 4 at least and as many as a quarter of a second allows; and of
-/// dK and dV the last head: an element of dK depends on every query, so that a head costs N·N_kv·d
-/// whatever is sampled.
+/// dK and dV the last head: an element of dK depends on all queries: a head costs N·N_kv·d.
 Choice to_check(const Problem& p, Check how, bool gradients);
 
 /// Attention in float64 over the inputs as rounded, and the gradients of L = Σ dO∘O where they are
@@ -45,8 +44,7 @@ struct Reference {
 
   ExpectedTensor o, lse, dq, dk, dv;
   /// Where S is stored: rows of O whose Σ exp(S), S rounded to the I/O type, leaves float32's
-  /// normal range, so that a rung that subtracts no maximum must fail. Rows that see no key are not
-  /// among them.
+  /// normal range, so that a rung that subtracts no maximum must fail. All see a key.
   int64_t overflowing_rows = 0;
 };
 

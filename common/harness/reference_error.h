@@ -39,8 +39,7 @@ struct ExpectedTensor {
 TensorError compare(const ExpectedTensor& expected, const Tensor& out);
 /// Compares one in float32.
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out);
-/// Compares a tensor that is of quantised inputs with what is expected of them as they were:
-/// reported, not judged.
+/// Compares what quantised inputs gave with what is expected of the inputs: reported, not judged.
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out);
 
 }  // namespace ladder

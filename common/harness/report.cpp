@@ -145,8 +145,7 @@ std::string traffic_table(const Report& r) {
 }
 
 /// What a block takes of an SM, for how many FLOPs a byte serves, and how blocks fill the device:
-/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, and of a library, how blocks fill it
-/// alone.
+/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, and of a library, the last alone.
 std::string budget_text(const Report& r) {
   constexpr int64_t kReserved = 1024;  // of an SM's shared memory for each block, beside its own
   const Plan& plan = r.plan;

@@ -40,8 +40,7 @@ struct Report {
 std::string to_json(const Report& report);
 /// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
 std::string to_table(const Report& report, bool colour);
-/// What is printed of it: a line of JSON, or a table and, if verbose, a block's budget and all
-/// counts of each kernel.
+/// What is printed: a line of JSON, or a table; verbose: a block's budget and kernels' counts too.
 std::string to_text(const Report& report, const Options& options, bool colour);
 
 }  // namespace ladder

@@ -68,8 +68,7 @@ void execute(Device& device, std::vector<PassRun>& passes) {
   }
 }
 
-// ---------------------------------------------------------------------------- are the outputs
-// right
+// -------------------------------------------------------------------------- are the outputs right
 
 /// Says which values of a tensor are not finite because they cannot be.
 void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {

@@ -19,8 +19,7 @@ std::vector<const Step*> steps_of(const std::string& rung);
 /// A step and those before it, on its device, back to the rung's first.
 std::vector<const Step*> back_to_the_first(const Step& step);
 
-/// Whether a step runs on its device only where it is named: it is neither a default nor does it
-/// lead to one.
+/// Whether a step runs only where it is named: it is no default of its device, nor leads to one.
 bool by_name_only(const Step& step);
 
 /// Tile sizes that any of the steps has, each once: "128x64, 64x64".

@@ -79,8 +79,7 @@ class DeviceTest : public ::testing::Test {
 #endif
   }
 
-  /// From −1 to 1, rounded to T. Of e4m3 integers from −8 to 8, whose sums are exact however they
-  /// are added up.
+  /// From −1 to 1, rounded to T. Of e4m3 integers from −8 to 8: their sums are exact in any order.
   template <class T>
   Matrix random_matrix(int rows, int columns) {
     std::uniform_real_distribution<float> uniform(-1, 1);

@@ -260,8 +260,7 @@ class Peers(Fake):
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
             self.assertTrue(like(r, device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
                                  time_ms_max=4, samples=3))
-        # A step again, and one peer with it: the others were not beside this one, and the ceilings
-        # stay.
+        # A step again, and one peer with it: the others were not beside it. The ceilings stay.
         before = self.lines("ceilings")
         self.assertTrue(like(before[0], matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
                              matmul_e4m3_tflops=8192**3 * 1e-9), before)

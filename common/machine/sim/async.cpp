@@ -26,8 +26,7 @@ WgmmaEngine& Async::warpgroup(const char* what) {
 void Async::set_registers(int n) {
   warpgroup("setmaxnreg").registers = n;
   // Once all warpgroups have said how many they want, the block must have as many: those that its
-  // threads were started with, all alike and a multiple of 8. On the chip the last would wait for
-  // ever.
+  // threads were started with, all alike and a multiple of 8. The chip waits for ever.
   int sum = 0;
   for (const WgmmaEngine& group : warpgroups_) {
     if (!group.registers) return;

@@ -63,8 +63,7 @@ struct Launch {
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
-/// Runs a kernel to its end on the machine whose run() is under way. Throws its Fault. Defined in
-/// engine.cpp.
+/// Runs a kernel to its end on the machine whose run() is under way. Throws its Fault.
 void run_kernel(Launch&& launch);
 
 /// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
@@ -77,8 +76,7 @@ struct Meeting {
 class Async;
 class Tracked;
 
-/// An OS thread has one, which runs one block after another, each in the schedule's order from
-/// barrier to barrier.
+/// Of an OS thread: runs blocks in turn, each in the schedule's order from barrier to barrier.
 class Block {
  public:
   Block(int worker, int64_t sram_bytes);
@@ -187,8 +185,7 @@ class Block {
 
   void start(const Launch& launch, int64_t index);
   static void thread_main();
-  /// Resumes each lane that can run, in the order given, once or until a barrier is passed. False
-  /// where none could.
+  /// Resumes each lane that can run, in this order, once or until a barrier is passed. False: none.
   bool run_warp(int warp, const std::vector<int>& lanes);
   [[noreturn]] void deadlock();
   std::string name_of(int thread) const;  // "thread (1,0,0)"

@@ -99,8 +99,7 @@ class BlockMemory {
 
   char* data() { return bytes_.data(); }
 
-  // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes themselves move
-  // by data().
+  // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes move by data().
   template <int n>
   void check_read(const SharedPlace& place, int thread);
   template <int n>
@@ -119,8 +118,7 @@ class BlockMemory {
   void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
   /// Closes the group that the thread's next copy would join: its number.
   int commit_copies(int thread) { return threads_[thread].group++; }
-  /// Ends the thread's copies but for those of its last `groups_left` groups: the number of the
-  /// first of these.
+  /// Ends the thread's copies but those of its last `groups_left` groups: the first one's number.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
   /// Faults where the thread, which ends, has not waited for a copy.
@@ -131,8 +129,7 @@ class BlockMemory {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults where another thread of its warp read there, of what bulk_load brought, and has come to
-  /// no such barrier since.
+  /// Faults where another lane read there what bulk_load brought, with no such barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
   // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.

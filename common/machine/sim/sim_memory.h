@@ -190,8 +190,7 @@ class SharedMemory {
   }
 };
 
-// -------------------------------------------------------------------------- wide and other
-// accesses
+// ------------------------------------------------------------------------- wide and other accesses
 
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {

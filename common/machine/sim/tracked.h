@@ -74,8 +74,7 @@ class Tracked : public Array {
  private:
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
-  /// An access of which the shadow does not say at a glance that nothing is new and nothing wrong:
-  /// notes it, or faults.
+  /// Notes an access that the shadow does not show at a glance to be as those before, or faults.
   void note(Block& block, Access access, int64_t at, int n, int element);
 
   /// That of the running thread.

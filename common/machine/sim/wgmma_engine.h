@@ -63,8 +63,7 @@ class WgmmaEngine {
   bool deliver();
 
  private:
-  // A chain of wgmmas on the same accumulator, from the first until it is named after all have
-  // ended.
+  // Wgmmas on one accumulator, from the first until it is named after all of them have ended.
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};

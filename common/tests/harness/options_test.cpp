@@ -263,8 +263,7 @@ TEST_F(OptionsTest, HelpIsAsWritten) {
 
 // ------------------------------------------------------------------------------------------- steps
 
-// The step that a command line chooses on a device of that compute capability, or the status and
-// the message.
+// The step that a command line chooses on such a device, or the status and the message.
 TEST_F(OptionsTest, ChooseAStep) {
   const struct {
     DeviceKind device;
@@ -439,8 +438,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
 
 // ------------------------------------------------------------------------------------- .npy files
 
-// As NumPy writes them, and as nobody should. What is written, and where it cannot be, cli_test.py
-// tests.
+// As NumPy writes them, and as nobody should. (What is written, cli_test.py tests.)
 
 std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};

@@ -122,8 +122,7 @@ double loss(const Problem& p, const Point& x) {
 
 class References : public ::testing::TestWithParam<Case> {};
 
-// Of the attention above, with which the reference is compared below: a step in which each element
-// goes another way.
+// Of the attention above, by which the reference is judged: each element steps another way.
 TEST_P(References, AreComparedWithGradientsThatAreCentralDifferences) {
   const Problem& p = GetParam().p;
   const Point x(inputs_of(p));

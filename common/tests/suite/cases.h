@@ -245,8 +245,7 @@ MadeInputs tiles_that_rise(const Case& c) {
 
 /// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
 /// others a larger one, in the next 128 larger still; then come 256 whose P is 1, and some between.
-/// Again all are bf16s, but not so by what O is scaled where warps have to agree on a maximum, or
-/// parts.
+/// Again all are bf16s, but not what O is scaled by where warps or parts agree on a maximum.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {

@@ -455,8 +455,7 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   EXPECT_GT(ran, 0);
 }
 TEST_F(GpuLarge, IsRight) {
-  // 2³¹ elements of S. Half the queries see no key, and heads are narrow: that spares the
-  // reference.
+  // 2³¹ elements of S. Half the queries see no key, heads are narrow: that spares the reference.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
   // Heads times heads of K beyond 31 and 32 bits.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});

@@ -57,8 +57,7 @@ CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- the sim's traces ----
 
-# The figure `access`, which array is touched when: (rung, step) → the order of its loops, and its
-# blocks.
+# Figure `access`, which array is touched when: (rung, step) → the order of its loops, its blocks.
 TRACED = {FLASH_V1: "K and V outside, Q and O inside (one block does it all)",
           FLASH_V2: "Q outside, K and V inside (8 blocks, which a GPU runs side by side, here one "
                     "after the other)"}
@@ -174,8 +173,7 @@ QUANTISED: dict[str, Any] = {
 
 # ---- tables of lessons ----
 
-# A step's rate over those of peers and other steps, at every N; in the figures' I/O type, or in
-# `dtype`.
+# A step's rate over those of peers and other steps, at every N, in `dtype` or the figures' type.
 RATIO_TABLES: dict[str, dict[str, Any]] = {
     "mma_beside_flash": dict(step=FLASH_V2, way="fwd", over=["flash"]),
     "mma_backward_beside_flash": dict(step=TRAINING, way="bwd", over=["flash"]),

@@ -17,8 +17,7 @@ from ladder.base.console import NO_DEVICE, Stop
 from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
-# PyTorch is imported only where it is needed, so that this module can be imported without it; its
-# values are Any here.
+# PyTorch is imported where it is needed: all else goes on without it. Its values are Any here.
 BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
             "cudnn": "CUDNN_ATTENTION"}
 

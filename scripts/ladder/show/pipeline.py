@@ -15,8 +15,7 @@ from ladder.show.measured import Data, Files, label, need
 from ladder.show.style import INK, PANEL, mixed, plots
 from ladder.trace import replay
 
-# A kind of box has a colour of its own, or else this share of its consumer's: a product or
-# arithmetic.
+# A kind of box has a colour of its own, or (a product, arithmetic) a share of its consumer's.
 BOXES = {"lane": "#f0f0ea", "r": "#0072B2", "w": "#E69F00", "copy": "#c9a3bb", "held": "#ece4e9",
          "tile": "#c4c4bd", "turn": "#a3a39c", "sums": "#efefea", "store": "#a3a39c"}
 CONSUMERS = ["#0072B2", "#E69F00", "#009E73"]

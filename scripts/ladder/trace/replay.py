@@ -20,8 +20,7 @@ from typing import Callable, Iterator, NamedTuple
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.trace.read import COPIES, LOADS, STORES, WAITS, Event, Kind
 
-# Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s of dense bf16 by 132 SMs at
-# 1.83 GHz.
+# Of one SM, per cycle. NVIDIA's H100 white paper: 989.4 TFLOP/s, dense bf16, 132 SMs, 1.83 GHz.
 MATMUL_FLOPS = 4096
 # CUDA C++ Programming Guide, arithmetic instructions, 9.0: results a cycle. A counted FLOP is taken
 # to be an instruction, which overestimates multiply-adds.
