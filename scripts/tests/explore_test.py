@@ -34,8 +34,7 @@ TOLD = "pane.find('.event').textContent"
 COUNTS = "pane.replay.counts"
 VERDICTS = "pane.find('.verdict').textContent"
 
-# Of what can be used: that which is cut off at a side of the screen, or below in a wide one, or too
-# small.
+# What can be used, and is too small or cut off, at a side of the screen or below in a wide one.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
   .filter(e => e.checkVisibility()).filter(e => {
     const r = e.getBoundingClientRect();

@@ -284,8 +284,7 @@ TEST(Parallel, AnExceptionOfAnyThreadIsRethrown) {
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
   // A row's logit, and whether its exponential is no float32; with two keys that have it, the sum
-  // is twice as large. From 64 to 128 numbers of fp16 are 1/16 apart; ln 3.4e38 = 88.72 and
-  // ln 1.2e-38 = −87.32.
+  // is twice as large. From 64 to 128 fp16s are 1/16 apart; ln 3.4e38, 1.2e-38 = 88.72, −87.32.
   const std::pair<float, bool> rows[] = {
       {88.6875f, false},  {88.75f, true},    // as they are
       {88.71f, false},    {88.7225f, true},  // rounded down, and up

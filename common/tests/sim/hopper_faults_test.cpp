@@ -252,5 +252,34 @@ TEST_F(HopperFaults, Descriptors) {
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
+/// One lane's differs: in its width, type, layouts or operands, or in whether it adds.
+TEST_F(HopperFaults, LanesAgreeOnAllOfAWgmma) {
+  using D = float(&)[8][4];
+  constexpr void (*kOthers[])(D, uint64_t) = {
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0, 0>((float(&)[4][4])d, s, s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<bf16, 0, 0>(d, s, s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0>(d, (unsigned(&)[4])d, s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 1, 0>(d, s, s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0, 1>(d, s, s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0, 0>(d, advanced(s, 32), s, 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0, 0>(d, s, advanced(s, 32), 1); },
+      [](D d, uint64_t s) { wgmma_m64<fp16, 0, 0>(d, s, s, 0); }};
+  for (const auto other : kOthers) {
+    const auto multiply = [=] {
+      SharedMemory smem;
+      const Stage stage{smem.take<fp16>("stage", kElements)};
+      for (int i = 0; i < 32; ++i) stage.data[32 * thread() + i] = fp16(1);
+      fence_proxy_async();
+      __syncthreads();
+      Accumulator<16, 64> acc;
+      wgmma_fence(acc);
+      const uint64_t s = by_rows(stage, 0);
+      thread() == 9 ? other(acc.r[0], s) : wgmma_m64<fp16, 0, 0>(acc.r[0], s, s, 1);
+      wgmma_commit(), wgmma_wait<0>(acc);
+    };
+    expect_says(fault_of(1, 128, multiply), "(9,0,0): lanes of a warpgroup disagree on a wgmma:");
+  }
+}
+
 }  // namespace
 }  // namespace ladder::sim

@@ -259,8 +259,7 @@ MadeInputs parts_that_rise(const Case& c) {
 }
 
 /// The same for who merges 32 parts at a time, of 128 keys each: first one of the smallest P, seven
-/// of a larger and one whose P is 1, then the 33rd, whose P is between. O = 1 is the difference of
-/// large sums.
+/// of a larger and one whose P is 1, then the 33rd, whose P is between. O = 1 is of large sums.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
