@@ -27,8 +27,7 @@ Step choose_step(const Options& options, const DeviceInfo& device);
 struct Plans {
   Plan forward, backward;
 };
-/// Throws Error(bad_usage) for tile sizes that the step does not have, and where it needs more
-/// shared memory than there is.
+/// Throws Error(bad_usage) for tile sizes that the step lacks, or too little shared memory.
 Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
 /// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.

@@ -105,8 +105,7 @@ def commands(first_line, lines):
 
 
 def in_scratch(text):
-    """What a command does, in a folder that looks like the repository, so that nothing is left in
-    the real one."""
+    """What a command does, in a folder that looks like the repository: in it nothing is left."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in os.listdir(ROOT):
             if name not in ("build", ".git"):
@@ -201,8 +200,7 @@ def difference(old, new):
 
 
 def differences(path, text):
-    """Of two steps that the page names: (`scripts/diff 04 05/swap`); or, in an answer to an
-    exercise, of its solution."""
+    """Of two steps that the page names: (`scripts/diff 04 05/swap`); or of exercises' solutions."""
     return [*(diff.splitlines() for exercise in EXERCISES
               if exercise.lesson == name_of(path) for diff in exercise.diffs()),
             *(difference(*pair) for pair in

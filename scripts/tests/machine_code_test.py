@@ -105,8 +105,7 @@ class HopperTest(unittest.TestCase):
                 found[-1] += 1
             else:
                 found += [what[-3:], 0]
-        # Behind the wait for S and before that for P·V as many as the first softmax has, which
-        # stands before the loop.
+        # Between the waits for S and P·V as many as the first softmax has, before the loop.
         at = found.index("0x1")
         self.assertGreater(found[at - 1], 0, found)
         self.assertEqual(found[at + 1:at + 3], [found[at - 1], "0x0"], found)

@@ -24,8 +24,7 @@ class Ranges : public std::map<int64_t, int64_t> {
   std::vector<Strided> strided() const;
 };
 
-/// For the one worker that there is when tracing. Everything is reported by the running thread,
-/// which switch_to() names first.
+/// Of the one worker that traces. All is reported by the running thread, which switch_to() names.
 class Recorder {
  public:
   explicit Recorder(const Counts& counts);

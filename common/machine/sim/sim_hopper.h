@@ -181,8 +181,7 @@ Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
-/// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes of shared memory that its
-/// descriptors name.
+/// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes that its descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);

@@ -21,8 +21,7 @@ constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Bytes of the host's memory for each byte of an array: itself, its shadow, and half of the number
-/// of the block that came first.
+/// Host bytes for each byte of an array: itself, its shadow, and half of the first block's number.
 inline constexpr int kBytesForEach = 4;
 
 /// Returns what was there before. (std::atomic_ref came to libc++ with version 19.)

@@ -210,8 +210,7 @@ TEST_F(HopperFaults, MoreRegistersThanThereAre) {
   expect_says(fault_of(1, 512, share_registers<168>),
               "the block's warpgroups want 68608 registers, and its 512 threads were started with "
               "65536");
-  // 384 threads start with 168 each, since 65,536 / 384 rounds down to a multiple of 8: less than
-  // an SM has is too much.
+  // 384 threads start with 168 each, since 65,536 / 384 rounds down to a multiple of 8.
   expect_says(fault_of(1, 384, share_registers<240>),
               "want 65536 registers, and its 384 threads were started with 64512");
 }

@@ -122,8 +122,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Kernels whose use of shared memory is compared with its rate, (rung, step, kernel); and peers, of
-# which only the rate is known.
+# Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]

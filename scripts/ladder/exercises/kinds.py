@@ -199,8 +199,7 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to a file of the rung, after which a step still passes all cases and requests what
-    its own formula says."""
+    """A change to a file of the rung: all cases still pass, and the formula is still the count."""
 
     name: str
     file: str

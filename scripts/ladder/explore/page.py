@@ -28,8 +28,7 @@ def sums(records: list[Record]) -> dict[str, int]:
 
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
-    """Everything of one step, ready for JSON. `records`: what the program printed; none where it
-    ended with a fault."""
+    """Everything of one step, ready for JSON. `records`: the program's, none after a fault."""
     meetings = put_in_order(trace)
     model = put_in_model_time(trace)
     trace.events = [event for events in trace.blocks().values()

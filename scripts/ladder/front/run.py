@@ -30,8 +30,7 @@ DRAM = ["--dram"]  # which says where the GPU's counters may not be read, and no
 
 @dataclasses.dataclass
 class Run:
-    """One step on one device: its records, two where it has a backward pass, or why there are
-    none."""
+    """One step on one device: its records, two with a backward pass, or why there are none."""
     step: Step
     device: str
     status: int = GOOD

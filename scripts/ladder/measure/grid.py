@@ -162,8 +162,7 @@ def tile_sizes(steps: list[Step], point: Point) -> list[Work]:
 
 
 def wide_heads(steps: list[Step], dtype: str) -> list[Work]:
-    """The FP8 step, whose times have a table of their own, at head sizes that nothing else is timed
-    at."""
+    """The FP8 step, which has a table of its own, at head sizes that nothing else is timed at."""
     return [Measurement(step, paper_point(n, d, causal, dtype), UNCHECKED)
             for step in steps if step.key == QUANTISED["step"] for n in PAPER_LENGTHS
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]

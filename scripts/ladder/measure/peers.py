@@ -75,8 +75,7 @@ class Gpu:
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
 
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
-        """Times in ms, by batches of flush, event, run, event, queued without a wait of the host in
-        between."""
+        """Times in ms, by batches of flush, event, run, event, queued without waits of the host."""
         run_ms = self.batch(run, 2)[0][-1]
         size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)

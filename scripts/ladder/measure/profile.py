@@ -41,8 +41,7 @@ METRICS = {
 
 
 def values_of(text: str, kernel: str) -> dict[str, float]:
-    """The metrics in what ncu wrote of one launch, --csv --page raw: a line of names, one of
-    units, and one a kernel."""
+    """The metrics that ncu wrote of a launch, --csv --page raw: lines of names, units, values."""
     rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]
     if len(rows) != 1:
         raise Stop(f"ncu profiled {len(rows)} launches in NVTX's range {kernel} where one was "

@@ -106,8 +106,7 @@ class Bench:
                 self.ask_peer(self.pytorch, work, beside, what)
 
     def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
-        """What is to be measured, in order, by its key; with it the steps that are measured right
-        after it."""
+        """What is to be measured, in order, by its key, and the steps measured right after it."""
         tasks: dict[Key, tuple[Work, list[str]]] = {}
         compared = self.ladder.beside_peers().values()
         for group in groups:

@@ -131,8 +131,7 @@ def iterations(files: Files) -> list[Iteration]:
 
 
 def shared_roof(files: Files) -> Data:
-    """Points: where a step stands by what its products read and by all bytes, and its share of the
-    measured matmul rate."""
+    """Where a step stands by what its products read and by all bytes; its share of the roof."""
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(contender: Contender, d: int) -> Data:

@@ -133,8 +133,7 @@ def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
 
 
 def spread(axis: Axis, labels: Sequence[tuple[float, float, Data, str]]) -> None:
-    """Direct labels right of the axes, moved 11 points apart: [(x, y of the line's end, line or
-    point, text)]."""
+    """Labels right of the axes, 11 points apart: [(x, y of a line's end, line or point, text)]."""
     gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, line, text in labels:

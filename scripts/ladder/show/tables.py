@@ -143,8 +143,7 @@ def name_of(contender: Contender) -> str:
 
 
 def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[str]) -> list[str]:
-    """A line a step, from the first on: TFLOP/s at one N, and how much faster than the step
-    before."""
+    """A line a step, from the first on: TFLOP/s at one N, and that over the step before's."""
     n, steps = LADDER_LENGTH, list(itertools.dropwhile(
         lambda step: step[1] != first, (step for step in files.order if step[0] == rung)))
     rows: list[list[str]] = []
@@ -303,8 +302,7 @@ def visits(record: Record, column_of: Mapping[str, str]) -> dict[tuple[str, str]
 
 
 def formula(first: Fraction, second: Fraction, third: Fraction, wide: Fraction) -> str:
-    """The text of a·N + b through the counts at LENGTHS; `wide` is the first at twice the head
-    size."""
+    """The text of a·N + b through the counts at LENGTHS; `wide`: the first with heads of 2d."""
     a = (second - first) / (LENGTHS[1] - LENGTHS[0])
     b = first - a * LENGTHS[0]
     if third != a * LENGTHS[2] + b:

@@ -1,5 +1,4 @@
-// A block's shared memory: its arrays by name, in each the stages that are there and the rows that
-// they hold.
+// A block's shared memory: its arrays by name, the stages in each, and the rows that they hold.
 
 class SharedView extends View {
   words(text) { return text; }

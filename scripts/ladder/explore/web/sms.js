@@ -1,5 +1,4 @@
-// The blocks on their SMs, a row each, over the whole time: which run side by side, and which wait
-// for their turn.
+// The blocks on their SMs, a row each, over the whole time: which run together, which wait.
 
 class SmsView extends View {
   clicked(block) {

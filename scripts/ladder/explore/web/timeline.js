@@ -1,5 +1,4 @@
-// The warps of an SM's blocks and the engines beside them, a row each, around the moment that is
-// shown.
+// The warps of an SM's blocks and the engines beside them, a row each, around the moment shown.
 
 const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
 const MEETS = ["signal", "exchange", "wait"];  // no work by itself
