@@ -166,7 +166,7 @@ void whole_warp(const char* name, Lane& mine, Compute compute) {
   collective(name, 0xffffffff, mine, compute);
 }
 
-/// Counts how often rows of an ldmatrix's or stmatrix's matrices, at lanes' `at`, meet in a bank.
+/// Counts how often rows of an ldmatrix's or stmatrix's matrices, at lanes' `at`, share banks.
 template <class Lane>
 void count_conflicts(Lane* const* lanes) {
   for (int m = 0; m < 4; ++m) {
