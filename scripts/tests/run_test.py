@@ -10,13 +10,14 @@ import signal
 import sys
 import time
 import unittest
+from types import SimpleNamespace
 from unittest import mock
 
 from base import ROOT, SECONDS, Scratch, said
 from fake_ladder import FakeLadder
 from ladder.base import console
 from ladder.base.sources import read_sources
-from ladder.front import alone
+from ladder.front import alone, run, table
 
 COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 
@@ -193,6 +194,27 @@ class Console(unittest.TestCase):
                 console.time, "monotonic", side_effect=[0, 1.9, 2, 3.9, 4, 9]):
             list(map(console.Progress().show, "abcdd"))
         self.assertEqual(shown.getvalue(), "b ...\nd ...\n")
+
+
+class StoryTest(unittest.TestCase):
+    def test_a_row_tells_what_fell_and_what_it_cost(self):
+        """(bytes requested, workspace) of a step whose idea is about the workspace, after a step
+        with (1000, 500)."""
+        for requested, workspace, told in ((1000, 0, "workspace 500 B → 0"),
+                                           (900, 0, "workspace 500 B → 0"),
+                                           (2000, 0, "2.00× more, workspace 500 B → 0"),
+                                           (2000, 500, "2.00× more")):
+            runs = [run.Run(SimpleNamespace(rung="03_x", name=name, idea="", after="",
+                                            change=["workspace_bytes", "to 0", ""]), "sim",
+                            records=[{"step": name, "direction": "fwd", "workspace_bytes": left,
+                                      "requested_read_bytes": moved,
+                                      "requested_write_bytes": 0}])
+                    for name, moved, left in (("a", 1000, 500), ("b", requested, workspace))]
+            text = "\n".join(table.story_table(table.TRAFFIC, runs, console.Paint(io.StringIO()))[1])
+            self.assertRegex(text, rf"  {told}( |$)")
+            meanings = table.legend(["requested"], text, runs)
+            self.assertEqual("workspace  memory beyond inputs and outputs" in meanings,
+                             "→" in told)
 
 
 class AloneTest(Scratch):

@@ -27,10 +27,10 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
     "error": error_text}
 
-MEANINGS = {"requested": "bytes that the kernels ask of HBM, {}",
-            "distinct": "each byte once per kernel",
+MEANINGS = {"requested": "bytes that the kernels read from and write to global memory, {}",
+            "distinct": "the same, but each byte once per kernel, as if caches were perfect",
             "DRAM": "bytes that HBM served, by the GPU's counters",
-            "workspace": "HBM beyond inputs and outputs",
+            "workspace": "memory beyond inputs and outputs",
             "error": "the largest, against float64"}
 
 
@@ -57,15 +57,28 @@ class Table(NamedTuple):
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              ["TFLOP/s", "DRAM"], False)
-# Counts that ideas are about → their names in the table.
-CHANGED = {"hbm_sectors": "sectors", "products": "products", "bank_conflicts": "conflicts",
-           "flops_under_copies": "under copies", "workspace_bytes": "workspace",
-           "matmul_flops": "FLOPs", "other_flops": "other FLOPs", "barriers": "barriers",
-           "blocks": "blocks",
-           "consumer_copies": "own copies", "exps_under_products": "under products",
-           "exps_between_turns": "between turns", "atomics": "atomics",
-           "sram_operand_bytes": "operands", "sram_write_bytes": "stored",
-           "stores_under_products": "under products"}
+# Counts that ideas are about → their names in the table, and what these mean.
+CHANGED = {
+    "hbm_sectors": ("sectors", "32-byte pieces of global memory that the warps' accesses touch"),
+    "products": ("products", "matrix instructions on the tensor cores"),
+    "bank_conflicts": ("conflicts", "additional passes over shared memory, because lanes of a warp "
+                       "need different words of one bank"),
+    "flops_under_copies": ("under copies", "FLOPs computed while a copy to shared memory is in "
+                           "flight"),
+    "workspace_bytes": ("workspace", "memory beyond inputs and outputs"),
+    "matmul_flops": ("FLOPs", "those of matrix products"),
+    "other_flops": ("other FLOPs", "those outside matrix products, such as the softmax's"),
+    "barriers": ("barriers", "times that a whole block waits for all its threads"),
+    "blocks": ("blocks", "thread blocks launched"),
+    "consumer_copies": ("own copies", "copies started by warps that also compute products"),
+    "exps_under_products": ("under products", "exponentials computed while a product runs"),
+    "exps_between_turns": ("between turns", "exponentials computed while another warpgroup has the "
+                           "tensor cores"),
+    "atomics": ("atomics", "atomic additions to global memory"),
+    "sram_operand_bytes": ("operands", "bytes that products read from shared memory"),
+    "sram_write_bytes": ("stored", "bytes written to shared memory"),
+    "stores_under_products": ("stores under products", "bytes written to shared memory while a "
+                              "product runs")}
 
 
 def records_of(runs: list[Run], begin: int = 0) -> list[tuple[Run, Record]]:
@@ -131,7 +144,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
         bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
         if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
         for number in (old, new))
-    return f"{CHANGED[count]} {old_text} → {new_text}"
+    return f"{CHANGED[count][0]} {old_text} → {new_text}"
 
 
 def against(story: Story, value: float | None, before: float | None) -> tuple[str, str | None]:
@@ -148,8 +161,9 @@ def against(story: Story, value: float | None, before: float | None) -> tuple[st
 
 def story_table(story: Story, runs: list[Run],
                 paint: Paint) -> tuple[list[str], list[str]] | None:
-    """The header and the lines, a row for each step, of what it adds to the ladder: the backward
-    pass where it has one."""
+    """The header and the lines: one row for each step, about what it adds to the ladder, which is
+    the backward pass where it has one. A step whose idea is about another count is told by that; if
+    the story's number grew as well, by both."""
     steps = records_of(runs, -1)
     values = [story.value(record) for _, record in steps]
     measured = [value for value in values if value]
@@ -166,7 +180,10 @@ def story_table(story: Story, runs: list[Run],
         # The row above is of the step that this one follows: the rung's, or one before its first.
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
-        brings, colour = (change, GREEN) if change else (brings, colour)
+        if change and colour == YELLOW:  # the price and what it buys
+            brings = f"{brings}, {change}"
+        elif change:
+            brings, colour = change, GREEN
         above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
                      *(COLUMNS[head](record) for head in story.columns)])
@@ -218,6 +235,7 @@ def print_tables(tables: list[Table]) -> None:
     all_runs = [run for table in tables for run in table.runs]
     parts: list[str] = []
     heads: list[str] = []
+    text = ""
     for title, _, story, runs in tables:
         rows = story_table(story, runs, paint) if story else details_table(runs, paint)
         if rows:
@@ -227,22 +245,33 @@ def print_tables(tables: list[Table]) -> None:
             gpu = next((r.get("device_name") for r in shown if r.get("device") == "gpu"), None)
             title += f"; gpu: {gpu}" if gpu else ""
             parts += ["", *(paint(BOLD, line) for line in wrap(title)), "", *rows[1]]
+            text += "\n".join(rows[1])
         parts += messages(runs, paint)
     if heads and any(run.records for run in all_runs):
-        parts += ["", *(paint(DIM, line) for line in wrap(legend(heads, all_runs)))]
+        parts += ["", *(paint(DIM, line) for line in legend(heads, text, all_runs))]
     print("\n".join(parts[1:]))
 
 
-def legend(heads: list[str], runs: list[Run]) -> str:
-    """What the columns mean, and that the results are right."""
+def legend(heads: list[str], text: str, runs: list[Run]) -> list[str]:
+    """Lines that say what the columns mean, and the counts in a table's text; and that the results
+    are right."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
-    counted = "counted by the sim" + " and equal to each step's formula" * right
+    counted = "counted by the simulator" + " and equal to each step's formula" * right
     if all(record.get("device") == "gpu" for record in records):
         counted = "by each step's formula"
-    parts = [f"{head}: {meaning.format(counted)}" for head, meaning in MEANINGS.items()
-             if head in heads]
+    meanings = {head: meaning.format(counted) for head, meaning in MEANINGS.items()
+                if head in heads}
+    for name, meaning in CHANGED.values():
+        if re.search(rf"  (?:[^ ]+× \w+, )?{name} \d.*→", text):
+            meanings.setdefault(name, meaning)
+    width = max(map(len, meanings), default=0) + 2
+    lines: list[str] = []
+    for name, meaning in meanings.items():
+        first, *more = wrap(meaning, " " * width)
+        lines += [name.ljust(width) + first.lstrip(), *more]
     errors = [error for error in map(largest_error, records) if error is not None]
-    return "; ".join(parts) + "." + (
-        f" All results are right: none is further than {max(errors):.1e} from float64."
-        if right and len(errors) == len(records) else "")
+    if right and errors and len(errors) == len(records):
+        lines += ["", "All results are right: none is further than "
+                  f"{max(errors):.1e} from float64."]
+    return lines
