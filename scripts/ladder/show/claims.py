@@ -29,13 +29,17 @@ def speed_ratios(files: Files, fast: Contender, slow: Contender, way: str = "fwd
 
 def speed(files: Files, fast: Contender, slow: Contender, least: float, most: float | None = None,
           best_alone: bool = False, **points: Any) -> Judged:
-    """At least `least` times as fast, and at most `most`: at every point, or the best one alone."""
+    """At least `least` times as fast, and at most `most`: at every point, or the best one alone,
+    which is "nearly" so from 95% on."""
     ratios = speed_ratios(files, fast, slow, **points)
     (lowest, _), (highest, shape) = min(ratios), max(ratios)
     verdict: bool | str = highest >= least
-    if lowest < least <= highest and not best_alone:
+    if best_alone:
+        if least > highest >= 0.95 * least:
+            verdict = "nearly"
+    elif lowest < least <= highest:
         verdict = "in part"
-    elif most and lowest > most and not best_alone:
+    elif verdict and most and highest > most:
         verdict = "yes, and more"
     low, high = rate_text(lowest), rate_text(highest)
     return (f"{low}× to {high}× (most at {where(shape)})" if low != high

@@ -23,6 +23,8 @@ such file; 3 no matplotlib.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import inspect
 import io
 import os
 import re
@@ -32,8 +34,8 @@ from typing import Collection, Iterable, Iterator
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
-from ladder.show.gallery import FIGURES, HELP, TABLES, digest, figure_data, table
-from ladder.show.measured import Files
+from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, digest, figure_data, table
+from ladder.show.measured import Data, Files
 
 COMMAND = "scripts/figures draw"
 BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
@@ -55,8 +57,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
     """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
-    inside, and says on stderr what is left out."""
-    plt = style.pyplot()
+    inside, and says on stderr what is left out. A figure that shows these data, drawn by this code,
+    stays as it is: another version of matplotlib would move its lines by a hair."""
     os.makedirs(out, exist_ok=True)
     for name, data in figure_data(files).items():
         path = os.path.join(out, f"{name}.svg")
@@ -65,16 +67,30 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
             if os.path.exists(path):
                 os.unlink(path)
         elif name in (only or FIGURES):
-            figure, svg = FIGURES[name].draw(plt, data), io.BytesIO()
-            figure.savefig(svg, format="svg", metadata={
-                "Date": None, "Creator": None, "Title": data["title"],
-                "Description": digest(name, data)})
-            plt.close(figure)
-            write_whole(path, svg.getvalue())
-            message = f"Wrote {os.path.relpath(path)}."
+            marks = f"{digest(name, data)} {drawn_by(FIGURES[name])}"
+            if os.path.exists(path) and marks in read(path):
+                message = f"{os.path.relpath(path)} shows these measurements already."
+            else:
+                write_whole(path, svg_of(FIGURES[name], data, marks))
+                message = f"Wrote {os.path.relpath(path)}."
         else:
             continue
         print(message, file=sys.stderr)
+
+
+def drawn_by(figure: Figure) -> str:
+    """A digest of the code that draws the figure."""
+    paths = [inspect.getsourcefile(figure.draw) or "", style.__file__]
+    return "drawn-by:" + hashlib.sha256("".join(map(read, paths)).encode()).hexdigest()[:16]
+
+
+def svg_of(figure: Figure, data: Data, marks: str) -> str:
+    plt, svg = style.pyplot(), io.BytesIO()
+    drawing = figure.draw(plt, data)
+    drawing.savefig(svg, format="svg", metadata={
+        "Date": None, "Creator": None, "Title": data["title"], "Description": marks})
+    plt.close(drawing)
+    return style.finished(svg.getvalue().decode())
 
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:

@@ -27,6 +27,7 @@ class Figure(NamedTuple):
 
 FIGURES = {
     "speedup": Figure(rates.speedup, rates.draw_speedup),
+    "speedup_steps": Figure(rates.speedup_steps, rates.draw_speedup_steps),
     **{f"tflops_{way}": Figure(partial(rates.tflops, direction=way), rates.draw_tflops)
        for way in WAYS},
     "traffic": Figure(memory.traffic, memory.draw_traffic),
@@ -62,7 +63,8 @@ def digest(name: str, data: Data) -> str:
 
 # Name → its lines.
 TABLES: dict[str, Callable[[Files], list[str]]] = {
-    "ladder": partial(tables.ladder_table, root="", short=True), "peers": tables.peers_table,
+    "ladder": tables.door_table, "headline": tables.headline, "gains": tables.gains_table,
+    "peers": tables.peers_table,
     "models": tables.models_table, "claims": claims.claims_table,
     "steps": partial(tables.ladder_table, root="../../"), "visits": tables.visits_tables,
     "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,

@@ -10,9 +10,9 @@ from typing import Any, Container, Dict, Mapping, Sequence, Tuple, TypeVar, Unio
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
-from ladder.base.files import read_lines
+from ladder.base.files import ROOT, course_pages, read, read_lines
 from ladder.base.programs import Ladder, Step, step_of
-from ladder.base.records import Record, flops, requested, total
+from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE
 
 Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
@@ -147,6 +147,18 @@ class Measured:
                    for shape, r in self.timed[direction, backend].items()
                    if shape in self.timed[direction, step])
 
+    def ratios_anywhere(self, way: str, contender: Contender,
+                        rival: Contender) -> dict[Point, float]:
+        """The same over all workloads that both were measured at, whatever their shapes."""
+        times: list[dict[Point, float]] = []
+        for who in (contender, rival):
+            records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else
+                       [r for r in self.peers if (r["library"], r["direction"]) == (who, way)])
+            times.append({Point(*(r[name] for name in Point._fields)): r["time_ms"]
+                          for r in records if r["time_ms"] is not None})
+        ours, theirs = times
+        return {point: theirs[point] / ours[point] for point in ours if point in theirs}
+
     def text(self) -> str:
         return f"{self.name}, {self.dtype}"
 
@@ -185,6 +197,14 @@ class Files:
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
+        self.above: dict[StepKey, StepKey] = {}  # the step before, of the same pass; not an aside
+        last: dict[str, StepKey] = {}
+        for step in self.order:
+            way = self.own_way(step)
+            if way in last:
+                self.above[step] = last[way]
+            if not self.about[step].by_name_only:
+                last[way] = step
         self.base = self.order[0]  # that all others are compared with
         self.ladder = Ladder(self.about.values())
 
@@ -223,6 +243,20 @@ def number(rung: str) -> str:
 def label(step: StepKey) -> str:
     """"05 mma"."""
     return f"{number(step[0])} {step[1]}"
+
+
+def linked(step: StepKey, root: str) -> str:
+    """"[05 `mma`](05_flash_v2/README.md#step-mma)": the lesson that teaches the step, and where in
+    it. An aside has a page of its name; other steps without a heading are in their rung's lesson."""
+    rung, name = step
+    place = f"{rung}/README.md"
+    for path in course_pages():
+        if os.path.relpath(path, ROOT).startswith(f"{rung}/"):
+            if f"\n### Step `{name}`\n" in read(path):
+                place = f"{os.path.relpath(path, ROOT)}#step-{name}"
+            elif os.path.basename(path) == f"{name}.md":
+                place = os.path.relpath(path, ROOT)
+    return f"[{number(rung)} `{name}`]({root}{place})"
 
 
 def library(backend: str) -> str:

@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
-from ladder.show.measured import (HEADS, PEER_NAMES, POINTS, WAYS, Contender, Data, Files, label,
+from ladder.show.measured import (HEADS, PEER_NAMES, PEERS, POINTS, WAYS, Contender, Data, Files, label,
                                   length_text, library, markdown, need, number, point_text,
                                   ratios_text, series)
-from ladder.show.style import (FAINT, INK, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
+from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
                                row_axis, spread, two_marks)
 
 
 def speedup(files: Files) -> Data:
+    """How fast what stands for each rung is, beside PyTorch."""
+    panels = []
+    for way, d in itertools.product(("fwd", "bwd"), HEADS):
+        timed = files.at(way, course.LADDER_LENGTH, d)
+        base = timed.get(files.base)
+        bars = []
+        for step, record in timed.items():
+            if way == files.own_way(step) and files.stands_for_its_rung(step):
+                times = (f" ({rate_text(base['time_ms'] / record['time_ms'])}×)"
+                         if base and way == "fwd" and step != files.base else "")
+                bars.append({**files.look(step), "value": record["tflops"],
+                             "text": rate_text(record["tflops"]) + times})
+        for backend in PEERS[:2]:
+            rate = files.gpu.rates(way, backend).get((course.LADDER_LENGTH, d, False))
+            if rate and bars:
+                bars.append({"label": library(backend), "colour": FAINT, "value": rate,
+                             "text": rate_text(rate)})
+        if bars:
+            panels.append({"title": f"{WAYS[way]}, d = {d}", "bars": bars})
+    return {"title": f"TFLOP/s of each rung's last step (N = {course.LADDER_LENGTH}, "
+                     f"{files.gpu.text()})", "panels": need(panels)}
+
+
+def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
+    figure, pairs = bar_panels(
+        plt, data, "In brackets: how many times as fast as the first rung. Grey: "
+        f"{' and '.join(map(library, PEERS[:2]))}, through PyTorch.")
+    most = max(bar["value"] for _, panel in pairs for bar in panel["bars"])
+    for axis, panel in pairs:
+        for i, bar in enumerate(panel["bars"]):
+            axis.barh(i, bar["value"], height=0.72, color=bar["colour"])
+            axis.text(bar["value"] + most * 0.015, i, bar["text"], va="center")
+        axis.set(xlim=(0, most * 1.25), xlabel="TFLOP/s")
+    return figure
+
+
+def bar_panels(plt: Pyplot, data: Data, note: str) -> tuple[Drawing, list[tuple[Axis, Data]]]:
+    """Panels in two columns, a row for each bar."""
+    panels = data["panels"]
+    tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
+            for i in range(0, len(panels), 2)]
+    figure, pairs = plots(plt, data, (11, 1.5 + 0.32 * sum(tall)), note, columns=2,
+                          gridspec_kw={"height_ratios": tall})
+    for axis, panel in pairs:
+        row_axis(axis, panel["bars"])
+        axis.grid(axis="y", visible=False)
+    return figure, pairs
+
+
+def speedup_steps(files: Files) -> Data:
     panels = []
     for way in ("fwd", "bwd"):
         for d in HEADS:
@@ -35,18 +86,13 @@ def speedup(files: Files) -> Data:
                      f"{files.gpu.text()})", "panels": need(panels)}
 
 
-def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
-    panels = data["panels"]
-    tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
-            for i in range(0, len(panels), 2)]
-    figure, pairs = plots(plt, data, (11, 1.5 + 0.32 * sum(tall)),
-                          "Bold and dark: the rung's default. The scale is logarithmic.", columns=2,
-                          gridspec_kw={"height_ratios": tall})
+def draw_speedup_steps(plt: Pyplot, data: Data) -> Drawing:
+    figure, pairs = bar_panels(plt, data,
+                               "Bold and dark: the rung's default. The scale is logarithmic.")
     for axis, panel in pairs:
         bars = panel["bars"]
         values = [bar["value"] for bar in bars]
         least, most = min(0.8, min(values) * 0.8), max(values)
-        row_axis(axis, bars)
         for i, (bar, tick) in enumerate(zip(bars, axis.get_yticklabels())):
             axis.barh(i, bar["value"] - least, left=least, height=0.72, color=bar["colour"],
                       alpha=1 if bar["default"] else 0.5)
@@ -58,7 +104,6 @@ def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
             axis.set_xticks([tick for tick in (1, 2, 3, 5) if least <= tick <= 2 * most])
         axis.xaxis.set_major_formatter("{x:g}×")
         axis.xaxis.set_minor_formatter("")
-        axis.grid(axis="y", visible=False)
     return figure
 
 

@@ -23,12 +23,42 @@ PEER_LINES: dict[str, tuple[str, Any]] = {
     "flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
     "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
+# Verdana is as wide as DejaVu Sans, with which matplotlib lays a figure out, and most systems that
+# lack the one have the other.
+FONTS = ["DejaVu Sans", "Verdana"]
+DARK_PANEL, DARK_INK = "#0d1117", "#e6edf3"  # what GitHub's dark pages have
 
 
 def mixed(colour: str, share: float, other: int = 0) -> str:
     """A colour, "#0072b2", as a share of a mixture with black, or with white (255)."""
-    return "#" + "".join(f"{round(other + share * (int(colour[i:i + 2], 16) - other)):02x}"
-                         for i in (1, 3, 5))
+    return "#" + "".join(f"{round(other + share * (channel - other)):02x}"
+                         for channel in channels(colour))
+
+
+def channels(colour: str) -> list[int]:
+    """Red, green and blue of "#0072b2"."""
+    return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
+
+
+def finished(svg: str) -> str:
+    """The SVG as it is stored: with coordinates of two decimals, and with rules by which a dark page
+    shows it: greys go from dark to light and from light to dark, and coloured words become lighter.
+    Bars, lines and marks keep their colours."""
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+    rules = []
+    for colour in sorted(set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg))):
+        grey, panel, words = channels(colour), channels(PANEL)[0], channels(INK)[0]
+        if max(grey) - min(grey) < 16:
+            share = min(1, max(0, (panel - grey[0]) / (panel - words)))
+            new = "#" + "".join(f"{round(dark + share * (light - dark)):02x}" for dark, light
+                                in zip(channels(DARK_PANEL), channels(DARK_INK)))
+            rules += [f'[style*="{part}: {colour}"] {{ {part}: {new} !important }}'
+                      for part in ("fill", "stroke")]
+        else:
+            rules.append(f'text[style*="fill: {colour}"] '
+                         f'{{ fill: {mixed(colour, 0.5, 255)} !important }}')
+    style = "\n".join(["@media (prefers-color-scheme: dark) {", *rules, "}"])
+    return svg.replace("</style>", f"\n{style}</style>", 1)
 
 
 def ink(line: Data) -> str:
@@ -55,13 +85,14 @@ def pyplot() -> Pyplot:
     from matplotlib import pyplot as plt
     plt.rcdefaults()
     plt.rcParams.update({
-        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9.5,
+        "font.family": "sans-serif", "font.sans-serif": FONTS, "font.size": 9, "axes.titlesize": 9.5,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": PANEL,
         "axes.facecolor": PANEL, "text.color": INK, "legend.frameon": False,
         "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
         "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
+        "svg.fonttype": "none",  # text stays text: a fifth of the bytes, and it can be searched
         "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
         "figure.constrained_layout.w_pad": 0.1})
     return plt

@@ -10,19 +10,97 @@ from statistics import geometric_mean
 from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
-from ladder.base.records import Record, flops, shape_text
+from ladder.base.records import Point, Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Contender, Files, Measured, StepKey,
-                                  bytes_a_head, length_text, library, markdown, need, number,
-                                  of_the_paper, over_lengths, point_text, ratios_text, step_key,
-                                  where)
+                                  bytes_a_head, length_text, library, linked, markdown, need,
+                                  number, of_the_paper, over_lengths, point_text, ratios_text,
+                                  step_key, where)
 from ladder.trace.replay import EXPS, MATMUL_FLOPS
 
 
-def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
+def door_table(files: Files) -> list[str]:
+    """The last step for this GPU, and forward each rung's last one that every GPU runs, at N = 2k:
+    the rate, and its ratio to cuDNN's."""
+    n, rows = LADDER_LENGTH, []
+    for step in files.order:
+        way = files.own_way(step)
+        narrow, wide = (files.at(way, n, d).get(step) for d in HEADS)
+        if not narrow or not (files.gpu.is_default(step)
+                              or way == "fwd" and files.stands_for_its_rung(step)):
+            continue
+        first = files.at(way, n, HEADS[0]).get(files.base)
+        cells = []
+        for d, record in zip(HEADS, (narrow, wide)):
+            ratio = files.gpu.ratios(way, step, "cudnn").get((n, d, False))
+            cells += [rate_text(record["tflops"] if record else None),
+                      f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
+        rows.append([linked(step, "") + " backward" * (way == "bwd"), *cells,
+                     rate_text(first["time_ms"] / narrow["time_ms"]
+                               if first and way == "fwd" else None),
+                     bytes_text(bytes_a_head(narrow, "requested"))])
+    need(rows)
+    return markdown(["step", "d = 64: TFLOP/s", "of cuDNN", "d = 128: TFLOP/s", "of cuDNN",
+                     f"speed-up over {number(files.base[0])}", "requested"], rows, range(1, 7), (
+        f"N = {n:,}, no mask, {TOKENS // n} texts, {HIDDEN // HEADS[0]} heads of {HEADS[0]} or "
+        f"{HIDDEN // HEADS[1]} of {HEADS[1]}, {files.gpu.dtype}, on an {files.gpu.machine()}. *Of "
+        "cuDNN*: the rate divided by cuDNN's, for the same pass. *Requested*: the bytes that the "
+        f"kernels ask global memory for, per head of {HEADS[0]}."))
+
+
+def headline(files: Files) -> list[str]:
+    """How fast the last steps are beside cuDNN and FlashAttention-2, over all that was measured."""
+    types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
+    rungs = files.ladder.beside_peers()
+
+    def ratios(steps: Mapping[str, StepKey], rival: str) -> dict[str, dict[Point, float]]:
+        return {way: {point: ratio for gpu in types
+                      for point, ratio in gpu.ratios_anywhere(way, step, rival).items()}
+                for way, step in steps.items()}
+
+    def means(ratios: Mapping[str, Mapping[Point, float]]) -> str:
+        return " and ".join(f"{geometric_mean(its.values()):.2f} {WAYS[way]}"
+                            for way, its in ratios.items())
+
+    last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
+    portable = {way: (step.rung, step.name) for way, rung in rungs.items()
+                if (step := files.ladder.last_portable(rung))}
+    over_cudnn, over_flash = (ratios(last, rival) for rival in ("cudnn", "flash"))
+    others = ratios(portable, "flash")
+    need(all(all(its.values()) for its in (over_cudnn, over_flash, others)))
+    (cudnn, _), (flash, _), (worst, point) = (
+        min((ratio, at) for its in of.values() for at, ratio in its.items())
+        for of in (over_cudnn, over_flash, others))
+    every = [ratio for its in over_cudnn.values() for ratio in its.values()]
+    names = " and ".join(f"{number(step[0])} `{step[1]}`" for step in last.values())
+    portable_names = " and ".join(f"{number(step[0])} `{step[1]}`" for step in portable.values())
+    return [
+        f"On an {files.gpu.name}, the last steps, {names}, are **{means(over_cudnn)} times as fast "
+        f"as cuDNN** (geometric means of {len(every)} measured points: "
+        f"{sum(ratio >= 1 for ratio in every)} are 1 or more, the worst is {cudnn:.2f}) and "
+        f"{means(over_flash)} times as fast as FlashAttention-2 (worst {flash:.2f}). The last "
+        f"steps that every GPU runs, {portable_names}, have {means(others)} times the rate of "
+        f"FlashAttention-2; their worst is {worst:.2f}, for {shape_text(point._asdict())}."]
+
+
+def gains_table(files: Files) -> list[str]:
+    """Where each step gains most, and where least, over the step above it."""
+    rows = []
+    for step, above in files.above.items():
+        ratio_at = files.gpu.ratios_anywhere(files.own_way(step), step, above)
+        if ratio_at:
+            ends = (end(ratio_at, key=ratio_at.__getitem__) for end in (max, min))
+            rows.append([linked(step, "../../"), f"`{above[1]}`", *(
+                text for point in ends for text in (f"{ratio_at[point]:.2f}", (
+                    f"{point.text()}, {point.heads} heads"))), str(len(ratio_at))])
+    return markdown(["step", "over", "most", "at", "least", "at", "points"], need(rows), (2, 4, 6),
+                    f"Times of the step above over the step's, {files.gpu.dtype}, on an "
+                    f"{files.gpu.machine()}: above 1 the step is faster.")
+
+
+def ladder_table(files: Files, root: str) -> list[str]:
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `root`: the
-    repository's, as links of the page begin. `short`: each rung's last step that every GPU runs,
-    and the forward pass's last on this one."""
+    repository's, as links of the page begin."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -33,13 +111,11 @@ def ladder_table(files: Files, root: str, short: bool = False) -> list[str]:
         for step in files.order:
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             known = gpu or sim
-            last = files.about[step] == files.ladder.last_portable(step[0])
-            if not known or files.own_way(step) != way or short and not (
-                    last or way == "fwd" and files.gpu.is_default(step)):
+            if not known or files.own_way(step) != way:
                 continue
             counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([f"[{number(step[0])} `{step[1]}`]({root}{step[0]}/README.md)"
+            rows.append([linked(step, root)
                 + " backward" * (way == "bwd"), time_text(gpu["time_ms"] if gpu else None),
                 *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                 rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
