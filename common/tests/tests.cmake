@@ -6,7 +6,7 @@ set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
 
 # Every test has as a label the part of scripts/test that it belongs to: a folder here, `mistakes`,
 # `climb`, `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs.
-foreach(part sim tile harness mistakes climb scripts)
+foreach(part sim tile harness mistakes climb scripts gpu)
   add_custom_target(tests_${part})
 endforeach()
 
@@ -37,6 +37,7 @@ function(ladder_cases part name program filter label)
   set_property(TEST ${name} APPEND PROPERTY LABELS ${label})
   if("${label}" STREQUAL "gpu")
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+    add_dependencies(tests_gpu ${program})
   elseif("${label}" STREQUAL "suite")
     set_tests_properties(${name} PROPERTIES COST 50)
   endif()

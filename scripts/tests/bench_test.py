@@ -16,6 +16,7 @@ from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.npy import read_npy
 from ladder.base.programs import run_json
+from ladder.base import gpu
 from ladder.measure import grid, peers, profile, results, run as measure
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
@@ -55,16 +56,16 @@ class FileTest(Scratch):
     def test_a_changed_tree_is_not_its_commit(self):
         """But for results and texts, and for files that git does not know."""
         git = "git -c user.name=a -c user.email=b"
-        with mock.patch.object(results, "ROOT", self.root):
-            self.assertIsNone(results.commit())
+        with mock.patch.object(gpu, "ROOT", self.root):
+            self.assertIsNone(gpu.commit())
             for words in ("init -q", "add .", "commit -qm first"):
                 self.run_it(*f"{git} {words}".split())
                 for path in ("a.py", "b.md", "scripts/results/c"):
                     self.write(path, "old")
-            head = results.commit()
+            head = gpu.commit()
             for path in ("new.py", "b.md", "scripts/results/c", "a.py"):
                 self.write(path, "new")
-                self.assertEqual(results.commit(), head + "+changes" * (path == "a.py"))
+                self.assertEqual(gpu.commit(), head + "+changes" * (path == "a.py"))
 
     def test_inputs_that_are_missing_are_made(self):
         with mock.patch.object(grid, "ROOT", self.root):

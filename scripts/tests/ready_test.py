@@ -2,6 +2,7 @@
 the tools, configure, build, choose parts, and say how it went; with stand-ins for all tools."""
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -278,7 +279,7 @@ class Parts(Machine):
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 were skipped\.\n$")
-        self.assertIn("no 07. Parts are sim, mistakes, climb, tile, harness, scripts, a rung",
+        self.assertIn("no 07. Parts are sim, mistakes, climb, tile, harness, scripts, gpu, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
         self.tool("05_flash_v2_test", "")  # what failed before it still counts
@@ -314,6 +315,43 @@ no GPU: none
             self.write("printed", printed)
             self.tool("ctest", f"cat printed >{self.LOG}; exit {status}")
             self.assertEqual(self.script("scripts/test", status=status).stdout, f"\n{verdict}")
+
+    def test_what_ran_on_a_gpu_is_kept(self):
+        """One line per GPU, and none for a part, or where all was skipped."""
+        log = "scripts/results/gpu_tests.jsonl"
+        self.write(self.LOG, "")
+        self.write("scripts/results/README.md", "")
+        ran, skipped = ("[=] {} tests from 1 test suite ran.\n" + "x.cpp:5: Skipped\nno GPU\n" * many
+                        for many in (1, 5))
+        section = "{0}/2 Testing: {1}\n{0}/2 Test: {1}\nOutput:\n{2}"
+        for text, written in ((skipped, False), (ran, True)):
+            self.write("printed", section.format(1, "05_flash_v2.Gpu", text.format(5))
+                       + section.format(2, "05_flash_v2.Sim", "[=] 9 tests from 1 test suite ran.\n"))
+            self.tool("ctest", f"cat printed >{self.LOG}")
+            self.tool("nvidia-smi", "echo 'NVIDIA H200, 580.1'")
+            self.tool("nvcc", "echo 'Cuda, release 13.0, V13'")
+            self.tool("compute-sanitizer", "echo '[=] 3 tests from 1 test suite ran.'\n"
+                      "echo \"= ERROR SUMMARY: ${ERRORS:-0} errors\"")
+            self.script("scripts/test", "sim")
+            self.assertFalse(os.path.exists(self.at(log)))
+            self.script("scripts/test", "gpu", "--commit", "abc")
+            self.assertEqual(os.path.exists(self.at(log)), written)
+        line, *more = map(json.loads, self.read(log).splitlines())
+        self.assertEqual(more, [])
+        self.assertLessEqual({
+            "device_name": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "commit": "abc",
+            "suites": {"05_flash_v2.Gpu": {"ran": 4, "failed": 0, "skipped": 1}},
+            "sanitizer": {}}.items(), line.items())
+        self.script("scripts/test", "gpu", "--sanitize", "memcheck,racecheck", ERRORS="2", status=1)
+        line, = map(json.loads, self.read(log).splitlines())
+        self.assertEqual(line["sanitizer"]["racecheck"], {"05_flash_v2_test": {
+            "ran": 3, "failed": 0, "skipped": 0, "errors": 2}})
+        self.tool("nvidia-smi", "echo 'NVIDIA T4, 580.1'")
+        self.script("scripts/test")
+        self.assertEqual([json.loads(text)["device_name"] for text in self.read(log).splitlines()],
+                         ["NVIDIA H200", "NVIDIA T4"])
+        self.assertIn("is for the part gpu", self.script(
+            "scripts/test", "sim", "--sanitize", "memcheck", status=2).stderr)
 
 
 if __name__ == "__main__":

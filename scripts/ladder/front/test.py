@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import itertools
@@ -10,25 +11,35 @@ import re
 import subprocess
 import sys
 
-from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, wrap
-from ladder.base.files import ROOT, read
+from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Parser, Stop, some_of,
+                                 wrap)
+from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_whole
+from ladder.base.gpu import machine
 from ladder.base.programs import ready
+from ladder.base.records import Record
 from ladder.base.sources import Source, find, read_sources
 
 COMMAND = "scripts/test"
-PARTS = ("sim", "mistakes", "climb", "tile", "harness", "scripts")  # besides rungs and steps
+PARTS = ("sim", "mistakes", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
-def parse(words: list[str]) -> tuple[str, list[str], list[str]]:
-    """The preset, the parts, and ctest's options: parts come first, as a word after an option of
+def parse(words: list[str]) -> argparse.Namespace:
+    """Also the parts, and `passed`, ctest's options: parts come first, as a word after an option of
     ctest's belongs to that."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     parser.add_argument("--preset", default="default")
+    parser.add_argument("--sanitize", type=some_of(*TOOLS), default=[])
+    parser.add_argument("--commit")
     options, words = parser.parse_known_args(words)
-    parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    return options.preset, parts, words[len(parts):]
+    options.parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    options.passed = words[len(options.parts):]
+    if options.sanitize and options.parts != ["gpu"]:
+        raise Stop("--sanitize is for the part gpu: scripts/test gpu --sanitize "
+                   f"{','.join(options.sanitize)}", BAD_USAGE)
+    return options
 
 
 def cases_of(sources: list[Source], part: str) -> str:
@@ -42,7 +53,8 @@ def cases_of(sources: list[Source], part: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    preset, parts, options = parse(words)
+    options = parse(words)
+    preset, parts = options.preset, options.parts
     named = [part for part in parts if part in PARTS]
     folder = os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
     programs = os.path.join(folder, "bin")
@@ -64,7 +76,7 @@ def main(words: list[str]) -> int:
     status, said = GOOD, ""
     if labels or not parts:
         chosen = ["-L", f"^({'|'.join(labels)})$"] if labels else []
-        status, said = run_ctest(preset, folder, [*chosen, *options])
+        status, said = run_ctest(preset, folder, [*chosen, *options.passed])
     for part, cases in steps.items():
         name = f"{rung_of[part]}_test"
         done = subprocess.run([os.path.join(programs, name), f"--gtest_filter={cases}",
@@ -74,6 +86,8 @@ def main(words: list[str]) -> int:
         print(done.stdout, end="")
         said += done.stdout
         status = status or abs(done.returncode)
+    if not options.passed and (not parts or parts == ["gpu"]):
+        status = keep_gpu_log(options, programs, said) or status
     show_verdict(status, said)
     return status
 
@@ -92,6 +106,53 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
     return status, read(log) if os.path.exists(log) else ""
 
 
+# ---- the log of tests on a GPU ----
+
+GPU_LOG = os.path.join(RESULTS, "gpu_tests.jsonl")
+SUITE = re.compile(r"^\d+/\d+ Test: (.*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ Testing: |\Z)",
+                   re.MULTILINE | re.DOTALL)
+
+
+def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
+    """Writes what ran on this GPU into its line of the log, in place of what the line had. Returns
+    WRONG_RESULT where compute-sanitizer found something."""
+    suites = {name: tally(text) for name, text in SUITE.findall(said)}
+    if not any(suite["ran"] for suite in suites.values()):
+        return GOOD
+    name, facts = machine(options.commit)
+    line: Record = {"kind": "gpu_tests", "device_name": name, **facts, "suites": suites,
+                    "sanitizer": {tool: sanitized(tool, programs) for tool in options.sanitize}}
+    write_whole(GPU_LOG, json_text([
+        *(other for other in read_lines(GPU_LOG) if other["device_name"] != name), line]))
+    print(f"Wrote {os.path.relpath(GPU_LOG)}.")
+    return max((WRONG_RESULT if counts["errors"] else GOOD
+                for of_tool in line["sanitizer"].values() for counts in of_tool.values()),
+               default=GOOD)
+
+
+def sanitized(tool: str, programs: str) -> dict[str, Record]:
+    """The GPU's cases of each program under a tool of compute-sanitizer: how many ran, and how many
+    errors it named. All shapes of all steps, but not the large ones."""
+    found: dict[str, Record] = {}
+    for name in sorted(os.listdir(programs)):
+        if not re.fullmatch(r"\d\d_\w+_test|hopper_test|fp8_test", name):
+            continue
+        print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
+        said = subprocess.run(
+            ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
+             "--gtest_filter=Gpu*-GpuLarge*", "--gtest_brief=1"], check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            encoding="utf-8", errors="replace").stdout
+        summary = re.search(r"SUMMARY: (\d+)", said)
+        errors = int(summary[1]) if summary else 1
+        found[name] = {**tally(said), "errors": errors}
+        if errors or found[name]["failed"]:
+            print("\n".join(said.splitlines()[-60:]), file=sys.stderr)
+    return found
+
+
+# ---- how it went ----
+
 # What unittest and GoogleTest print.
 RAN = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
 SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
@@ -99,14 +160,24 @@ SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
 FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
 
 
+def reasons_in(said: str) -> collections.Counter[str]:
+    """Why tests were skipped, and how many."""
+    return collections.Counter(match["python"] or match["google"]
+                               for match in SKIPPED.finditer(said))
+
+
+def tally(said: str) -> dict[str, int]:
+    """How many tests ran, failed and were skipped, by what they printed."""
+    skipped = sum(reasons_in(said).values())
+    return {"ran": max(0, sum(map(int, RAN.findall(said))) - skipped),
+            "failed": len(FAILED.findall(said)), "skipped": skipped}
+
+
 def show_verdict(status: int, said: str) -> None:
     """Prints how many tests ran, failed and were skipped, and why."""
-    reasons = collections.Counter(match["python"] or match["google"]
-                                  for match in SKIPPED.finditer(said))
-    skipped = sum(reasons.values())
-    failed = len(FAILED.findall(said)) or int(status != GOOD)
-    head = (f"{max(0, sum(map(int, RAN.findall(said))) - skipped):,} tests ran, {failed} failed, "
-            f"{skipped} were skipped")
+    reasons, counts = reasons_in(said), tally(said)
+    failed = counts["failed"] or int(status != GOOD)
+    head = f"{counts['ran']:,} tests ran, {failed} failed, {counts['skipped']} were skipped"
     print("", Paint(sys.stdout)(RED if failed else None, head) + (":" if reasons else "."),
           *("\n".join(wrap(f"{count} × {reason}", "  "))
             for reason, count in reasons.most_common()), sep="\n")

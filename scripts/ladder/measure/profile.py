@@ -24,11 +24,12 @@ import tempfile
 from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop
 from ladder.base.course import PROFILED_LENGTH
 from ladder.base.files import RESULTS, read
+from ladder.base.gpu import machine
 from ladder.base.programs import ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure.grid import HEAD_DIMS, UNCHECKED, Measurement, key, paper_point
-from ladder.measure.results import Results, add_options, machine
+from ladder.measure.results import Results, add_options
 
 COMMAND = "scripts/figures profile"
 # Field → ncu's metric. Sums are over the GPU; other cycles, and shared memory's wavefronts (a cycle

@@ -1,28 +1,16 @@
-"""A file that scripts/figures measures into: lines of JSON, each with all its fields; and what they
-say of the machine: GPU, driver, CUDA, commit, date, the SM's clock."""
+"""A file that scripts/figures measures into: lines of JSON, each with all its fields."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
 import os
 import re
-import subprocess
 
-from ladder.base.console import BAD_USAGE, NO_DEVICE, Stop
+from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT, json_text, read_lines, write_whole
+from ladder.base.gpu import output_of
 from ladder.base.records import Record
 from ladder.measure.grid import Key, key
-
-
-def output_of(*command: str) -> str:
-    """What a command printed; nothing where it failed."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-                              timeout=60, check=True).stdout.strip()
-    return ""
 
 
 def add_options(parser: argparse.ArgumentParser, out: str) -> None:
@@ -37,27 +25,6 @@ def add_options(parser: argparse.ArgumentParser, out: str) -> None:
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
-
-
-def commit() -> str | None:
-    """Marked where more is changed than results and texts, which do not change what is measured."""
-    head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
-                        ".", ":(exclude)scripts/results", ":(exclude)*.md")
-    return f"{head}{'+changes' * bool(changes)}" or None
-
-
-def machine(given_commit: str | None) -> tuple[str, Record]:
-    """The GPU's name, and the rest that each line has."""
-    gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    name, _, driver = gpus.partition("\n")[0].partition(", ")
-    if not driver:
-        raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
-                   NO_DEVICE)
-    cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
-    return name, {
-        "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
 
 
 def sm_mhz() -> float | None:

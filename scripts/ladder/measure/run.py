@@ -46,13 +46,14 @@ import sys
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                                  some_of)
 from ladder.base.files import ROOT, file_of, read_lines
+from ladder.base.gpu import machine, output_of
 from ladder.base.programs import Ladder, ladder_of, programs_in, run_json
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
                                  loaded, plan)
-from ladder.measure.results import Results, add_options, machine, output_of, sm_mhz
+from ladder.measure.results import Results, add_options, sm_mhz
 from ladder.measure.traces import write_traces
 
 COMMAND = "scripts/figures measure"

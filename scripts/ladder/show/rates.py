@@ -8,11 +8,11 @@ import math
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import NO_VALUE, rate_text, three_digits
-from ladder.show.measured import (HEADS, PEER_NAMES, PEERS, POINTS, WAYS, Contender, Data, Files, label,
-                                  length_text, library, markdown, need, number, point_text,
+from ladder.show.measured import (HEADS, PEER_NAMES, PEERS, POINTS, WAYS, Contender, Data, Files,
+                                  label, length_text, library, markdown, need, number, point_text,
                                   ratios_text, series)
-from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, draw_lines, plots, roof,
-                               row_axis, spread, two_marks)
+from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, draw_lines, plots,
+                               roof, row_axis, spread, two_marks)
 
 
 def speedup(files: Files) -> Data:

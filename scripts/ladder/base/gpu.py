@@ -1,0 +1,42 @@
+"""Facts that each line of results states: its GPU, driver, CUDA version, commit and date."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import subprocess
+
+from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.files import ROOT
+from ladder.base.records import Record
+
+
+def output_of(*command: str) -> str:
+    """What a command printed; nothing where it failed."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+                              timeout=60, check=True).stdout.strip()
+    return ""
+
+
+def commit() -> str | None:
+    """Marked where more is changed than results and texts, which do not change what is measured."""
+    head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+    changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
+                        ".", ":(exclude)scripts/results", ":(exclude)*.md")
+    return f"{head}{'+changes' * bool(changes)}" or None
+
+
+def machine(given_commit: str | None) -> tuple[str, Record]:
+    """The GPU's name, and the rest that each line has."""
+    gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    name, _, driver = gpus.partition("\n")[0].partition(", ")
+    if not driver:
+        raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
+                   NO_DEVICE)
+    cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
+    return name, {
+        "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
