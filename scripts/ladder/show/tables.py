@@ -58,10 +58,10 @@ def headline(files: Files) -> list[str]:
                       for point, ratio in gpu.ratios_anywhere(way, step, rival).items()}
                 for way, step in steps.items()}
 
-    def means(ratios: Mapping[str, Mapping[Point, float]]) -> str:
-        return " and ".join(f"{geometric_mean(its.values()):.2f} {WAYS[way]}"
-                            for way, its in ratios.items())
+    def means(ratios: Mapping[str, Mapping[Point, float]]) -> list[str]:
+        return [f"{geometric_mean(its.values()):.2f}" for its in ratios.values()]
 
+    need(set(rungs.values()) <= files.gpu.defaults.keys())
     last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
     portable = {way: (step.rung, step.name) for way, rung in rungs.items()
                 if (step := files.ladder.last_portable(rung))}
@@ -72,15 +72,19 @@ def headline(files: Files) -> list[str]:
         min((ratio, at) for its in of.values() for at, ratio in its.items())
         for of in (over_cudnn, over_flash, others))
     every = [ratio for its in over_cudnn.values() for ratio in its.values()]
-    names = " and ".join(f"{number(step[0])} `{step[1]}`" for step in last.values())
-    portable_names = " and ".join(f"{number(step[0])} `{step[1]}`" for step in portable.values())
+    mine, yours = ([f"{number(rung)} `{step}`" for rung, step in steps.values()]
+                   for steps in (last, portable))
+    passes = [WAYS[way] for way in last]
     return [
-        f"On an {files.gpu.name}, the last steps, {names}, are **{means(over_cudnn)} times as fast "
-        f"as cuDNN** (geometric means of {len(every)} measured points: "
-        f"{sum(ratio >= 1 for ratio in every)} are 1 or more, the worst is {cudnn:.2f}) and "
-        f"{means(over_flash)} times as fast as FlashAttention-2 (worst {flash:.2f}). The last "
-        f"steps that every GPU runs, {portable_names}, have {means(others)} times the rate of "
-        f"FlashAttention-2; their worst is {worst:.2f}, for {shape_text(point._asdict())}."]
+        f"On an {files.gpu.name}, **" + " and ".join(
+            f"{step} runs the {way} pass {mean} times as fast as cuDNN"
+            for step, way, mean in zip(mine, passes, means(over_cudnn)))
+        + f"** (geometric means over {len(every)} measured points in all; "
+        f"{sum(ratio >= 1 for ratio in every)} of them are 1 or more, and the worst is "
+        f"{cudnn:.2f}). Over FlashAttention-2 the means are {' and '.join(means(over_flash))}, and "
+        f"the worst is {flash:.2f}. The last steps that run on every GPU, {' and '.join(yours)}, "
+        f"have {' and '.join(means(others))} times FlashAttention-2's rate on this card; their "
+        f"worst is {worst:.2f}, at {shape_text(point._asdict())}."]
 
 
 def gains_table(files: Files) -> list[str]:
