@@ -76,10 +76,10 @@ def headline(files: Files) -> list[str]:
                    for steps in (last, portable))
     passes = [WAYS[way] for way in last]
     return [
-        f"On an {files.gpu.name}, **" + " and ".join(
-            f"{step} runs the {way} pass {mean} times as fast as cuDNN"
+        f"On an {files.gpu.name}, " + " and ".join(
+            f"the last {way} step, {step}, is **{mean} times as fast as cuDNN**"
             for step, way, mean in zip(mine, passes, means(over_cudnn)))
-        + f"** (geometric means over {len(every)} measured points in all; "
+        + f" (geometric means over {len(every)} measured points in all; "
         f"{sum(ratio >= 1 for ratio in every)} of them are 1 or more, and the worst is "
         f"{cudnn:.2f}). Over FlashAttention-2 the means are {' and '.join(means(over_flash))}, and "
         f"the worst is {flash:.2f}. The last steps that run on every GPU, {' and '.join(yours)}, "
