@@ -56,12 +56,12 @@ class Figures(Changed):
         """(what is taken away, the figures that go, the tables that have nothing)"""
         for change, figures, tables in (
                 (lambda: self.drop(bool, kind="peer"), "decode",
-                 "headline peers decode mma_beside_flash mma_backward_beside_flash "
+                 "headline beside peers decode mma_beside_flash mma_backward_beside_flash "
                  "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
                 (lambda: self.drop(bool, kind="ceilings"), "roofline shared_roof", "fp8_times"),
                 (lambda: self.drop(lambda r: r["rung"] == "06_backward"),
                  "tflops_bwd tflops_both shared_roof",
-                 "headline mma_backward_beside_flash backward_beside_others "
+                 "headline beside mma_backward_beside_flash backward_beside_others "
                  "backward_beside_cudnn_fp16 training_beside_others"),
                 (lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl"),
                  "block_size", ""),
@@ -185,7 +185,7 @@ class Tables(Changed):
                              stale(files, self.root, [good, old, good])), 1)
         for text in ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "<!-- peers:begin -->\n",
                      "<!-- peers:end -->\n<!-- peers:begin -->\n"):
-            with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, headline"):
+            with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, gains"):
                 renewed(self.write("page.md", text), files)
 
     def test_each_stands_in_a_page(self):

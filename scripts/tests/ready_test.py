@@ -326,7 +326,8 @@ no GPU: none
         section = "{0}/2 Testing: {1}\n{0}/2 Test: {1}\nOutput:\n{2}"
         for text, written in ((skipped, False), (ran, True)):
             self.write("printed", section.format(1, "05_flash_v2.Gpu", text.format(5))
-                       + section.format(2, "05_flash_v2.Sim", "[=] 9 tests from 1 test suite ran.\n"))
+                       + section.format(2, "05_flash_v2.Sim", "[=] 9 tests from 1 test suite ran.\n")
+                       + section.format(2, "gpu_test", "[=] 2 tests from 1 test suite ran.\n"))
             self.tool("ctest", f"cat printed >{self.LOG}")
             self.tool("nvidia-smi", "echo 'NVIDIA H200, 580.1'")
             self.tool("nvcc", "echo 'Cuda, release 13.0, V13'")
@@ -340,7 +341,8 @@ no GPU: none
         self.assertEqual(more, [])
         self.assertLessEqual({
             "device_name": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "commit": "abc",
-            "suites": {"05_flash_v2.Gpu": {"ran": 4, "failed": 0, "skipped": 1}},
+            "suites": {"05_flash_v2.Gpu": {"ran": 4, "failed": 0, "skipped": 1},
+                       "gpu_test": {"ran": 2, "failed": 0, "skipped": 0}},
             "sanitizer": {}}.items(), line.items())
         self.script("scripts/test", "gpu", "--sanitize", "memcheck,racecheck", ERRORS="2", status=1)
         line, = map(json.loads, self.read(log).splitlines())

@@ -109,7 +109,7 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
 # ---- the log of tests on a GPU ----
 
 GPU_LOG = os.path.join(RESULTS, "gpu_tests.jsonl")
-SUITE = re.compile(r"^\d+/\d+ Test: (.*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ Testing: |\Z)",
+SUITE = re.compile(r"^\d+/\d+ Test: ([^\n]*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ Testing: |\Z)",
                    re.MULTILINE | re.DOTALL)
 
 

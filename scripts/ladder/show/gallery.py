@@ -63,8 +63,9 @@ def digest(name: str, data: Data) -> str:
 
 # Name → its lines.
 TABLES: dict[str, Callable[[Files], list[str]]] = {
-    "ladder": tables.door_table, "headline": tables.headline, "gains": tables.gains_table,
-    "peers": tables.peers_table,
+    "ladder": tables.door_table, "gains": tables.gains_table,
+    "headline": partial(tables.headline, whole=False),
+    "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
     "models": tables.models_table, "claims": claims.claims_table,
     "steps": partial(tables.ladder_table, root="../../"), "visits": tables.visits_tables,
     "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,

@@ -29,27 +29,25 @@ def door_table(files: Files) -> list[str]:
         if not narrow or not (files.gpu.is_default(step)
                               or way == "fwd" and files.stands_for_its_rung(step)):
             continue
-        first = files.at(way, n, HEADS[0]).get(files.base)
         cells = []
         for d, record in zip(HEADS, (narrow, wide)):
             ratio = files.gpu.ratios(way, step, "cudnn").get((n, d, False))
             cells += [rate_text(record["tflops"] if record else None),
                       f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
         rows.append([linked(step, "") + " backward" * (way == "bwd"), *cells,
-                     rate_text(first["time_ms"] / narrow["time_ms"]
-                               if first and way == "fwd" else None),
                      bytes_text(bytes_a_head(narrow, "requested"))])
-    need(rows)
-    return markdown(["step", "d = 64: TFLOP/s", "of cuDNN", "d = 128: TFLOP/s", "of cuDNN",
-                     f"speed-up over {number(files.base[0])}", "requested"], rows, range(1, 7), (
-        f"N = {n:,}, no mask, {TOKENS // n} texts, {HIDDEN // HEADS[0]} heads of {HEADS[0]} or "
-        f"{HIDDEN // HEADS[1]} of {HEADS[1]}, {files.gpu.dtype}, on an {files.gpu.machine()}. *Of "
-        "cuDNN*: the rate divided by cuDNN's, for the same pass. *Requested*: the bytes that the "
-        f"kernels ask global memory for, per head of {HEADS[0]}."))
+    lines = markdown(["step", *(text for d in HEADS for text in (f"TFLOP/s, d = {d}", "of cuDNN's")),
+                      "requested"], need(rows), range(1, 6))
+    return [f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
+            f"{HEADS[0]} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
+            f"{files.gpu.machine()}. *Of cuDNN's*: the rate divided by cuDNN's for the same pass. "
+            "*Requested*: the bytes that the kernels read from and write to global memory, per "
+            f"head with d = {HEADS[0]}.", "", *lines]
 
 
-def headline(files: Files) -> list[str]:
-    """How fast the last steps are beside cuDNN and FlashAttention-2, over all that was measured."""
+def headline(files: Files, whole: bool) -> list[str]:
+    """How fast the last steps are beside cuDNN and FlashAttention-2, over all that was measured: in
+    a sentence, or with what every GPU runs."""
     types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
     rungs = files.ladder.beside_peers()
 
@@ -75,16 +73,19 @@ def headline(files: Files) -> list[str]:
     mine, yours = ([f"{number(rung)} `{step}`" for rung, step in steps.values()]
                    for steps in (last, portable))
     passes = [WAYS[way] for way in last]
-    return [
-        f"On an {files.gpu.name}, " + " and ".join(
-            f"the last {way} step, {step}, is **{mean} times as fast as cuDNN**"
-            for step, way, mean in zip(mine, passes, means(over_cudnn)))
-        + f" (geometric means over {len(every)} measured points in all; "
-        f"{sum(ratio >= 1 for ratio in every)} of them are 1 or more, and the worst is "
-        f"{cudnn:.2f}). Over FlashAttention-2 the means are {' and '.join(means(over_flash))}, and "
-        f"the worst is {flash:.2f}. The last steps that run on every GPU, {' and '.join(yours)}, "
-        f"have {' and '.join(means(others))} times FlashAttention-2's rate on this card; their "
-        f"worst is {worst:.2f}, at {shape_text(point._asdict())}."]
+    top = f"On an {files.gpu.name}, " + " and ".join(
+        f"its last {way} kernel is **{mean} times as fast as cuDNN**"
+        for way, mean in zip(passes, means(over_cudnn))) + (
+        f" (geometric means; of {len(every)} measured points {sum(r >= 1 for r in every)} are 1 or "
+        f"more, and the worst is {cudnn:.2f}).")
+    rest = (
+        f"Over all measured points, the last steps for this card, {' and '.join(mine)}, are "
+        f"{' and '.join(means(over_cudnn))} times as fast as cuDNN {' and '.join(passes)} (worst "
+        f"{cudnn:.2f}), and {' and '.join(means(over_flash))} times as fast as FlashAttention-2 "
+        f"(worst {flash:.2f}). The last steps that need no Hopper GPU, {' and '.join(yours)}, have "
+        f"{' and '.join(means(others))} times FlashAttention-2's rate on the same card; their worst "
+        f"is {worst:.2f}, at {point.seqlen:,} queries over {point.seqlen_kv:,} keys.")
+    return [rest if whole else top]
 
 
 def gains_table(files: Files) -> list[str]:
