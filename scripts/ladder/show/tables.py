@@ -36,13 +36,14 @@ def door_table(files: Files) -> list[str]:
                       f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
         rows.append([linked(step, "") + " backward" * (way == "bwd"), *cells,
                      bytes_text(bytes_a_head(narrow, "requested"))])
-    lines = markdown(["step", *(text for d in HEADS for text in (f"TFLOP/s, d = {d}", "of cuDNN's")),
-                      "requested"], need(rows), range(1, 6))
-    return [f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
+    return markdown(
+        ["step", *(text for d in HEADS for text in (f"d = {d}: TFLOP/s", "share of cuDNN's")),
+         "bytes requested"], need(rows), range(1, 6), (
+            f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
             f"{HEADS[0]} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
-            f"{files.gpu.machine()}. *Of cuDNN's*: the rate divided by cuDNN's for the same pass. "
-            "*Requested*: the bytes that the kernels read from and write to global memory, per "
-            f"head with d = {HEADS[0]}.", "", *lines]
+            f"{files.gpu.machine()}. *Share of cuDNN's*: the rate divided by cuDNN's for the same "
+            "pass. *Bytes requested*: what the kernels read from and write to global memory, per "
+            f"head with d = {HEADS[0]}."))
 
 
 def headline(files: Files, whole: bool) -> list[str]:
@@ -74,7 +75,7 @@ def headline(files: Files, whole: bool) -> list[str]:
                    for steps in (last, portable))
     passes = [WAYS[way] for way in last]
     top = f"On an {files.gpu.name}, " + " and ".join(
-        f"its last {way} kernel is **{mean} times as fast as cuDNN**"
+        f"the last {way} kernel is **{mean} times as fast as cuDNN**"
         for way, mean in zip(passes, means(over_cudnn))) + (
         f" (geometric means; of {len(every)} measured points {sum(r >= 1 for r in every)} are 1 or "
         f"more, and the worst is {cudnn:.2f}).")
@@ -82,9 +83,10 @@ def headline(files: Files, whole: bool) -> list[str]:
         f"Over all measured points, the last steps for this card, {' and '.join(mine)}, are "
         f"{' and '.join(means(over_cudnn))} times as fast as cuDNN {' and '.join(passes)} (worst "
         f"{cudnn:.2f}), and {' and '.join(means(over_flash))} times as fast as FlashAttention-2 "
-        f"(worst {flash:.2f}). The last steps that need no Hopper GPU, {' and '.join(yours)}, have "
-        f"{' and '.join(means(others))} times FlashAttention-2's rate on the same card; their worst "
-        f"is {worst:.2f}, at {point.seqlen:,} queries over {point.seqlen_kv:,} keys.")
+        f"(worst {flash:.2f}). The last steps that need no Hopper GPU, {' and '.join(yours)}, "
+        f"have {' and '.join(means(others))} times FlashAttention-2's rate on the same card; their "
+        f"worst is {worst:.2f}, at {point.seqlen:,} queries over {point.seqlen_kv:,} keys. Both "
+        f"libraries run through {files.gpu.peers[0]['version']}.")
     return [rest if whole else top]
 
 
