@@ -41,9 +41,9 @@ def channels(colour: str) -> list[int]:
 
 
 def finished(svg: str) -> str:
-    """The SVG as it is stored: with coordinates of two decimals, and with rules by which a dark page
-    shows it: greys go from dark to light and from light to dark, and coloured words become lighter.
-    Bars, lines and marks keep their colours."""
+    """The SVG as it is stored: with coordinates of two decimals, and with rules by which a dark
+    page shows it: greys go from dark to light and from light to dark, and coloured words become
+    lighter. Bars, lines and marks keep their colours."""
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
     rules = []
     for colour in sorted(set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg))):
@@ -85,7 +85,8 @@ def pyplot() -> Pyplot:
     from matplotlib import pyplot as plt
     plt.rcdefaults()
     plt.rcParams.update({
-        "font.family": "sans-serif", "font.sans-serif": FONTS, "font.size": 9, "axes.titlesize": 9.5,
+        "font.family": "sans-serif", "font.sans-serif": FONTS, "font.size": 9,
+        "axes.titlesize": 9.5,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "figure.facecolor": PANEL,
         "axes.facecolor": PANEL, "text.color": INK, "legend.frameon": False,
         "axes.edgecolor": FAINT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
