@@ -440,7 +440,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     launch("attention",
            how.two_level ? attention<T, Dh, Br, Bc, true> : attention<T, Dh, Br, Bc, false>,
-           dim3(std::min<int64_t>(works, multiprocessors())), dim3(threads(Br)), plan.smem_bytes,
+           dim3(std::min<int64_t>(works, resident_blocks())), dim3(threads(Br)), plan.smem_bytes,
            map_of_rows("Q8", p.N, p.H, kWarpgroupRows), map_of_rows("K8", p.N_kv, p.Hk, Bc),
            tensor_map<e4m3>(a["V8"], padded_keys(p.N_kv), p.d, p.Hk, p.B, Dh,
                             SwizzledTile<e4m3, Dh, Bc>::kPanelBytes),

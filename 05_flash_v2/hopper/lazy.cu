@@ -298,7 +298,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    const int64_t at_once = multiprocessors();
+    const int64_t at_once = resident_blocks();
     launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min(works, at_once)), dim3(threads(Br)),
            plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next, p);
   });

@@ -270,7 +270,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
       return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
     };
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min<int64_t>(works, multiprocessors())),
+    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min<int64_t>(works, resident_blocks())),
            dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
            map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), p);

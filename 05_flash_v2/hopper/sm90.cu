@@ -345,7 +345,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
         return merge_parts<T, Dh>(p, plan.parts, a);
       }
     const auto start = [&]<Start when>(Hbm<int> next) {
-      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * multiprocessors();
+      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * resident_blocks();
       launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
                    dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
                    asks(plan), Parts{}, p);

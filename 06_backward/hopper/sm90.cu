@@ -475,7 +475,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
            hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum,
            dK_sum, dV_sum, kv_chunks, next, rows, p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>,
-           dim3(std::min<int64_t>(keys_of_all / Bc * plan.parts, multiprocessors())),
+           dim3(std::min<int64_t>(keys_of_all / Bc * plan.parts, resident_blocks())),
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,

@@ -428,7 +428,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
            map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
            map("dK", p.N_kv, p.Hk, Bc), map("dV", p.N_kv, p.Hk, Bc), minus_delta, LSE_log2e, dQ_sum,
-           dK_sum, dV_sum, tiles, rows, plan.parts, multiprocessors(), p);
+           dK_sum, dV_sum, tiles, rows, plan.parts, resident_blocks(), p);
     launch("postprocess", postprocess<T, Dh, Br>, dim3(rows_of_all / Br * kConsumersBackward),
            dim3(kWarpgroup), shared_bytes<T>(64 * 64), dQ_sum, hbm<T>(a["dQ"]), p.N, rows, p.d,
            p.scale);

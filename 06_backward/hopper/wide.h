@@ -484,7 +484,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
              hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, dK_sum, dV_sum, kv_chunks,
              next, rows, p);
       launch("key_gradients", key_gradients<T, Dh>,
-             dim3(std::min<int64_t>(tiles_of_all * plan.parts, multiprocessors())), dim3(kThreads),
+             dim3(std::min<int64_t>(tiles_of_all * plan.parts, resident_blocks())), dim3(kThreads),
              plan.smem_bytes, map("Q", p.N, p.H), map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk),
              map("dO", p.N, p.H), map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta,
              LSE_log2e, dQ_sum, dK_sum, dV_sum, next, tiles, rows, plan.parts, p);

@@ -26,8 +26,8 @@ TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int
   return encode_tensor_map(array, sizeof(T), {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
-/// Number of SMs, which is the number of blocks of a persistent kernel.
-inline int multiprocessors() {
+/// Blocks of a persistent kernel: one for each SM of the device.
+inline int resident_blocks() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
