@@ -48,6 +48,7 @@ class FakeLadder(Scratch):
         self.write(f"{self.BIN}/{rung}", mode=0o755, text=f"""\
 #!/bin/sh
 [ "$*" = --list ] && exec cat "$0.list"
+[ "$*" = --help ] && exec printf 'Timing\\n  --time MS  t\\n\\nOutput\\n  --save DIR  s\\n  --new  n\\n\\nSteps\\n  --set\\n'
 exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
 """)
 

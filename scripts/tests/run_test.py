@@ -67,7 +67,7 @@ class RunTest(FakeLadder):
         causal = "--seqlen 64 --causal"
         for words, asked in (
                 ("--all", f"--dtype bf16 --dram {both} gpu"),
-                ("--seqlen 64", f"{called}--seqlen 64 --dram --step mma --device"),
+                ("--set a --time 5", f"{called}--set a --time 5 --dram --step mma --device"),
                 (f"{causal} --all", f"{called}{causal} --dram {both} gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
                 ("--device=sim", f"{called}--step mma --device sim --json"),
@@ -162,9 +162,8 @@ class RunTest(FakeLadder):
         self.write("build/bin/00_text", "not to be run")
         self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
         self.rung()
-        for option, said in (("--save=x", "one program"), ("--list", "one program"),
-                             ("--step=mma", "one program")):
-            self.assertIn(said, self.table(option, status=2).stderr)
+        for option in ("--save=x", "--new", "--list", "--step=mma"):
+            self.assertIn("one program", self.table(option, status=2).stderr)
         self.tell({"00_naive/naive": {"out": "hello"}})
         self.assertIn("no JSON", self.table(status=1).stdout)
 

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import subprocess
 from typing import Any, Iterable, NamedTuple, Sequence
 
@@ -105,11 +106,13 @@ def steps_of(program: str) -> list[Step]:
                    "it anew", WRONG_RESULT) from None
 
 
-def refuse_output(words: Iterable[str], *more: str) -> None:
-    """Raises Stop for an option about what a program prints or writes, or one more: scripts read
-    that, and run several programs, which would write to one place."""
+def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
+    """Raises Stop for an option under Output in the program's --help, or one more: scripts read
+    what programs print, and run several, which would write to one place."""
+    shown = run_quietly([program, "--help"], program)[1].partition("\nOutput\n")[2]
+    refused = re.findall(r"^  (--\w+)", shown.partition("\n\n")[0], re.MULTILINE)
     for option in (word.partition("=")[0] for word in words):
-        if option in ("--save", "--trace", "--json", "--verbose", "--help", "--list", *more):
+        if option in (*refused, "--list", *more):
             raise Stop(f"{option} is for one program alone, such as build/bin/00_naive", BAD_USAGE)
 
 

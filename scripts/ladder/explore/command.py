@@ -144,7 +144,7 @@ def question_of(number: int, pane: dict[str, Any], records: list[Record],
 def chosen(asked: argparse.Namespace) -> list[Step]:
     """The steps that the command line names."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
-    refuse_output(asked.options, "--step", "--device")
+    refuse_output(programs[min(programs)], asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 

@@ -129,7 +129,7 @@ def next_steps(steps: list[Step]) -> list[str]:
 
 def main(words: list[str]) -> int:
     programs = programs_in(os.path.join(ROOT, "build/bin"))
-    refuse_output(words, "--step")
+    refuse_output(programs[min(programs)], words, "--step")
     options = parse(words)
 
     progress = Progress()
