@@ -110,7 +110,7 @@ class RunTest(FakeLadder):
     def assert_said(self, *words):
         """All, as said.md has it; of progress test_progress_and_interrupts."""
         result = self.table(*words, status=None)
-        shown = result.stdout + re.sub(r"(?m)^\[.* \.\.\.\n", "", result.stderr)
+        shown = result.stdout + re.sub(r"(?m)^.* \.\.\.\n", "", result.stderr)
         self.assertEqual(f"{shown}{result.returncode}\n", said(shlex.join(("scripts/run", *words))))
 
     def test_all_that_is_said(self):
