@@ -144,7 +144,9 @@ void write_trace(const std::string& path, const Step& step, const WorkloadSpec& 
   Members head;
   head.add("rung", step.rung).add("step", step.name);
   add_workload(head, workload);
-  write(head);
+  write(head.raw("counts", json::array(kAmounts, [](const Amount& amount) {
+                   return json::value(amount.key);
+                 })));
   Members arrays, plan;
   for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);
   plan.raw("arrays", arrays.object()).add("block_q", run.plan.block_q);

@@ -21,7 +21,7 @@ from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
                                     write_pages)
-from ladder.explore.page import fault_of, page_of, pane_of, spans, sums
+from ladder.explore.page import fault_of, page_of, pane_of, spans
 from ladder.explore.times import put_landings
 from ladder.trace.read import Event, Kind, Trace, joined
 
@@ -77,9 +77,13 @@ def tiles_of(rung, options):
 
 class TraceTest(unittest.TestCase):
     def test_kinds(self):
-        table = read(ROOT, "common/machine/trace.h").partition("kEventTexts[] = {")[2]
-        self.assertEqual({*re.findall(r'"(\w+)"', table.partition("}")[0]), "collective"},
+        text = read(ROOT, "common/machine/trace.h")
+        table = text.partition("kEventTexts[] = {")[2].partition("}")[0]
+        self.assertEqual({*re.findall(r'"(\w+)"', table), "collective"},
                          {kind.value for kind in Kind})
+        documented = read(ROOT, "common/README.md") + read(ROOT, "common/CONTRACTS.md")
+        self.assertEqual([key for key in re.findall(r'\{"(\w+)", &Amounts', text)
+                          if f"`{key}`" not in documented], [])
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
@@ -280,8 +284,8 @@ class PageTest(unittest.TestCase):
         self.value("explorer.seek(explorer.last * 0.98)")  # it takes long
         self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
         self.browser.drawn()
-        expected = [sums(run("04_flash_v1", SMALL)),
-                    sums(run("05_flash_v2", "--step mma " + SMALL))]
+        expected = [pane_of(*traced(*of), "")["counted"]
+                    for of in (("04_flash_v1", SMALL), ("05_flash_v2", f"--step mma {SMALL}"))]
         self.assertEqual(self.of_panes(COUNTS), expected)
         shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
         for pane, counts in zip(shown, expected):

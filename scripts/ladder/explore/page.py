@@ -13,18 +13,14 @@ from ladder.base.files import ROOT, read
 from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_model_time, put_in_order
-from ladder.trace.read import AMOUNTS, Event, Kind, Trace, joined, place
+from ladder.trace.read import Event, Kind, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "sms.js", "timeline.js", "source.js", "pane.js", "app.js")
-# What the page counts, and compares with what the program says.
-COUNTERS = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
-            "distinct_write_bytes", *AMOUNTS)
-
-
-def sums(records: list[Record]) -> dict[str, int]:
-    return {name: sum(record[name] for record in records) for name in COUNTERS}
+# What the page counts beside what events do, and compares with what the program says.
+BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
+         "distinct_write_bytes")
 
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
@@ -36,7 +32,7 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
     put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
-    head, fault = trace.head, fault_of(trace)
+    head, fault, counters = trace.head, fault_of(trace), [*BYTES, *trace.counts]
     paths = {event.file for event in trace.events} | ({fault["file"]} if fault else set())
     return {
         "title": f"{head['rung'][:2]} {head['step']}", "command": command, "head": head,
@@ -48,7 +44,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault,
         "files": {path: read(os.path.join(ROOT, path)) for path in sorted(paths) if path},
-        "counters": COUNTERS, "counted": sums(records) if records else None}
+        "counters": counters, "counted": {
+            name: sum(record[name] for record in records) for name in counters} if records else None}
 
 
 def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[str, Any]:

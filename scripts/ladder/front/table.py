@@ -134,7 +134,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
     """"conflicts 100,352 → 0": what becomes of the count that the step's idea is about, empty where
     that is requested bytes, or where the number is the same here."""
     count = step.change[0]
-    if count not in CHANGED or not before:
+    if count in ("", "requested_bytes") or not before:
         return ""
     old, new = count_of(before, count), count_of(record, count)
     if old is None or new is None or old == new:
@@ -144,7 +144,8 @@ def change_of(step: Step, record: Record, before: Record) -> str:
         bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
         if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
         for number in (old, new))
-    return f"{CHANGED[count][0]} {old_text} → {new_text}"
+    name = CHANGED[count][0] if count in CHANGED else count.replace("_", " ")
+    return f"{name} {old_text} → {new_text}"
 
 
 def against(story: Story, value: float | None, before: float | None) -> tuple[str, str | None]:

@@ -46,11 +46,6 @@ KINDS = {kind.value: kind for kind in Kind}
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
 
-# What an event counts, as the program calls the sum: kAmounts of common/machine/trace.h.
-AMOUNTS = ("sram_read_bytes", "sram_write_bytes", "sram_operand_bytes", "matmul_flops", "exp_count",
-           "other_flops", "barriers", "bank_conflicts", "hbm_read_sectors", "hbm_write_sectors",
-           "blocks", "products", "atomics", "consumer_copies", "flops_under_copies",
-           "exps_under_products", "exps_between_turns", "stores_under_products")
 # Keys of a trace that are fields here.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes", "lane_exps",
         "lane_other_flops")
@@ -109,8 +104,8 @@ class Event:
     index: int = -1            # among the page's
 
     @classmethod
-    def of(cls, line: dict) -> Event:
-        """The event of a trace's line."""
+    def of(cls, line: dict, counts: list[str]) -> Event:
+        """The event of a trace's line, of whose keys these are what it counts."""
         kind = KINDS.get(line["do"], Kind.COLLECTIVE)
         (file, at), (since_file, since) = (place(line.get(key, "")) for key in ("line", "from"))
         event = cls(
@@ -118,7 +113,7 @@ class Event:
             ranges=pieces(line.get("ranges", [])),
             shared={(array, written): pieces(ranges)
                     for array, written, ranges in line.get("shared", [])},
-            counts=collections.Counter({key: line[key] for key in AMOUNTS if key in line}),
+            counts=collections.Counter({key: line[key] for key in counts if key in line}),
             direction=kind.value if kind in (Kind.READ, Kind.WRITE) else "",
             **{key: line[key] for key in SAME if key in line})
         if kind is Kind.COLLECTIVE:
@@ -162,8 +157,8 @@ class Event:
 
 
 class Trace:
-    """A run, by what write_trace() of common/harness/run.h says: `head`, `plan`, `arrays` {name:
-    bytes}, `launches`, `events` in order, and `fault` or None."""
+    """A run, by what write_trace() of common/harness/run.h says: `head`, the keys of its `counts`,
+    `plan`, `arrays` {name: bytes}, `launches`, `events` in order, and `fault` or None."""
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
@@ -172,8 +167,8 @@ class Trace:
             [line for line in lines if name in line]
             for name in ("kernel", "do", "arrays", "fault"))
         self.plan, self.fault = plans[0], next(iter(faults), None)
-        self.arrays = self.plan.pop("arrays")
-        self.events = merged([Event.of(line) for line in done])
+        self.arrays, self.counts = self.plan.pop("arrays"), self.head.pop("counts")
+        self.events = merged([Event.of(line, self.counts) for line in done])
 
     @classmethod
     def of(cls, program: str, options: list[str],
