@@ -333,7 +333,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
     const auto at = sums_of_parts + (int64_t{share.bh} * tiles + share.tile) * Bc * Dh;
 #pragma unroll
     for (int i = 0; i < sums.kProducts; ++i)
-      add_fragments(at + place<sums.kColumns>(i, warp), sums.of[i]);
+      add_fragments(at + place<Sums<Dh>::kColumns>(i, warp), sums.of[i]);
     return;
   }
 #pragma unroll

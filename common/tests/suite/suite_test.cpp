@@ -352,7 +352,7 @@ void check_settings(Device& device, const Step& step) {
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
-    for (const Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
+    for (Maker* made : {tiles_that_cancel, tiles_that_rise, six_keys})
       if (step.device == DeviceKind::sim && c.made == made) shapes.push_back(c);
   if (decodes) {
     shapes.push_back(made_case("parts_that_rise", 3, 557, 16, parts_that_rise));
