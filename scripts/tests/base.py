@@ -18,7 +18,7 @@ RESULTS = os.path.join(SCRIPTS, "results")
 # A limit is for what hangs. A machine may be under load, or be slow: so minutes.
 SECONDS = 600
 # What a person may have set, and a test sets by itself.
-SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
+SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
             "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
 # A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.

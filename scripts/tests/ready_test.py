@@ -115,7 +115,7 @@ class Ready(Machine):
                 ("test", {}, "-DLADDER_TESTS=ON"), ("run", {}, ""),
                 ("run", {"LADDER_CUDA": "ON"}, "-DLADDER_CUDA=ON"), ("run", {}, ""),
                 ("run", {"FAILS": "1"}, ""), ("run", {}, "anew "),
-                ("run", {"CXX": "cmake"}, "anew "),
+                ("run", {"CXX": "cmake"}, "anew "), ("run", {"CXXFLAGS": "-m64"}, "anew "),
                 ("run", {"CUDAHOSTCXX": "a"}, "anew ")):
             self.called()
             kept = [self.write(f"build/{path}", "")
@@ -133,6 +133,25 @@ class Ready(Machine):
         self.script("scripts/test", "--preset", "asan", "-R", "sim", LADDER_CUDA="ON")
         self.assertRegex(self.called(), r"cmake .* --preset asan -DLADDER_TESTS=ON\n(.*\n)*"
                                         r"ctest --preset asan -j \d+ .* -R sim\n")
+
+    def test_ci_checks_the_format_and_compiles_with_clang_too(self):
+        """(what is not there, what is installed; where that fails CI does too)"""
+        for folder in (".ci", "scripts/tests"):
+            os.makedirs(self.at(folder), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, ".ci/run"), self.at(".ci"))
+        shutil.copy(os.path.join(SCRIPTS, "tests/format"), self.at("scripts/tests"))
+        there = {"clang_format_14": "echo version 14.0", "clang++_16": "", "git": "", "xargs": ""}
+        for missing in ("", "clang_format_14", "clang++_16"):
+            self.tools(apt_get=FAILS, **{name: does for name, does in there.items()
+                                         if name != missing})
+            self.script(".ci/run", status=None if missing else 0)
+            said = self.called()
+            self.assertEqual(re.findall("^apt-get .* install .* (clang.*)", said, re.M),
+                             [missing.replace("++", "").replace("_", "-")] * bool(missing))
+            self.assertEqual("clang-format-14 --dry-run --Werror\n" in said, "form" not in missing)
+            self.assertEqual(re.findall(r"\nctest --preset (\w+) ", said),
+                             [] if missing else ["clang", "default"])
+        self.assertIn(" clang++-16:", self.read("build/clang/.configured"))
 
     def test_what_ninja_says_is_shown(self):
         for nvcc, told in (({}, "the build failed."), ({"nvcc": ""}, "leaves the GPU half out.")):

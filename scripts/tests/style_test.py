@@ -31,6 +31,31 @@ class Portable(unittest.TestCase):
             self.assertNotRegex(code, self.LACKS, name)
 
 
+class Files(Scratch):
+    def test_a_clone_is_the_same_whatever_git_is_set_to(self):
+        files = {".gitattributes": read(ROOT, ".gitattributes"), "scripts/run": "#!/bin/sh\n:\n",
+                 "a.md": "A\n", "a.npy": "NUMPY\n", "a.png": "PNG\r\n"}
+        for path, text in files.items():
+            self.write(f"here/{path}", text)
+        for words in ("init -q here", "-C here add .", "-C here -c user.name=A -c user.email=A "
+                      "commit -qm A", "clone -q here there"):
+            self.run_it("git", "-c", "core.autocrlf=true", *words.split())
+        for path, text in files.items():
+            with open(self.at("there", path), "rb") as file:
+                self.assertEqual(file.read().decode(), text)
+
+    def test_another_clang_format_formats_nothing(self):
+        self.write("clang-format-14", mode=0o755, text="#!/bin/sh\n[ $1 = --version ] && "
+                   f"echo $VERSION || echo $1 >>'{self.at('called')}'")
+        for version, said, called in (("version 14.0.6", "", "--dry-run\n"),
+                                      ("version 18.1.3", "and this is version 18.1.3", "")):
+            self.write("called", "")
+            result = self.run_it(os.path.join(SCRIPTS, "tests/format"), "--check", VERSION=version,
+                                 PATH=f"{self.root}:{os.environ['PATH']}")
+            self.assertIn(said, result.stderr)
+            self.assertEqual(self.read("called"), called)
+
+
 class Width(unittest.TestCase):
     def test_no_line_of_python_is_longer_than_100_columns(self):
         for path in [*glob.glob(f"{ROOT}/0*/*.py"), f"{SCRIPTS}/exercise", f"{SCRIPTS}/diff",

@@ -97,7 +97,7 @@ build() {
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
   # has moved, or where it did not go well, it has to decide again.
-  chosen="$root $CXX:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
+  chosen="$root $CXX:$CXXFLAGS:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
   was=$(cat "$folder/.configured" 2>/dev/null || true)
   rm -f "$folder/.configured"
   if [[ $was != "$chosen" ]]; then rm -rf "$folder"/{CMakeCache.txt,CMakeFiles/[0-9]*}; fi
