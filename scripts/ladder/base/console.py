@@ -11,6 +11,14 @@ import textwrap
 import time
 from typing import Any, Callable, NoReturn, TextIO
 
+for number, name in (1, "stdout"), (2, "stderr"):  # a stream that is closed is for nobody
+    try:
+        os.write(number, b"")
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, open(number, "w", encoding="utf-8"))
+
 WIDTH = 100
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)

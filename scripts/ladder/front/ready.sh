@@ -3,6 +3,10 @@
 # CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools, which macOS has;
 # there with `set -u` an empty array is an error, so none sets it.
 
+# A stream that is closed is for nobody; else the next file would be opened in its place.
+true 3<&2 || exec 2>/dev/null
+for fd in 0 1; do { true 3<&$fd; } 2>/dev/null || eval "exec $fd<>/dev/null"; done
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
