@@ -28,6 +28,7 @@ endfunction()
 function(ladder_test part name)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_property(TEST ${name} APPEND PROPERTY LABELS ${part})
+  set_property(TEST ${name} PROPERTY ENVIRONMENT PYTHONSAFEPATH=)  # a test imports what is beside it
 endfunction()
 
 # ladder_cases(PART NAME PROGRAM FILTER LABEL): some of a program's cases as a test. `suite` and
