@@ -213,7 +213,8 @@ class Command(Scratch):
             self.write(name, json_text(lines))
 
     def plot(self, *words, status=0):
-        result = self.run_it(os.path.join(SCRIPTS, "figures"), "draw", *words, status=None)
+        result = self.run_it(os.path.join(SCRIPTS, "figures"), "draw", *words, status=None,
+                             MPLBACKEND="of a notebook")
         if result.returncode == 3 and "matplotlib is missing" in result.stderr and not (
                 "--check" in words or os.environ.get("CI")):
             self.skipTest(result.stderr.strip())
