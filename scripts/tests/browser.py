@@ -3,6 +3,7 @@ chromium, and nothing else."""
 
 import json
 import os
+import pathlib
 import shutil
 import socket
 import subprocess
@@ -75,7 +76,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-color-scheme", "value": colour}])
         self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=f"file://{os.path.abspath(path)}{fragment}")
+        self.call("Page.navigate", url=pathlib.Path(path).absolute().as_uri() + fragment)
         self.wait_for("document.documentElement?.dataset.ready === 'yes'")
         self.drawn()
 

@@ -19,8 +19,8 @@ from base import ROOT, Scratch, printed, programs, read, scratch, write
 import browser
 from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
-from ladder.explore.command import (ASKED, asked_of, chosen, options_of, shown_in_lessons,
-                                    write_pages)
+from ladder.explore.command import (ASKED, asked_of, chosen, main, options_of,
+                                    shown_in_lessons, write_pages)
 from ladder.explore.page import fault_of, page_of, pane_of, spans
 from ladder.explore.times import put_landings
 from ladder.trace.read import Event, Kind, Trace, joined
@@ -167,6 +167,15 @@ class CommandTest(Scratch):
                 self.assertIn(f" of {array} ", asked["what"])
                 answer = read(ROOT, one.lesson).partition("Before you press play")[2]
                 self.assertRegex(answer.partition("</details>")[0], words[asked["answer"]])
+
+    def test_a_browser_opens_the_page(self):
+        os.mkdir(self.at("a #1"))
+        with mock.patch("ladder.explore.command.made", return_value=("", 0)), mock.patch.dict(
+                os.environ, DISPLAY=":0"), mock.patch("sys.stdout") as terminal, mock.patch(
+                "webbrowser.open") as opened:
+            terminal.isatty.return_value = True
+            self.assertEqual(main(["--out", self.at("a #1/e.html")]), 0)
+        opened.assert_called_once_with(f"file://{self.root}/a%20%231/e.html")
 
     def test_bad_words(self):
         out = self.at("page.html")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import html
 import os
+import pathlib
 import re
 import shlex
 import sys
@@ -85,7 +86,7 @@ def main(words: list[str]) -> int:
     screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get(
         "WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty() and not asked.no_open:
-        webbrowser.open("file://" + os.path.abspath(out))
+        webbrowser.open(pathlib.Path(out).absolute().as_uri())
     return status
 
 
