@@ -63,6 +63,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  require_grid(p, kBlock, kBlock);
   const int64_t elements = int64_t{p.B} * p.H * p.N * p.N_kv;
   return {.head_dim = p.d,
           .warps = kBlock * kBlock / 32,

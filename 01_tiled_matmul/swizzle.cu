@@ -124,6 +124,7 @@ int64_t smem_bytes(int columns) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  require_grid(p, kBlockRows, kScoreColumns);
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
+  require_grid(p, kRowThreads);
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 

@@ -321,18 +321,18 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. Dh/8 lanes per row. grid: (B·H, rows).
+/// dQ in the I/O type. Dh/8 lanes per row of the sums.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
   constexpr int kLanes = Dh / 8;
-  const int head = blockIdx.x, row = (blockIdx.y * kElementwise + threadIdx.x) / kLanes;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
-  if (row >= p.N || column >= p.d) return;
-  const int64_t block = (head * sum_rows(p) + row / 8 * 8) * p.d + 8 * column;
-  const auto sum = read_chunk(dQ_sum + (block + row % 8 * 8));
+  const int64_t head = at / sum_rows(p), row = at % sum_rows(p);
+  if (head >= p.B * p.H || row >= p.N || column >= p.d) return;
+  const auto sum = read_chunk(dQ_sum + (at / 8 * 8 * p.d + 8 * column + row % 8 * 8));
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
-  write_chunk(dQ + ((p.q_row(head) + row) * p.d + column), out);
+  write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -373,17 +373,14 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
     const auto dQ_sum = hbm<float>(a["dQ_sum"]);
     const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-    const int heads = p.B * p.H;
+    const dim3 of_rows(ceil_div(p.B * p.H * sum_rows(p) * (Dh / 8), kElementwise));
 
-    launch("preprocess", preprocess<T, Dh>,
-           dim3(ceil_div(heads * sum_rows(p) * (Dh / 8), kElementwise)), dim3(kElementwise), 0, O,
-           dO, LSE, delta, LSE_log2e, dQ_sum, p);
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, O, dO, LSE, delta,
+           LSE_log2e, dQ_sum, p);
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
            dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum,
            dK, dV, p);
-    launch("postprocess", postprocess<T, Dh>,
-           dim3(heads, grid_blocks(p.N, kElementwise / (Dh / 8))), dim3(kElementwise), 0, dQ_sum,
-           dQ, p);
+    launch("postprocess", postprocess<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum, dQ, p);
   });
 }
 

@@ -408,7 +408,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                        .slack = kSlack,
                        .two_level = on("two_level")};
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
-  const int64_t scale_bytes = 4 * scaled_tiles(p, plan.block_kv).all;
+  const int64_t tiles = scaled_tiles(p, plan.block_kv).all;
+  if (tiles >= int64_t{1} << 31)  // a block for each quantises it
+    throw Error(Exit::bad_usage, "--heads " + std::to_string(p.H) + ": " + std::to_string(tiles) +
+                                     " tiles of Q, K and V have a scale; 2147483647 are the most");
+  const int64_t scale_bytes = 4 * tiles;
   plan.workspace = {{"Q8", heads * p.N * Dh},
                     {"K8", heads_kv * p.N_kv * Dh},
                     {"V8", heads_kv * p.d * padded_keys(p.N_kv)},

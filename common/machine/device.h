@@ -96,6 +96,7 @@ struct SimOptions {
   int64_t sram_bytes = 227 * 1024;  // per block, as on an H100
   int multiprocessors = 132;        // SMs that plans reckon with, as an H100 has
   int threads = 0;                  // OS threads; 0: one a core
+  bool only_launches = false;       // are checked, for a test, and no kernel runs
   std::string trace_file;           // --trace
   bool operator==(const SimOptions&) const = default;
 };

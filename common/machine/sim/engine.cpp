@@ -114,6 +114,7 @@ class Sim : public Device {
       refuse(
           fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
                       launch.shared_bytes, options_.sram_bytes));
+    if (options_.only_launches) return;
 
     if (launch.early && !next_may_start_)
       refuse("starts early, but the kernel before never calls let_next_kernel_start()");
