@@ -28,8 +28,10 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   const auto read = [&](const char* name, Tensor& tensor) -> Shape {
     const NpyArray array = read_npy(path(name));
     if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
-      bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
-                path(name), shape_text(array.shape));
+      bad_usage(
+          "{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size), each "
+          "below 2³¹",
+          path(name), shape_text(array.shape));
     tensor = round_all(p.dtype, array.values);
     for (const uint16_t bits : tensor.bits)
       if (!std::isfinite(widen(p.dtype, bits)))
@@ -72,14 +74,16 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Rows of all heads, so heads, tiles and blocks too, are counted in ints; so is what comes a
-  // tile, a GPU full of blocks, or a group of heads (schedule.h), which are at most 2²⁰, after the
-  // last. No product of these sizes in bytes then comes near 2⁶³.
-  constexpr int kMostRows = INT_MAX - (1 << 20) + 1;
+  // Kernels count rows of all heads in ints, so heads, tiles and blocks too, and what comes a tile,
+  // a GPU full of blocks or a group of heads (schedule.h) after the last. No product of these sizes
+  // in bytes comes near 2⁶³.
+  constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)
-      bad_usage("batch {} x {} {} x {} {} is too large: {} rows are the most; use smaller sizes",
-                p.B, heads, of, length, rows, kMostRows);
+      bad_usage(
+          "batch {} x {} {} x {} {} is too large: kernels count rows in 32 bits, and {} rows are "
+          "the most; use smaller sizes",
+          p.B, heads, of, length, rows, kMostRows);
   };
   require("heads", p.H, "seqlen", p.N);
   require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);

@@ -185,7 +185,7 @@ TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
   EXPECT_EQ(options("--seqlen 5 --seqlen 6").workload.problem.N, 6);  // the last one counts
   // The largest that is allowed is a matter of memory, not of the command line.
-  EXPECT_EQ(options("--heads 1 --seqlen 2146435072").workload.problem.N, 2146435072);
+  EXPECT_EQ(options("--heads 1 --seqlen 1073741824").workload.problem.N, 1 << 30);
 }
 
 struct Refusal {
@@ -219,10 +219,12 @@ const Refusal kRefused[] = {
     {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
     {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
     {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
-     "batch 65536 x heads 65536 x seqlen 1 is too large: 2146435072 rows are the most"},
-    {kNaive, "--heads 1 --seqlen 2146435073 --seqlen-kv 1", "x seqlen 2146435073 is too large"},
-    {kNaive, "--heads 1 --seqlen 1 --seqlen-kv 2147483647",
-     "batch 1 x kv-heads 1 x seqlen-kv 2147"},
+     "batch 65536 x heads 65536 x seqlen 1 is too large: kernels count rows in 32 bits, and "
+     "1073741824 rows are the most"},
+    {kNaive, "--heads 1 --seqlen 1073741825 --seqlen-kv 1", "x seqlen 1073741825 is too large"},
+    {kNaive, "--heads 1 --seqlen 1 --seqlen-kv 1073741825",
+     "batch 1 x kv-heads 1 x seqlen-kv 1073741825 is too large"},
+    {kNaive, "--batch 536870913 --heads 2 --seqlen 1", "x heads 2 x seqlen 1 is too large"},
     {kNaive, "--heads 1073741824 --kv-heads 1 --seqlen 67108864 --seqlen-kv 1", "is too large"},
     {kNaive, "--load in --heads 8 --batch 8",
      "--heads cannot be combined with --load: the files "
