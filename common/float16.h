@@ -68,4 +68,10 @@ using bf16 = NarrowFloat<uint16_t, 8, 7, 0x7f80>;
 /// the one with all mantissa bits set is NaN.
 using e4m3 = NarrowFloat<uint8_t, 4, 3, 0x7e>;
 
+/// Whether x is neither infinite nor NaN: by its bits, because std::isfinite is always true where
+/// flags such as -ffast-math let a compiler take every number for finite.
+constexpr bool is_finite(double x) {
+  return (std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) != 0x7ff;
+}
+
 }  // namespace ladder

@@ -160,11 +160,13 @@ endif()
 add_library(ladder_flags INTERFACE)
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
+# -fno-fast-math: CXXFLAGS may say otherwise, and NaN, infinity and subnormals are to be told apart.
+target_link_options(ladder_flags INTERFACE $<$<LINK_LANGUAGE:CXX>:-fno-fast-math>)
 target_compile_options(ladder_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
-    -Wno-unknown-pragmas -ffp-contract=off>
+    -Wno-unknown-pragmas -fno-fast-math -ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo
-    -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-ffp-contract=off>)
+    -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fno-fast-math,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).

@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "float16.h"
 
 namespace ladder::json {
 
@@ -29,7 +30,7 @@ std::string value(std::integral auto x) {
 }
 /// null for what is not finite.
 inline std::string value(double x) {
-  return std::isfinite(x) ? fmt::format("{:.9g}", x) : "null";
+  return is_finite(x) ? fmt::format("{:.9g}", x) : "null";
 }
 template <class T>
 std::string value(const std::optional<T>& x) {

@@ -82,7 +82,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
       array.values[i] = fp16::from_bits(bits);
     else
       std::memcpy(&array.values[i], at, 4);
-    if (!std::isfinite(array.values[i]))
+    if (!is_finite(array.values[i]))
       bad_usage("'{}' holds {} as number {} of {}: values must be finite", path, array.values[i],
                 i + 1, array.values.size());
   }

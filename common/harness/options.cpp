@@ -52,7 +52,7 @@ struct Given {
     } else {  // libc++ has from_chars for these from version 20 on
       char* rest;
       value = std::strtof(text, &rest);
-      if (rest == end && value >= least && std::isfinite(value)) return value;
+      if (rest == end && value >= least && is_finite(value)) return value;
     }
     bad(accepted);
   }

@@ -1,6 +1,7 @@
 #include "harness/reference_error.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -24,16 +25,16 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
   for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
     const double value = out[expected.rows[i / columns] * columns + i % columns];
     const double ref = expected.exact[i], plain = expected.plain[i];
-    if (!std::isfinite(ref)) {
-      if (value != ref)
+    if (!is_finite(ref)) {
+      if (std::bit_cast<uint64_t>(value) != std::bit_cast<uint64_t>(ref))
         error.max = std::numeric_limits<double>::infinity();  // should have been that infinity
       continue;
     }
     largest = std::max(largest, std::abs(ref));
-    if (std::isfinite(plain)) off = std::max(off, std::abs(plain - ref));
-    if (!std::isfinite(value)) {
+    if (is_finite(plain)) off = std::max(off, std::abs(plain - ref));
+    if (!is_finite(value)) {
       ++error.nonfinite;
-      error.out_of_range += !std::isfinite(plain);
+      error.out_of_range += !is_finite(plain);
       continue;
     }
     error.max = std::max(error.max, std::abs(value - ref));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "float16.h"
 #include "harness/tensor.h"
 
 namespace ladder {
@@ -22,7 +23,7 @@ struct TensorError {
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
   /// Whether it fails by more than values that the I/O type, or float32 on the way, cannot hold.
-  bool wrong() const { return nonfinite > out_of_range || !(max <= tolerance); }
+  bool wrong() const { return nonfinite > out_of_range || !is_finite(max) || max > tolerance; }
 };
 
 /// Some rows of an output tensor as they should be, and how far off they may be.

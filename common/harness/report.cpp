@@ -299,7 +299,7 @@ std::string to_table(const Report& r, bool colour) {
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
     const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";
-    if (std::isinf(e.tolerance)) {
+    if (!is_finite(e.tolerance)) {
       out += fmt::format("{:<6}: max error {:.2e}, relative {:.2e}, root mean square {:.2e} ({})\n",
                          e.name, e.max, e.rel, e.rms, e.compared);
       continue;

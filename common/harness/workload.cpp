@@ -34,7 +34,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
           path(name), shape_text(array.shape));
     tensor = round_all(p.dtype, array.values);
     for (const uint16_t bits : tensor.bits)
-      if (!std::isfinite(widen(p.dtype, bits)))
+      if (!is_finite(widen(p.dtype, bits)))
         bad_usage("{}: a value is too large for {}", path(name),
                   p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16");
     return array.shape;

@@ -45,12 +45,22 @@ function(ladder_cases part name program filter label)
 endfunction()
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    tile/tile_test tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
+    tile/tile_test tile/narrow_float_test harness/options_test harness/reference_test harness/report_test
+    harness/fast_math_test)
   get_filename_component(part ${name} DIRECTORY)
   get_filename_component(program ${name} NAME)
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
+
+# One is built as with CXXFLAGS=-ffast-math, which our own flags undo; and of another one a file
+# where nothing does.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(narrow_float_test PRIVATE -ffast-math)
+  target_link_options(narrow_float_test PRIVATE -ffast-math)
+  set_source_files_properties(${tests}/harness/fast_math_test.cpp PROPERTIES
+    COMPILE_OPTIONS -ffast-math SKIP_PRECOMPILE_HEADERS ON)
+endif()
 
 if(LADDER_GPU AND NOT compiles_only)
   ladder_program(sim gpu_test ${tests}/gpu/gpu_test.cu)

@@ -164,8 +164,9 @@ class RunTest(FakeLadder):
         self.rung()
         for option in ("--save=x", "--new", "--list", "--step=mma"):
             self.assertIn("one program", self.table(option, status=2).stderr)
-        self.tell({"00_naive/naive": {"out": "hello"}})
-        self.assertIn("no JSON", self.table(status=1).stdout)
+        for printed in ("hello", '{"time_ms": NaN}'):
+            self.tell({"00_naive/naive": {"out": printed}})
+            self.assertIn("no JSON", self.table(status=1).stdout)
 
     # ---- what takes long ----
 

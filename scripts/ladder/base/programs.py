@@ -118,7 +118,8 @@ def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
 
 def json_lines(text: str, name: str) -> list[Record]:
     try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        # Python would read NaN and Infinity, which are no JSON; int refuses them.
+        return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
 
