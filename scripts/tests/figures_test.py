@@ -195,11 +195,13 @@ class Tables(Changed):
 
 
 def shapes(*path):
-    """[(a text, or a shape's style)], [its coordinates] of an SVG."""
-    found = [(text or re.findall('style="([^"]*)"', shape), " ".join(re.findall(
-        r'\b(?:d|x|y|transform)="([^"]*)"', shape))) for text, shape in re.findall(
+    """[(a text, or a shape's look)], [its coordinates] of an SVG."""
+    svg = read(*path)
+    looks = dict(re.findall(r"^\.(c\d+) \{ (.*) \}$", svg.partition("@media")[0], re.MULTILINE))
+    found = [(text or [looks[name] for name in re.findall('class="([^"]*)"', shape)], " ".join(
+        re.findall(r'\b(?:d|x|y|transform)="([^"]*)"', shape))) for text, shape in re.findall(
             r"<text [^>]*>(.*?)</text>|<((?:path|use|g) [^>]*)>",
-            re.sub(r"(?s)<defs>.*?</defs>", "", read(*path)))]
+            re.sub(r"(?s)<defs>.*?</defs>", "", svg))]
     return ([what for what, _ in found],
             [[float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", at)] for _, at in found])
 
