@@ -48,7 +48,8 @@ def read_lines(path: str) -> list[Any]:
 
 def json_text(values: Iterable[Any]) -> str:
     """One a line, so that a diff shows which changed."""
-    return "".join(f"{json.dumps(value, ensure_ascii=False, allow_nan=False)}\n" for value in values)
+    return "".join(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
+                   for value in values)
 
 
 def short_name(gpu: str) -> str:
