@@ -195,6 +195,16 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
+/// Waits for S. If Q is kept in registers, these too are the product's until then.
+template <int groups, bool kTwoLevel, int Dh, int Bc>
+__device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
+                                                Operand<e4m3, 16, Dh>& Q_rows) {
+  if constexpr (q_in_registers(Dh, Bc, kTwoLevel))
+    wgmma_wait<groups>(S, Q_rows);
+  else
+    wgmma_wait<groups>(S);
+}
+
 /// A consumer's rows of O, divided by l, and of LSE to HBM: O through a tile of its own, from where
 /// TMA takes it.
 template <class T, int Dh>
@@ -313,7 +323,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
     begin_turn();
     start_scores();
     end_turn();
-    wgmma_wait<0>(S);
+    wait_for_scores<0, kTwoLevel>(S, Q_rows);
     K.release();
     softmax(S, m, l, alpha, row, 0, c, of_V, p_exponent, p);
     P = as_permuted_operand<e4m3>(S);
@@ -324,7 +334,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
       start_scores();
       start_output();
       end_turn();
-      wgmma_wait<1>(S);  // P·V, committed last, may still run
+      wait_for_scores<1, kTwoLevel>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, c, of_V, p_exponent, p);
       finish_output();

@@ -130,6 +130,16 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
+/// Waits for S. If Q is kept in registers, these too are the product's until then.
+template <int groups, class T, int Dh, int Bc>
+__device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
+                                                Operand<T, 16, Dh>& Q_rows) {
+  if constexpr (q_in_registers(Dh))
+    wgmma_wait<groups>(S, Q_rows);
+  else
+    wgmma_wait<groups>(S);
+}
+
 /// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
 /// takes it.
 template <class T, int Dh>
@@ -245,7 +255,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     end_turn();
     // Meanwhile. If split, all: merge counts on each part of the block's.
     const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
-    wgmma_wait<0>(S);
+    wait_for_scores<0>(S, Q_rows);
     K.release();
     softmax(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
@@ -257,7 +267,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
       start_scores();
       start_output();
       end_turn();
-      wgmma_wait<1>(S);  // P·V, committed last, may still run
+      wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
       // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
       // is free sooner, products of other consumers run under it, and all is 2% faster.

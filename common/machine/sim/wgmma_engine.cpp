@@ -63,6 +63,14 @@ void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
     for (int i = 0; i < chain->N / 2; ++i) d[i] = chain->sum(l, i);
     return true;
   });
+  std::erase_if(lane().operands, [&](const auto& operand) {
+    const auto& [a, was] = operand;
+    if (!was.has_ended || a < registers || begin + bytes <= reinterpret_cast<char*>(a))
+      return false;
+    check_untouched(block_.running() % 128, a);
+    std::copy(was.contents.begin(), was.contents.end(), a);
+    return true;
+  });
   std::erase_if(lane().fenced, [&](const auto& fenced) {  // registers that lived there before
     return fenced.first < begin + bytes && begin < fenced.first + fenced.second.size();
   });
@@ -89,6 +97,13 @@ void WgmmaEngine::check_untouched(int lane, const Chain& chain) const {
                     "it between the wgmma and the wgmma_wait() for it",
                     chain.N, chain.k, row, column);
   }
+}
+
+void WgmmaEngine::check_untouched(int lane, const unsigned* operand) const {
+  if (std::all_of(operand, operand + 4, [](unsigned r) { return r == kOwnedOperand; })) return;
+  block_.fault_in(first_thread_ + lane,
+                  "left operand of a wgmma: other code wrote to its registers, or it went out of "
+                  "scope, between the wgmma and a wgmma_wait() for it that names it");
 }
 
 // -------------------------------------------------------------------------------------- products
@@ -146,8 +161,8 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   }
   if (!a) return;
   const auto [operand, is_new] = lane().operands.try_emplace(a);
-  auto& [contents, last_op] = operand->second;
-  if (is_new) {
+  auto& [contents, last_op, has_ended] = operand->second;
+  if (is_new || has_ended) {
     hand_over(a, 4 * sizeof(unsigned), "left operand");
     std::copy_n(a, 4, contents.begin());
     std::fill_n(a, 4, kOwnedOperand);
@@ -212,6 +227,8 @@ bool WgmmaEngine::deliver() {
 
 void WgmmaEngine::end_thread() {
   if (lane().issued > first_op_) fault("ends with a wgmma that was never waited for");
+  if (!lane().operands.empty())
+    fault("ends with a left operand of a wgmma that no wgmma_wait() for it has named");
 }
 
 void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes) const {
@@ -281,17 +298,11 @@ void WgmmaEngine::finish(Op& op) {
   }
 
   for (int l = 0; l < 128; ++l)
-    std::erase_if(lanes_[l].operands, [&](const auto& operand) {
-      const auto& [registers, was] = operand;
-      if (was.last_op > first_op_) return false;
-      for (int i = 0; i < 4; ++i)
-        if (registers[i] != kOwnedOperand)
-          block_.fault_in(first_thread_ + l,
-                          "left operand of a wgmma: other code wrote to its registers, or it went "
-                          "out of scope, between the wgmma and the wgmma_wait() for it");
-      std::copy(was.contents.begin(), was.contents.end(), registers);
-      return true;
-    });
+    for (auto& [registers, operand] : lanes_[l].operands) {
+      if (operand.has_ended || operand.last_op > first_op_) continue;
+      check_untouched(l, registers);
+      operand.has_ended = true;
+    }
   if (--op.chain->ops > 0) return;
   for (int l = 0; l < 128; ++l) check_untouched(l, *op.chain);
   for (Lane& lane : lanes_) lane.ended.push_back(op.chain);

@@ -1,8 +1,9 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
-// reading or writing them too early is caught. The accumulator has to be named after the wait, by
-// it or by the next fence: a compiler may move what else uses it to before the wait.
+// reading or writing them too early is caught. The accumulator and a left operand in registers have
+// to be named after the wait, by it or by the next fence: a compiler may move what else uses these
+// registers to before the wait.
 #pragma once
 
 #include <array>
@@ -56,7 +57,7 @@ class WgmmaEngine {
   void wait(int groups_left, Where where);
   /// Faults where a product that was not waited for still reads there.
   void done_with(const SharedPlace& place, int64_t bytes) const;
-  /// Faults where the thread has not waited for a product.
+  /// Faults where the thread has not waited for a product, or not named its left operand since.
   void end_thread();
 
   /// Ends the products that the whole warpgroup waits for. False if it does not.
@@ -87,14 +88,16 @@ class WgmmaEngine {
     struct Operand {
       std::array<unsigned, 4> contents;
       int64_t last_op;
+      bool has_ended = false;
     };
-    std::map<unsigned*, Operand> operands;      // registers that wgmmas read
+    std::map<unsigned*, Operand> operands;      // registers that wgmmas read, until they are named
     std::vector<std::shared_ptr<Chain>> ended;  // whose registers were not named since
   };
 
   Lane& lane() { return lanes_[block_.running() % 128]; }
   void hand_over(const void* registers, size_t bytes, const char* what);
   void check_untouched(int lane, const Chain& chain) const;
+  void check_untouched(int lane, const unsigned* operand) const;
   void start(const Wgmma& wgmma, const float* d);
   void finish(Op& op);
   /// The product's operands, A as [row][k], B as [k][column], of e4m3 as [column][k].

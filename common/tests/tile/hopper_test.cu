@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   wgmma_fence(acc, a);
   wgmma_ABt(acc, a, tile);
   wgmma_commit();
-  wgmma_wait<0>(acc);
+  wgmma_wait<0>(acc, a);
   for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
