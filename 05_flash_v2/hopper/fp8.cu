@@ -301,11 +301,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
     const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p),
               kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
-    __syncwarp();  // all lanes have read them before one releases the tile
-    if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
-      load(Q_rows, Q.tile(), warp_row);
-      Q.release();
-    }
+    if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) load(Q_rows, Q.tile(), warp_row);
+    __syncwarp();  // all lanes have read these before one releases the tile
+    if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;

@@ -41,8 +41,8 @@ void Async::set_registers(int n) {
         sum, threads, given);
 }
 
-void Async::done_with(const SharedPlace& place, int64_t bytes) {
-  memory_.check_read_by_others(place, bytes, block_.running());
+void Async::done_with(const SharedPlace& place, int64_t bytes, int threads) {
+  memory_.check_read_by_others(place, bytes, block_.running(), threads);
   if (has_warpgroup()) warpgroup().done_with(place, bytes);
 }
 
@@ -132,7 +132,7 @@ void Async::end_phase_if_complete(Barrier& b) {
 void Async::make_readable(const Barrier& b) {
   std::erase_if(loads_, [&](const Load& load) {
     if (load.barrier != &b || load.phase < 0 || load.phase >= b.phase) return false;
-    memory_.end_load(load.place.at, load.bytes, load.place.element == 4);
+    memory_.end_load(load.place.at, load.bytes);
     return true;
   });
 }

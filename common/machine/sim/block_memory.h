@@ -39,7 +39,7 @@ enum ShadowBit : uint8_t {
   kReadBefore = 32,  // by the kernel before, and this one has started early
   kWrittenBefore = 64,
   // of shared memory
-  kFloats = 2,       // came by bulk_load: of each thread that reads it this is noted
+  kLoaded = 2,       // came by TMA or bulk_load: of each thread that reads it this is noted
   kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for
   kBeingRead = 16,   // by a wgmma or a TMA store that nobody has waited for
   kOrdinary = 32,    // written by ordinary stores, and not fenced for wgmma and TMA since
@@ -129,14 +129,14 @@ class BlockMemory {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults where another lane read there what bulk_load brought, with no such barrier since.
-  void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
+  /// Faults where another of the `group` threads that this one is among read there what TMA or
+  /// bulk_load brought, with no such barrier since.
+  void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread, int group) const;
 
   // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
-  /// `floats`: threads read them one by one, and of each it is noted, see check_read_by_others.
-  void end_load(int64_t at, int64_t bytes, bool floats) {
-    std::fill_n(&shadow_[at], bytes, kWritten | watched_ | (floats ? kFloats : 0));
+  void end_load(int64_t at, int64_t bytes) {
+    std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
   }
 
   // Reads by wgmmas, TMA stores and bulk_add of the 16 bytes at `at`: between the two nobody may
@@ -189,7 +189,7 @@ class BlockMemory {
     std::vector<Copy> copies = {};   // under way
     int group = 0;                   // that the next one joins
     int barriers = 0, fences = 0;    // that it came to, those that order memory, and of the proxy
-    std::vector<int64_t> read = {};  // floats that bulk_load brought, since its last barrier
+    std::vector<int64_t> read = {};  // of what TMA and bulk_load brought, since its last barrier
   };
   std::vector<OfThread> threads_;  // and last anybody, for writes before writers are told apart
 };
@@ -203,7 +203,7 @@ inline void BlockMemory::check_read(const SharedPlace& place, int thread) {
     check_inside("read of", place, n);
     using W = Word<n>;
     const W seen = *reinterpret_cast<const W*>(shadow_.data() + place.at);
-    constexpr W rare = repeat<n>(kFloats | kInFlight | kOneThreads | kWatched);
+    constexpr W rare = repeat<n>(kLoaded | kInFlight | kOneThreads | kWatched);
     if ((seen & (repeat<n>(kWritten) | rare)) != repeat<n>(kWritten)) [[unlikely]]
       rare_read(place, n, thread);
   }

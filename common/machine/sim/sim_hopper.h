@@ -167,11 +167,11 @@ void wgmma_wait_instruction(Where where = Where::current()) {
   this_block->async().warpgroup().wait(groups, where);
 }
 
-/// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
-/// of what bulk_load brought, where a lane has with no barrier since.
+/// The warp, or the block, is done with n elements: faults where a product of its warpgroup still
+/// reads them, or where of what TMA or bulk_load brought another thread has with no barrier since.
 template <class T>
-void done_with(Smem<T> tile, int n) {
-  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
+void done_with(Smem<T> tile, int n, int threads = 32) {
+  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)}, threads);
 }
 
 /// Whether gpu_hopper.h has a product 8·n wide.

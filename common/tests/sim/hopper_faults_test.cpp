@@ -187,6 +187,9 @@ TEST_F(HopperFaults, RingOfStages) {
       if (loads_under && thread() % 32 == 0) free[0].arrive();
       if (loads_under) named_barrier_sync(1, 128);
       wgmma_wait<0>(acc);
+      Operand<fp16, 16, 64> a;
+      if (wrong("releases shared stage[ … of the block read with no __syncwarp or barrier since"))
+        load(a, stage, 0);
       done_with(stage.data, kElements);
       if (!loads_under && thread() % 32 == 0) free[0].arrive();
     }
