@@ -173,8 +173,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 else()
-  # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is.
-  target_compile_options(ladder_flags INTERFACE -Wno-pass-failed)
+  # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is. Clang 19 sees that
+  # libstdc++ 12 uses what it deprecates.
+  target_compile_options(ladder_flags INTERFACE -Wno-pass-failed -Wno-deprecated-declarations)
 endif()
 # GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
