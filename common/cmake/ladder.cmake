@@ -15,7 +15,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # what clang inlined in those of DWARF 5.
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 # No more compilers at a time than memory holds, at 500 MB each. (macOS counts caches as used.)
 if(CMAKE_HOST_SYSTEM_NAME STREQUAL Linux)
   cmake_host_system_information(RESULT megabytes QUERY AVAILABLE_PHYSICAL_MEMORY)
@@ -68,7 +68,7 @@ if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
 endif()
 if(NOT LADDER_CUDA STREQUAL OFF)
   execute_process(
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/common/machine/gpu/answers.py
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/common/machine/gpu/answers.py
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(found OR NOT DEFINED LADDER_GPU_FOUND)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
@@ -96,7 +96,7 @@ else()
       "${CMAKE_MATCH_1} (export CUDACXX=/path/of/another/nvcc, then scripts/run)")
   elseif(NOT LADDER_NVCC_WORKS)
     # Where it does not, enable_language would end it all, and not say why.
-    set(probe ${CMAKE_BINARY_DIR}/stubs/probe)
+    set(probe ${PROJECT_BINARY_DIR}/stubs/probe)
     file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\nint main() {}\n")
     set(host $ENV{CUDAHOSTCXX})
     list(TRANSFORM host PREPEND -ccbin=)
@@ -158,7 +158,7 @@ if(DEFINED ENV{CI} AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
 add_library(ladder_flags INTERFACE)
-target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR}/common)
+target_include_directories(ladder_flags INTERFACE ${PROJECT_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
 # -fno-fast-math: CXXFLAGS may say otherwise, and NaN, infinity and subnormals are to be told apart.
 target_link_options(ladder_flags INTERFACE $<$<LINK_LANGUAGE:CXX>:-fno-fast-math>)
@@ -189,20 +189,20 @@ if(LADDER_SANITIZE)
 endif()
 
 # What most C++ sources include is parsed once, or it would be a second of each one's compilation.
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
-add_library(headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
+add_library(headers OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
 target_link_libraries(headers PRIVATE ladder_flags)
 target_precompile_headers(headers PRIVATE <machine/machine.h> <fmt/format.h>)
 set(precompiled headers)  # what ladder_kernels takes
 
-file(GLOB sim_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/sim/*.cpp)
+file(GLOB sim_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/machine/sim/*.cpp)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
 target_compile_options(ladder_sim PRIVATE ${hot})
 
 if(LADDER_GPU)
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cpp
-    ${CMAKE_SOURCE_DIR}/common/machine/gpu/*.cu)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/machine/gpu/*.cpp
+    ${PROJECT_SOURCE_DIR}/common/machine/gpu/*.cu)
   add_library(ladder_gpu STATIC ${gpu_sources})
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
@@ -219,12 +219,12 @@ if(LADDER_GPU)
       LADDER_CUPTI_EXTRAS_FOLDER="${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64")
   endif()
 else()
-  add_library(ladder_gpu STATIC ${CMAKE_SOURCE_DIR}/common/machine/no_gpu.cpp)
+  add_library(ladder_gpu STATIC ${PROJECT_SOURCE_DIR}/common/machine/no_gpu.cpp)
   target_compile_definitions(ladder_gpu PRIVATE LADDER_NO_GPU="${no_gpu}")
   target_link_libraries(ladder_gpu PUBLIC ladder_flags)
 endif()
 
-file(GLOB harness_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/harness/*.cpp)
+file(GLOB harness_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/harness/*.cpp)
 list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
@@ -232,37 +232,37 @@ target_precompile_headers(ladder_harness REUSE_FROM headers)
 if(NOT DEFINED CMAKE_UNITY_BUILD)  # else headers would be most of what compiling these takes
   set_target_properties(ladder_sim ladder_harness PROPERTIES UNITY_BUILD ON)
 endif()
-set_source_files_properties(${CMAKE_SOURCE_DIR}/common/harness/reference.cpp PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/common/harness/reference.cpp PROPERTIES
   COMPILE_OPTIONS "${hot}" SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-add_library(ladder_main OBJECT ${CMAKE_SOURCE_DIR}/common/harness/main.cpp)
+add_library(ladder_main OBJECT ${PROJECT_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
 target_precompile_headers(ladder_main REUSE_FROM headers)
 
-set(reported RULE_LAUNCH_COMPILE "sh \"${CMAKE_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
+set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
 # CI only: all rungs' files become two sources, Hopper's and the others, since headers dominate nvcc's
 # time. Each file is in a namespace of its own within gpu, each kernel is compiled for bf16 and
 # d = 128 alone, and all is linked once: nobody runs it.
 if(compiles_only)
-  file(GLOB headers ${CMAKE_SOURCE_DIR}/common/machine/hopper.h ${CMAKE_SOURCE_DIR}/common/tile/*.h)
+  file(GLOB headers ${PROJECT_SOURCE_DIR}/common/machine/hopper.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
   list(JOIN headers "" headers)
   foreach(group hopper portable)
     string(REPLACE portable/ "" pattern "[0-9][0-9]_*/${group}/*.cu")
-    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${pattern})
+    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${pattern})
     set(text "${headers}")
     foreach(path ${sources})
       string(MAKE_C_IDENTIFIER ${path} step)
       string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${step}\n"
-        "#include \"${CMAKE_SOURCE_DIR}/${path}\"\n")
+        "#include \"${PROJECT_SOURCE_DIR}/${path}\"\n")
     endforeach()
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/stubs/${group}.cu CONTENT "${text}" @ONLY)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/${group}.cu CONTENT "${text}" @ONLY)
   endforeach()
   add_executable(compiled_for_gpu $<TARGET_OBJECTS:ladder_main>
-    ${CMAKE_BINARY_DIR}/stubs/hopper.cu ${CMAKE_BINARY_DIR}/stubs/portable.cu)
+    ${PROJECT_BINARY_DIR}/stubs/hopper.cu ${PROJECT_BINARY_DIR}/stubs/portable.cu)
   target_link_libraries(compiled_for_gpu PRIVATE ladder_harness)
   target_compile_definitions(compiled_for_gpu PRIVATE LADDER_ONE_KERNEL)
-  set_source_files_properties(${CMAKE_BINARY_DIR}/stubs/portable.cu PROPERTIES
+  set_source_files_properties(${PROJECT_BINARY_DIR}/stubs/portable.cu PROPERTIES
     COMPILE_OPTIONS "${compiles_only}")
   set_target_properties(compiled_for_gpu PROPERTIES LINKER_LANGUAGE CXX ${reported})
 endif()
@@ -275,8 +275,8 @@ function(ladder_kernels name)
   set(sources)
   foreach(file ${ARGN})
     get_filename_component(path ${file} ABSOLUTE)
-    file(RELATIVE_PATH relative ${CMAKE_SOURCE_DIR} ${path})
-    set(stub ${CMAKE_BINARY_DIR}/stubs/${relative}.cpp)
+    file(RELATIVE_PATH relative ${PROJECT_SOURCE_DIR} ${path})
+    set(stub ${PROJECT_BINARY_DIR}/stubs/${relative}.cpp)
     file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"${path}\"\n" @ONLY)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
@@ -299,8 +299,8 @@ endfunction()
 # in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names, as
 # they were compiled there. They come last: the first step says which rung a program is.
 function(add_rung rung)
-  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${rung}/*.cu
-    ${CMAKE_SOURCE_DIR}/${rung}/*/*.cu)
+  file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${rung}/*.cu
+    ${PROJECT_SOURCE_DIR}/${rung}/*/*.cu)
   ladder_kernels(rung_${rung} ${kernels})
   if(rung MATCHES "^0[4-6]")  # which hardly touch single elements: a quarter less to compile
     target_compile_options(rung_${rung}_sim PRIVATE $<$<CONFIG:Release>:-Og>)
@@ -325,5 +325,5 @@ endfunction()
 add_custom_target(programs)  # what scripts/run builds
 if(LADDER_TESTS)
   enable_testing()
-  include(tests/tests)
+  include(common/tests/tests.cmake)
 endif()

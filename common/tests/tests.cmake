@@ -1,8 +1,8 @@
 # GoogleTest's cases run in one process a program: there are thousands, and each process would start
 # the sim or open the GPU anew. scripts/test counts them by what the programs print, and has from
 # Python's tests, by -v, the reasons of what was skipped.
-set(tests ${CMAKE_SOURCE_DIR}/common/tests)
-set(scripts ${CMAKE_SOURCE_DIR}/scripts/tests)
+set(tests ${PROJECT_SOURCE_DIR}/common/tests)
+set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
 # Every test has as a label the part of scripts/test that it belongs to: a folder here, `mistakes`,
 # `climb`, `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs.
@@ -11,7 +11,7 @@ foreach(part sim tile harness mistakes climb scripts gpu)
 endforeach()
 
 # As `headers` are, with GoogleTest's.
-add_library(test_headers OBJECT ${CMAKE_BINARY_DIR}/stubs/none.cpp)
+add_library(test_headers OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
 target_link_libraries(test_headers PRIVATE ladder_flags GTest::gtest)
 target_precompile_headers(test_headers PRIVATE <machine/machine.h> <fmt/format.h> <gtest/gtest.h>)
 
@@ -68,7 +68,7 @@ if(LADDER_GPU AND NOT compiles_only)
 endif()
 if(LADDER_GPU)
   ladder_test(tile machine_code Python3::Interpreter ${scripts}/machine_code_test.py
-    ${CMAKE_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
+    ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
 # Files of kernels and tests, compiled for both machines, but for a GPU only where one may run them.
@@ -90,7 +90,7 @@ endforeach()
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM test_headers)
-ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${CMAKE_BINARY_DIR} -v)
+ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${PROJECT_BINARY_DIR} -v)
 ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)

@@ -245,14 +245,16 @@ esac
 
     def test_a_folder_and_a_line_are_a_rung(self):
         """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in a
-        path with a space, and for a GPU newer than the Toolkit. (That a new rung has its rows and
-        its colour without another line, figures_test shows.)"""
+        path with a space, as a part of another project, and for a GPU newer than the Toolkit.
+        (That a new rung has its rows and its colour without another line, figures_test shows.)"""
         os.mkdir(self.at("a b"))
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
             os.symlink(os.path.join(ROOT, name), self.at("a b", name))
+        self.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.22)\nproject(whole CXX)\n"
+                   "enable_testing()\nadd_subdirectory(\"a b\")\n")
         self.write("a b/CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
         self.write("a b/07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
-        gpu = self.configure("130", "-S", self.at("a b"), "-DLADDER_TESTS=ON")
+        gpu = self.configure("130", "-S", self.root, "-DLADDER_TESTS=ON")
         for command, said in (
                 ("ninja -C build -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
                 ("ninja -C build -t commands 07_toy_test", "suite_test.cpp"),
