@@ -6,6 +6,8 @@ find_package(GTest QUIET)
 option(LADDER_TESTS "The tests, which need GoogleTest; where there is none, not" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
+set(ci $ENV{CI})  # false where it is empty, or what CMake takes for false
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -77,7 +79,7 @@ endif()
 string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
-elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT DEFINED ENV{CI})
+elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
 elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
@@ -123,7 +125,7 @@ else()
       if(NOT codes MATCHES "sm_${gpu}\n")  # newer than the Toolkit: the driver compiles the PTX
         set(CMAKE_CUDA_ARCHITECTURES 80)
       endif()
-    elseif(DEFINED ENV{CI})
+    elseif(ci)
       set(CMAKE_CUDA_ARCHITECTURES 90a-real)
     else()
       set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
@@ -141,7 +143,7 @@ else()
   # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can. Only
   # the Hopper steps are optimised there, because machine_code_test reads their machine code.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
-  if(DEFINED ENV{CI} AND NOT gpu)
+  if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)
       set(compiles_only -Ofc=max)
@@ -154,7 +156,7 @@ else()
 endif()
 
 # A reader whose edit leaves a variable unused is told; CI stops.
-if(DEFINED ENV{CI} AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
+if(ci AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
 add_library(ladder_flags INTERFACE)

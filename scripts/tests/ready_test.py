@@ -100,6 +100,7 @@ class Ready(Machine):
     def test_matplotlib_is_for_who_draws_and_chromium_for_ci(self):
         for words, ci, needs in (
                 ("run", "", ""), ("test tile", "", ""), ("figures", "", "python3-matplotlib"),
+                ("test", "0", "python3-matplotlib"), ("test", "False", "python3-matplotlib"),
                 ("test", "true", "python3-matplotlib chromium")):
             self.tools(apt_get=FAILS, python3=self.PYTHON
                        + "case \"$*\" in *matplotlib*) exit 1;; esac")
@@ -239,9 +240,12 @@ esac
             self.assertIn(f"\nLADDER_GPU_FOUND:INTERNAL={kept}\n",
                           self.read("build/CMakeCache.txt"))
         self.configure("", "-ULADDER_GPU_FOUND")
-        for choice, said in (("auto", "7.5 or newer answered"), ("on", "no /no/nvcc"),
-                             ("off", "LADDER_CUDA is OFF")):
-            self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CUDACXX="/no/nvcc"))
+        for choice, ci, said in (("auto", "", "7.5 or newer answered"),
+                                 ("auto", "False", "7.5 or newer answered"),
+                                 ("auto", "gitlab", "no /no/nvcc"), ("on", "", "no /no/nvcc"),
+                                 ("off", "1", "LADDER_CUDA is OFF")):
+            self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CI=ci,
+                                               CUDACXX="/no/nvcc"))
 
     def test_a_folder_and_a_line_are_a_rung(self):
         """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in a

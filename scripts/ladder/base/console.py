@@ -33,6 +33,11 @@ WAYS_OUT = {
     errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
+def in_ci() -> bool:
+    """Whether CI is set, and to something else than CMake takes for false."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "off", "no", "n", "false")
+
+
 class Stop(Exception):
     """Ends the run with a message and a status."""
 
