@@ -7,6 +7,10 @@ option(LADDER_TESTS "The tests, which need GoogleTest; where there is none, not"
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
 set(ci $ENV{CI})  # false where it is empty, or what CMake takes for false
+if(NOT CMAKE_BUILD_TYPE)
+  message(STATUS "build type: Release, because none was given")
+  set(CMAKE_BUILD_TYPE Release)
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

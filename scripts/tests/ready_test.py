@@ -249,7 +249,7 @@ esac
 
     def test_a_folder_and_a_line_are_a_rung(self):
         """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in a
-        path with a space, as a part of another project, and for a GPU newer than the Toolkit.
+        path with a space, as an optimised part of another project, for a GPU newer than the Toolkit.
         (That a new rung has its rows and its colour without another line, figures_test shows.)"""
         os.mkdir(self.at("a b"))
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
@@ -261,6 +261,7 @@ esac
         gpu = self.configure("130", "-S", self.root, "-DLADDER_TESTS=ON")
         for command, said in (
                 ("ninja -C build -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
+                ("ninja -C build -t commands 07_toy", " -O1 "),
                 ("ninja -C build -t commands 07_toy_test", "suite_test.cpp"),
                 ("ctest --test-dir build -N", ": 07_toy.cli\n")):
             self.assertIn(said, self.run_it(*command.split()).stdout)
