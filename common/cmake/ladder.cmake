@@ -86,6 +86,8 @@ if(LADDER_CUDA STREQUAL OFF)
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
+elseif("${PROJECT_SOURCE_DIR}${PROJECT_BINARY_DIR}" MATCHES "[$`]")
+  set(no_gpu "nvcc takes no path that has a dollar sign or a backquote (move the clone)")
 elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
   string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
     "(python3 -m pip install cmake, then scripts/run)")
@@ -201,14 +203,15 @@ target_link_libraries(headers PRIVATE ladder_flags)
 target_precompile_headers(headers PRIVATE <machine/machine.h> <fmt/format.h>)
 set(precompiled headers)  # what ladder_kernels takes
 
-file(GLOB sim_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/machine/sim/*.cpp)
+string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # for patterns
+file(GLOB sim_sources CONFIGURE_DEPENDS ${here}/common/machine/sim/*.cpp)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
 target_compile_options(ladder_sim PRIVATE ${hot})
 
 if(LADDER_GPU)
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/machine/gpu/*.cpp
-    ${PROJECT_SOURCE_DIR}/common/machine/gpu/*.cu)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS ${here}/common/machine/gpu/*.cpp
+    ${here}/common/machine/gpu/*.cu)
   add_library(ladder_gpu STATIC ${gpu_sources})
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
@@ -230,7 +233,7 @@ else()
   target_link_libraries(ladder_gpu PUBLIC ladder_flags)
 endif()
 
-file(GLOB harness_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/common/harness/*.cpp)
+file(GLOB harness_sources CONFIGURE_DEPENDS ${here}/common/harness/*.cpp)
 list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
@@ -250,19 +253,19 @@ set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.
 # time. Each file is in a namespace of its own within gpu, each kernel is compiled for bf16 and
 # d = 128 alone, and all is linked once: nobody runs it.
 if(compiles_only)
-  file(GLOB headers ${PROJECT_SOURCE_DIR}/common/machine/hopper.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
+  file(GLOB headers ${here}/common/machine/hopper.h ${here}/common/tile/*.h)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
   list(JOIN headers "" headers)
   foreach(group hopper portable)
     string(REPLACE portable/ "" pattern "[0-9][0-9]_*/${group}/*.cu")
-    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${pattern})
+    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${here}/${pattern})
     set(text "${headers}")
     foreach(path ${sources})
       string(MAKE_C_IDENTIFIER ${path} step)
       string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${step}\n"
         "#include \"${PROJECT_SOURCE_DIR}/${path}\"\n")
     endforeach()
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/${group}.cu CONTENT "${text}" @ONLY)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/${group}.cu CONTENT "@text@" @ONLY)
   endforeach()
   add_executable(compiled_for_gpu $<TARGET_OBJECTS:ladder_main>
     ${PROJECT_BINARY_DIR}/stubs/hopper.cu ${PROJECT_BINARY_DIR}/stubs/portable.cu)
@@ -283,7 +286,7 @@ function(ladder_kernels name)
     get_filename_component(path ${file} ABSOLUTE)
     file(RELATIVE_PATH relative ${PROJECT_SOURCE_DIR} ${path})
     set(stub ${PROJECT_BINARY_DIR}/stubs/${relative}.cpp)
-    file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"${path}\"\n" @ONLY)
+    file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"@path@\"\n" @ONLY)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
   endforeach()
@@ -305,8 +308,7 @@ endfunction()
 # in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names, as
 # they were compiled there. They come last: the first step says which rung a program is.
 function(add_rung rung)
-  file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${rung}/*.cu
-    ${PROJECT_SOURCE_DIR}/${rung}/*/*.cu)
+  file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
   ladder_kernels(rung_${rung} ${kernels})
   if(rung MATCHES "^0[4-6]")  # which hardly touch single elements: a quarter less to compile
     target_compile_options(rung_${rung}_sim PRIVATE $<$<CONFIG:Release>:-Og>)

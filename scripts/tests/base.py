@@ -102,7 +102,7 @@ class Scratch(unittest.TestCase):
     """A test in a folder of its own, self.root, and an environment of its own."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
+        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # whose path is no pattern, or word
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()

@@ -14,7 +14,6 @@ otherwise.
 
 import dataclasses
 import functools
-import glob
 import math
 import os
 import re
@@ -23,7 +22,7 @@ import tempfile
 import unittest
 
 from base import FENCE, ROOT, SECONDS, fences, programs, read
-from ladder.base.files import course_pages
+from ladder.base.files import course_pages, paths_in
 from ladder.exercises.lessons import read_exercises
 
 BIN = programs()
@@ -189,7 +188,7 @@ def name_of(path):
 def files(pattern):
     """The lines of each."""
     return [read(path).splitlines() for path in
-            sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
+            paths_in(ROOT, pattern)]
 
 
 @functools.cache
@@ -325,7 +324,7 @@ class Links(unittest.TestCase):
 
     def test_they_lead_somewhere(self):
         count = 0
-        for path in [*course_pages(), *glob.glob(os.path.join(ROOT, "common/*.md"))]:
+        for path in [*course_pages(), *paths_in(ROOT, "common/*.md")]:
             for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)",
                                    FENCE.sub("", read(path))):
                 if re.match(r"\w+:", link):

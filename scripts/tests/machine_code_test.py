@@ -9,7 +9,6 @@ from a raw T* __restrict__ and from no struct.
 Run alone: python3 scripts/tests/machine_code_test.py BUILD CUDA NVCC (such as build 13.0 nvcc)
 """
 
-import glob
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import unittest
 
 import base
 from base import SECONDS, read
+from ladder.base.files import paths_in
 from ladder.base.sources import read_sources
 
 ROOT = os.path.realpath(base.ROOT)
@@ -116,7 +116,7 @@ class PointerTest(unittest.TestCase):
     def test_an_hbm_is_a_restricted_pointer(self):
         if not shutil.which(NVCC):
             self.skipTest("no nvcc")
-        source = min(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*/attention.cu")))
+        source = paths_in(ROOT, "[0-9][0-9]_*/attention.cu")[0]
         with tempfile.NamedTemporaryFile(suffix=".ptx") as ptx:
             output_of(NVCC, "-ptx", "-arch=sm_90a", "-std=c++20", "--expt-relaxed-constexpr",
                       "-I", os.path.join(ROOT, "common"), "-o", ptx.name, source)

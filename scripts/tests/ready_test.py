@@ -186,7 +186,7 @@ class Ready(Machine):
             self.assertIn(said, result.stderr)
             said = self.called()
             self.assertIn(f"ninja -C {self.root}/build programs\n", said)
-            self.assertEqual(re.findall(r"^python3 \S+/ladder (.*)$", said, re.M), [
+            self.assertEqual(re.findall(r"^python3 .*/ladder (.*)$", said, re.M), [
                 "measure.run --grid paper,long --again --time 25",
                 "measure.run --sim --again", "show.draw --readme"][:count])
 
@@ -206,7 +206,7 @@ class Configuring(Scratch):
     def setUp(self):
         super().setUp()
         self.python = self.write("python", mode=0o755, text=f"""#!/bin/sh
-case $1 in */answers.py) cat {self.root}/gpu;; *) exec '{sys.executable}' "$@";; esac
+case $1 in */answers.py) cat '{self.root}/gpu';; *) exec '{sys.executable}' "$@";; esac
 """)
 
     def configure(self, gpu, *options, status=0, **environment):
@@ -246,19 +246,25 @@ esac
                                  ("off", "1", "LADDER_CUDA is OFF")):
             self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CI=ci,
                                                CUDACXX="/no/nvcc"))
+        self.assertIn("a dollar sign", self.configure("90", "-B", self.at("$b")))
+
+    def test_a_path_that_cmake_does_not_take_is_refused(self):
+        for name in (";", '"', "|", "<", ">", "[", "]", "${x}", "\n"):
+            self.assertIn("CMake takes no path", self.configure("", "-B", self.at(name), status=1))
 
     def test_a_folder_and_a_line_are_a_rung(self):
         """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in a
-        path with a space, as an optimised part of another project, for a GPU newer than the Toolkit.
+        odd path, as an optimised part of another project, for a GPU newer than the Toolkit.
         (That a new rung has its rows and its colour without another line, figures_test shows.)"""
-        os.mkdir(self.at("a b"))
+        os.mkdir(self.at("@x@"))
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
-            os.symlink(os.path.join(ROOT, name), self.at("a b", name))
+            os.symlink(os.path.join(ROOT, name), self.at("@x@", name))
         self.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.22)\nproject(whole CXX)\n"
-                   "enable_testing()\nadd_subdirectory(\"a b\")\n")
-        self.write("a b/CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
-        self.write("a b/07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
+                   "enable_testing()\nadd_subdirectory(@x@)\n")
+        self.write("@x@/CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
+        self.write("@x@/07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
         gpu = self.configure("130", "-S", self.root, "-DLADDER_TESTS=ON")
+        self.assertIn("@x@", self.read("build/@x@/stubs/07_toy/attention.cu.cpp"))
         for command, said in (
                 ("ninja -C build -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
                 ("ninja -C build -t commands 07_toy", " -O1 "),
@@ -300,7 +306,7 @@ class Parts(Machine):
             self.called()
             out = self.script("scripts/test", *parts.split(), status="/" in parts).stdout
             said = self.called()
-            self.assertEqual([re.search(r"ninja -C \S+ (.*)", said)[1].split(),
+            self.assertEqual([re.search(r"ninja -C .*/build (.*)", said)[1].split(),
                               re.findall(r"^ctest .* -L (.*)$", said, re.M),
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)

@@ -1,12 +1,12 @@
 """Tests of what all scripts have in common: shell that macOS runs too, rooms, Python and help
 of 100 columns."""
 
-import glob
 import os
 import re
 import unittest
 
 from base import ROOT, SCRIPTS, Scratch, read
+from ladder.base.files import paths_in
 
 
 class Portable(unittest.TestCase):
@@ -58,8 +58,8 @@ class Files(Scratch):
 
 class Width(unittest.TestCase):
     def test_no_line_of_python_is_longer_than_100_columns(self):
-        for path in [*glob.glob(f"{ROOT}/0*/*.py"), f"{SCRIPTS}/exercise", f"{SCRIPTS}/diff",
-                     *glob.glob(f"{SCRIPTS}/**/*.py", recursive=True)]:
+        for path in [*paths_in(ROOT, "0*/*.py"), f"{SCRIPTS}/exercise", f"{SCRIPTS}/diff",
+                     *paths_in(SCRIPTS, "**/*.py")]:
             self.assertEqual([line for line in read(path).splitlines() if len(line) > 100], [],
                              path)
 
@@ -72,10 +72,10 @@ class Rooms(unittest.TestCase):
 
     def test_no_room_reaches_into_another(self):
         rooms = {os.path.basename(os.path.dirname(path)) for path in
-                 glob.glob(os.path.join(SCRIPTS, "ladder/*/__init__.py"))}
+                 paths_in(SCRIPTS, "ladder/*/__init__.py")}
         self.assertLessEqual({"base", "front", "measure", "trace", "show"}, rooms)
         for room in rooms:
-            for path in glob.glob(os.path.join(SCRIPTS, "ladder", room, "*.py")):
+            for path in paths_in(SCRIPTS, f"ladder/{room}/*.py"):
                 for name in re.findall(r"^ *(?:from|import) ladder(?:\.| import )([\w.]+)",
                                        read(path), re.MULTILINE):
                     with self.subTest(os.path.relpath(path, ROOT)):

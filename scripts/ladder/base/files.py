@@ -19,7 +19,12 @@ RESULTS = os.path.join(ROOT, "scripts/results")
 def course_pages() -> list[str]:
     """README, the lessons with what lies beside them, and the page of what was measured."""
     return [path for pattern in ("README.md", "[0-9][0-9]_*/**/*.md", "scripts/results/README.md")
-            for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
+            for path in paths_in(ROOT, pattern)]
+
+
+def paths_in(folder: str, pattern: str) -> list[str]:
+    """Those in a folder, whose own path may have marks of a pattern."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True))
 
 
 def read(path: str) -> str:
@@ -66,7 +71,7 @@ def newest_measured(folder: str = RESULTS) -> str | None:
     """The file of the GPU that was measured last, by the dates in its lines (of two on one day, the
     last by name), which README and figures show by default; None where no GPU has been measured."""
     dated = []
-    for path in glob.glob(os.path.join(folder, "*.jsonl")):
+    for path in paths_in(folder, "*.jsonl"):
         dates = [line["date"] for line in read_lines(path)
                  if line.get("kind") == "run" and line["device"] == "gpu"]
         if dates:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import subprocess
 from typing import Any, Iterable, NamedTuple, Sequence
 
 from ladder.base.console import BAD_USAGE, WRONG_RESULT, Progress, Stop
-from ladder.base.files import ROOT
+from ladder.base.files import ROOT, paths_in
 from ladder.base.records import Record
 
 
@@ -138,14 +137,14 @@ def run_json(command: Sequence[str], what: str,
 
 def rungs() -> list[str]:
     """The names of the folders that hold a rung."""
-    sources = sorted(glob.glob(os.path.join(ROOT, "[0-9][0-9]_*", "attention.cu")))
-    return [os.path.basename(os.path.dirname(source)) for source in sources]
+    return [os.path.basename(os.path.dirname(source))
+            for source in paths_in(ROOT, "[0-9][0-9]_*/attention.cu")]
 
 
 def programs_in(folder: str) -> dict[str, str]:
     """Name → path, of a folder that has the tests' programs too."""
     programs = {os.path.basename(path): path
-                for path in sorted(glob.glob(os.path.join(folder, "[0-9][0-9]_*")))
+                for path in paths_in(folder, "[0-9][0-9]_*")
                 if not path.endswith("_test") and os.access(path, os.X_OK)}
     if not programs:
         raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import glob
 import os
 import re
 from typing import Iterator
 
 from ladder.base.console import BAD_USAGE, Stop
-from ladder.base.files import ROOT, read
+from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
 # A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
@@ -39,9 +38,8 @@ class Source:
 
 def read_sources() -> list[Source]:
     """The files of all rungs."""
-    paths = [os.path.relpath(path, ROOT) for rung in rungs() for pattern in ("*.cu", "*/*.cu")
-             for path in sorted(glob.glob(os.path.join(ROOT, rung, pattern)))]
-    return [Source(path) for path in paths]
+    return [Source(os.path.relpath(path, ROOT)) for rung in rungs()
+            for pattern in ("*.cu", "*/*.cu") for path in paths_in(ROOT, f"{rung}/{pattern}")]
 
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
