@@ -96,7 +96,10 @@ else()
   list(GET nvcc 0 nvcc)
   find_program(CMAKE_CUDA_COMPILER NAMES ${nvcc})
   execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE said ERROR_QUIET)
-  if(NOT CMAKE_CUDA_COMPILER)
+  if(NOT CMAKE_CUDA_COMPILER AND nvcc MATCHES " (/|nvcc)")
+    string(CONCAT no_gpu "CUDACXX must be the path of nvcc alone, and was ${nvcc} (export "
+      "CMAKE_CUDA_COMPILER_LAUNCHER=ccache puts ccache before it, then scripts/run)")
+  elseif(NOT CMAKE_CUDA_COMPILER)
     string(CONCAT no_gpu "there was no ${nvcc} when it was built (install the CUDA Toolkit, or "
       "export CUDACXX=/path/of/nvcc, then scripts/run)")
   elseif(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.1)

@@ -230,6 +230,8 @@ esac
         for gpu, environment, said, kept in (
                 ("70", {}, "none of compute capability 7.5 or newer answered", "70"),
                 ("90", {"CUDACXX": "/no/nvcc"}, "there was no /no/nvcc when it was built", "90"),
+                ("90", {"CUDACXX": "ccache /no/nvcc"}, "CUDACXX must be the path of nvcc alone, "
+                 "and was ccache /no/nvcc (export CMAKE_CUDA_COMPILER_LAUNCHER=ccache", "90"),
                 ("", old, f"it takes CUDA 12.1 or newer, and {nvcc} is of 12.0", "90"),
                 ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: error: error -- no "
                  "GNU later than 12! (export CUDAHOSTCXX=g++-12, or another host compiler that it "
