@@ -255,7 +255,7 @@ esac
             self.assertIn("CMake takes no path", self.configure("", "-B", self.at(name), status=1))
 
     def test_a_folder_and_a_line_are_a_rung(self):
-        """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in a
+        """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in an
         odd path, as an optimised part of another project, for a GPU newer than the Toolkit.
         (That a new rung has its rows and its colour without another line, figures_test shows.)"""
         os.mkdir(self.at("@x@"))
