@@ -9,8 +9,7 @@
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   stmatrix_x4                what ldmatrix_x4 reads, written
-//   resident_blocks            how many a persistent kernel has: on the GPU one for each SM, on
-//                              the sim three
+//   resident_blocks            of a persistent kernel: one for each SM, and three on the sim
 //   uniform                    tells the compiler that a number is the same in all lanes
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp, or block, reads a part of shared memory any

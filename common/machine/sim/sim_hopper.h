@@ -25,8 +25,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
-/// Few enough that each block has several pieces of work even where there is little. How many SMs
-/// plans reckon with (--sms), and how many the explorer's page draws, are other numbers.
+/// Not --sms, for which steps plan: each block is to have several pieces of work, even of few.
 inline int resident_blocks() {
   return 3;
 }
