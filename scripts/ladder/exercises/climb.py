@@ -18,7 +18,7 @@ from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import ready, run_json
 from ladder.base.records import Record, uneven_counts
 from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
-from ladder.exercises.kinds import NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
+from ladder.exercises.kinds import CASES, NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
 # What is compared: whole tiles, ragged and grouped, causal.
@@ -163,17 +163,6 @@ class Copy(Program):
                               bool(end) and not UNCOUNTED.search(text)))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
         return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
-
-
-def options_of(case: str) -> str:
-    """A case of the suite's, or a shape, as options."""
-    words = "".join(re.findall(rf'{{"{case}", ([^}}]*)}}',
-                               read(f"{ROOT}/common/tests/suite/cases.h"))).split(", ")
-    options = [f" --{name} {word}" for name, word in zip(
-        ("batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim"), words) if word]
-    return "".join(options) + " --causal" * ("true" in words) + " --dtype bf16" * (
-        "bf" in words) + " --input outliers" * ("Input::outliers" in words) + (
-        ", with values of its own" * (len(words) > 9)) or f" {SHAPES.get(case, '')}".rstrip()
 
 
 # ---- what is compared ----
@@ -331,7 +320,7 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
     for case in (case for case in cases if case.said):
         wrong.setdefault(re.sub(r"\d[\d.e+-]*", "#", case.said), []).append(case)
     after = len(wrong.pop(NOT_RUN, ()))
-    lines += [f"  {case.name}{options_of(case.name)}: "
+    lines += [f"  {case.name} {CASES.get(case.name, SHAPES.get(case.name, ''))}".rstrip() + ": "
               + re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda long: f"{float(long[0]):.3g}",
                        case.said.replace(", 0 not finite", ""))
               + f"; the same in {len(more)} more" * bool(more)
