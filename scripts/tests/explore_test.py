@@ -6,6 +6,7 @@ Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options
 
 import base64
 import collections
+import glob
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import unittest
 import zlib
 from unittest import mock
 
-from base import ROOT, Scratch, printed, programs, read, scratch, write
+from base import ROOT, Scratch, printed, programs, read, said, scratch, write
 import browser
 from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
@@ -33,6 +34,20 @@ SAME = "= the program's counts"
 TOLD = "pane.find('.event').textContent"
 COUNTS = "pane.replay.counts"
 VERDICTS = "pane.find('.verdict').textContent"
+# All that it says, but for places in sources; and how much there is of what it draws.
+SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
+  const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
+  for (let at = 0; at < rows * columns; ++at) {
+    const state = scores.stateOf(at / columns | 0, at % columns, explorer.now, 4);
+    states[state] = (states[state] || 0) + 1;
+  }
+  return [...['h2', '.summary', '.verdict', '.scores small', '.smem small', '.sms small', '.event']
+            .map((one) => pane.find(one).textContent.replace(/ · \\S+:\\d+/, '')),
+          ...views.map(({ canvas }) => canvas.ariaLabel),
+          ...smem.hits.map(({ of }) => of).filter((of) => of.includes('bytes')),
+          JSON.stringify([states, timeline.from, timeline.hits.length, timeline.rows.length,
+            ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
+})(pane)"""
 
 # What can be used, and is too small or cut off, at a side of the screen or below in a wide one.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
@@ -81,9 +96,8 @@ class TraceTest(unittest.TestCase):
         table = text.partition("kEventTexts[] = {")[2].partition("}")[0]
         self.assertEqual({*re.findall(r'"(\w+)"', table), "collective"},
                          {kind.value for kind in Kind})
-        documented = read(ROOT, "common/README.md") + read(ROOT, "common/CONTRACTS.md")
-        self.assertEqual([key for key in re.findall(r'\{"(\w+)", &Amounts', text)
-                          if f"`{key}`" not in documented], [])
+        for key in re.findall(r'\{"(\w+)", &Amounts', text):
+            self.assertIn(f"`{key}`", "".join(map(read, glob.glob(f"{ROOT}/common/*.md"))))
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
@@ -307,13 +321,14 @@ class PageTest(unittest.TestCase):
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
         third = self.of_panes(COUNTS)
+        self.assertEqual(self.of_panes(VERDICTS), ["34% of its events", SAME])  # of 34.7
         self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
         self.assertEqual(self.of_panes(COUNTS), third)
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
-                "events.find(e => e.counts.matmul_flops).counts.matmul_flops += 1;"
+                "events.find(e => e.counts.matmul_flops).counts.matmul_flops -= 1;"
                 "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
         self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
         self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
@@ -331,8 +346,6 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(-1e9)")
         self.assertIn("of initialise", self.label(".timeline"))
         self.do("explorer.seek(10)")
-        self.assertRegex(self.label(".sms", 1), r"^Blocks at work: SM 0: attention, block 0 of 2: "
-                         r"Q 64–127, K 0–127, .*; SM 1: attention, block 1 of 2: Q 0–63, K 0–127")
         self.press("2", "b")
         self.assertIn("block 1 of 2: Q 0–63", self.label(".timeline", 1))
 
@@ -366,11 +379,23 @@ class PageTest(unittest.TestCase):
             ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
              "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
 
-    def test_decoding(self):
-        """What part of the keys a block has is told."""
-        self.open("#t=0", self.made("05/split_kv"))
-        self.assertRegex(self.label(".sms"), r"SM 2: attention, block 2 of 8: "
-                                             r"Q 0–3, K 256–383, 768–895,")
+    def test_what_it_says(self):
+        """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
+        more than queries, under the mask, with copies past the last row."""
+        for words, *moments in (("", 9, 40), ("05/split_kv", 0), (
+                "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
+                "--head-dim 64 --causal", 5, 57, 78)):
+            self.open("#t=0", self.made(*words.split()) if words else self.page)
+            shown = [self.value("`${$('clock-note').textContent} ${$('clock-choice').hidden}`")]
+            for moment in moments:
+                self.do(f"explorer.seek({moment})")
+                shown += [f"\ntick {moment}", *sum(self.of_panes(SHOWN), [])]
+            self.assertEqual("\n".join(shown) + "\n", said(f"scripts/explore {words}".strip()))
+        self.assertIn("Arrived: warp 0, copy of Q (0 B).", self.value(
+            "meetingOf(explorer.panes[1].run.events.find((e, i, { [i]: { run } }) => "
+            "run.meetings[e.awaits]?.[0].includes('Q_full[0]')), explorer.last)"))
+        self.assertEqual(self.value("[0, 999, 1e3, 999499, 999500].map(n => scaled(n, 'B'))"),
+                         ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
 
     # ---- what it looks like ----
 
@@ -407,9 +432,11 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.value(what), value, (keys, what))
         self.press("ArrowRight", shift=True)
         self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20") + 6)
-        for playing in ("Pause", "Play"):  # buttons do what keys do
+        self.press("End")
+        for playing in ("Pause", "Play"):  # buttons do what keys do; at the end it begins again
             self.do("$('play').click()")
-            self.assertEqual(self.value("$('play').ariaLabel"), playing)
+            self.assertEqual(self.value("[$('play').ariaLabel, explorer.now < explorer.last]"),
+                             [playing, True])
 
     def test_all_by_keyboard(self):
         """The keyboard comes to each control, in the order in which they stand; all have a name."""
@@ -422,7 +449,7 @@ class PageTest(unittest.TestCase):
         self.press("Tab")
         self.do("explorer.panes[0].find('.maps').focus()")
         self.assertRegex(self.value("$('tip').textContent"),
-                         r"Q: [\d,]+ B read, 0 B written so far\. K: ")
+                         r"Q: 0 B read, 0 B written so far\. K: 8,192 B")
         self.assertLessEqual({"help-button", "play", "scrubber", "sms", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
@@ -430,26 +457,17 @@ class PageTest(unittest.TestCase):
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
-        self.value("explorer.useClock('order', 1); explorer.seek(99); explorer.setSpan(70);"
-                   "explorer.panes[1].choose(explorer.panes[1].run.events[300])")
+        self.value("explorer.useClock('order', 2); explorer.seek(99); explorer.setSpan(70);"
+                   "explorer.panes[0].choose(explorer.panes[0].run.events[300]);"
+                   "explorer.panes[1].moveSm(-1)")
         self.browser.wait_for("!explorer.pending && !explorer.settling")
         kept = self.value("location.hash")
         self.open(kept)
         self.assertEqual(self.value("[explorer.now, explorer.span, explorer.sms, "
-                                    "explorer.panes[1].selected.index]"), [99, 70, 1, 300])
+                                    "explorer.panes[0].selected.index, explorer.panes[1].sm]"),
+                         [99, 70, 2, 300, 1])
         self.do(f"location.hash = '{kept.replace('t=99', 't=98')}'")
         self.browser.wait_for("explorer.now === 98")
-
-    def test_shared_memory(self):
-        """What it holds at the end: the last tile of K and V, and in the tile of Q the O that
-        leaves through it."""
-        self.open("#t=1e9")
-        self.assertEqual(self.label(".smem", 1),
-                         "Shared memory. Q: computed; K: K 64–127; V: V 64–127")
-        self.do("explorer.seek(40)")
-        self.assertLessEqual({"Q, bytes 0 to 8,191: Q 64–127, on its way",
-                              "partial O, bytes 0 to 18,431: computed"},
-                             set(self.value("explorer.panes[0].smem.hits.map(hit => hit.of)")))
 
     def test_a_number_is_asked_for_before_the_counters(self):
         """As a lesson does; keys go to the number, and how far off it was is said."""
@@ -472,15 +490,17 @@ class PageTest(unittest.TestCase):
         text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
         copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
         changed(os.path.dirname(BIN), "01_tiled_matmul", file, copy, folder)
-        self.open(page=self.made("01/tile", "01/mma", "--seqlen", "32", "--heads", "1",
+        self.open(page=self.made("01/mma", "01/tile", "--seqlen", "32", "--heads", "1",
                                  status=1, folder=folder))
         self.assertIn("which is unwritten", self.said)
-        self.assertIn("which is unwritten", self.value("$('panes').querySelector('[role=alert]')"
+        self.assertIn("which is unwritten", self.value("explorer.panes[1].find('[role=alert]')"
                                                        ".textContent"))
-        self.assertEqual(self.value("explorer.panes[0].faultAt()"), self.value("explorer.now"))
-        self.assertIn("fmaf", self.value("explorer.panes[0].find('.source li.fault').textContent"))
+        self.assertEqual(self.value("[explorer.panes[1].faultAt(), explorer.shown]"),
+                         [self.value("explorer.now"), 1])
+        self.assertLess(self.value("explorer.now"), self.value("explorer.last"))
+        self.assertIn("fmaf", self.value("explorer.panes[1].find('.source li.fault').textContent"))
         self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.of_panes(VERDICTS), ["ended with a fault", SAME])
+        self.assertEqual(self.of_panes(VERDICTS), [SAME, "ended with a fault"])
 
 
 if __name__ == "__main__":

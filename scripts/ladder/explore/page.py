@@ -44,9 +44,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault,
         "files": {path: read(os.path.join(ROOT, path)) for path in sorted(paths) if path},
-        "counters": counters, "counted": {
-            name: sum(record[name] for record in records)
-            for name in counters} if records else None}
+        "counters": counters, "counted": {name: sum(record[name] for record in records)
+                                          for name in counters} if records else None}
 
 
 def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 function scaled(value, unit) {
   for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (value >= size) return (value / size).toPrecision(3) + " " + letter + unit;
+    if (value >= 0.9995 * size) return (value / size).toPrecision(3) + " " + letter + unit;
   }
   return value.toLocaleString("en") + (unit ? " " + unit : "");
 }
@@ -37,7 +37,7 @@ function meetingOf(e, now) {
     const here = come[(part.engine ? part.until : part.from) <= now];
     const who = !part.engine ? `warp ${part.warp}`
       : part.kind === "product" ? `product with ${part.name}`
-      : `${part.direction === "read" ? "copy" : "store"} of ${part.name} ` +
+      : `${/read|load/.test(part.what) ? "copy" : "store"} of ${part.name} ` +
         `(${exactly(part.bytes, "B")})`;
     here[who] = (here[who] || 0) + 1;
   }
