@@ -62,6 +62,8 @@ class DiffTest(FakeLadder):
                  "@@ -1,3 +1,5 @@| a|+loop|   b|+end| c|lines: 2 added, 0 removed, 5 kept"),
                 (lines, ["first", *lines[:30], *lines[31:]], "-U 0", "@@ -1,0 +1,1 @@|+first|"
                  "@@ -31,1 +32,0 @@|-30|lines: 1 added, 1 removed, 41 kept"),
+                (lines, [*lines[:9], *lines[10:]], "", "@@ -7,7 +7,6 @@| 6| 7| 8|-9| 10| 11| 12|"
+                 "lines: 0 added, 1 removed, 41 kept"),
                 (["a"], ["a"], "", "lines: 0 added, 0 removed, 3 kept")):
             self.source(FIRST, "one", old)
             self.source(LAST, "one", new)
@@ -81,7 +83,8 @@ class DiffTest(FakeLadder):
 
     def test_a_reader_that_has_seen_enough(self):
         self.source(FIRST, "only", "x" * 100_000)
-        result = self.run_it("bash", "-c", "scripts/diff 00 01 | head -n 1")
+        result = self.run_it("bash", "-o", "pipefail", "-c", "scripts/diff 00 01 | head -n 1",
+                             status=141)
         self.assertEqual((result.stdout, result.stderr), (f"--- {FIRST}\n", ""))
 
 

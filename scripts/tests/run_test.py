@@ -15,7 +15,7 @@ from unittest import mock
 
 from base import ROOT, SECONDS, Scratch, said
 from fake_ladder import FakeLadder
-from ladder.base import console
+from ladder.base import console, text
 from ladder.base.sources import read_sources
 from ladder.front import alone, run, table
 
@@ -58,7 +58,8 @@ class RunTest(FakeLadder):
                                            "errors": {"o": {"max": 0.0}}}}, 0)):
             self.tell({"06_backward/mma": told})
             shown = self.table("--all", status=status).stdout
-            self.assertEqual("wrong result" in shown, status == 1)
+            self.assertEqual(("wrong result" in shown, "All results are right" in shown),
+                             (status == 1, "workspace_bytes" in str(told)))
         self.assertEqual(self.rows(shown)[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00")
 
     def test_what_is_chosen_and_passed_on(self):
@@ -133,7 +134,7 @@ class RunTest(FakeLadder):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "01_tiled_"
+        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "…\n01_tiled_"
                              "matmul: it subtracts no maximum;\n02_safe_softmax does"},
                 "reads": {"changes": {"model_read_bytes": 29_999_998}},
                 "writes": {"changes": {"model_write_bytes": 0}}, "silent": {"out": ""},
@@ -150,7 +151,8 @@ class RunTest(FakeLadder):
         self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
                    for rung, steps in ladder.items() for step in steps})
         result = self.table("--seqlen", "0", status=2)
-        self.assertEqual(result.stdout.count("must be at least 1"), 1)
+        self.assertEqual((result.stdout.count("must be at least 1"), self.rows(result.stdout)),
+                         (1, []))
         self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the sim refused", result.stdout)
         self.tell({"00_naive/naive": {}})
         for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1), (9, 1, 9)):
@@ -176,6 +178,9 @@ class RunTest(FakeLadder):
         self.assertIn("00_naive naive on the sim ...", self.table().stderr)
         os.unlink(self.at("asleep"))
         self.tell({"00_naive/naive": {}, "01_tiled_matmul/b": {"sleep": 2 * SECONDS}})
+        self.assertIn("scripts/run: interrupted\n",
+                      self.stopped(COMMAND, signal.SIGINT, self.at("asleep"), 130)[1])
+        os.unlink(self.at("asleep"))
         self.assertEqual(self.stopped(COMMAND, signal.SIGTERM, self.at("asleep"), 143)[0], "")
         with self.assertRaises(ProcessLookupError):  # the program is gone, or is so soon
             for _ in range(1000):
@@ -217,6 +222,21 @@ class StoryTest(unittest.TestCase):
                              "→" in told)
 
 
+class Told(unittest.TestCase):
+    def test_numbers(self):
+        """At the limits between two ways to tell them."""
+        lines = [" | ".join(map(told, numbers)) for told, *numbers in (
+            (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
+            (text.time_text, 0.0005, 0.9996, 1e6),
+            (text.rate_text, 0.0945, 0.1, 0.994, 9.996, 99.94))]
+        lines += [table.against(table.TRAFFIC, 1000, was)[0] for was in (995, 996, 1004, 1006)]
+        lines += [table.change_of(mock.Mock(change=[count]), {count: now}, {count: was})
+                  for count, was, now in (
+                      ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),
+                      ("atomics", 100_000, 1), ("new_count", 0, 999_999), ("sectors", 10**6, 0))]
+        self.assertEqual("\n".join(lines) + "\n", said("numbers"))
+
+
 class AloneTest(Scratch):
     """scripts/run --alone: a step in one file. Compiled here are three of them, where there is
     nvcc; on a GPU all are, and run."""
@@ -249,7 +269,8 @@ class AloneTest(Scratch):
         run = self.at("scripts/run")
         said = self.run_it(run, "--alone", "00").stdout
         self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and what it needs", said)
-        self.assertIn(f"\n{alone.NVCC} build/alone/00_naive build/alone/00_naive.cu && ", said)
+        self.assertIn("\nnvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o "
+                      "build/alone/00_naive build/alone/00_naive.cu && ", said)
         self.run_it(run, "--alone", "01/pipeline")  # a step's name, with nothing built
         self.assertEqual(os.listdir(self.at("build")), ["alone"])
         for step, said in (("07", "there is no 07. The rungs and their steps:\n"),

@@ -25,7 +25,7 @@ def three_digits(value: float) -> str:
         return str(value)
     for decimals in (2, 1):
         text = f"{value:.{decimals}f}"
-        if len(text.replace(".", "").lstrip("-")) <= 3:
+        if len(text.replace(".", "")) <= 3:
             return text
     return f"{value:.0f}"
 
