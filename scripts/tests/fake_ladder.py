@@ -42,13 +42,13 @@ class FakeLadder(Scratch):
             "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
             "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
             "deterministic": False, "needs": "7.5", "exact_architecture": step == "sm90",
-            "tiles": [], "grid_limit": [0, 0], "settings": [], "decoding": step == "split_kv",
-            "source": f"{rung}/{step}.cu"}) + "\n"
+            "tiles": [], "grid_limit": [8192, 16384], "settings": [],
+            "decoding": step == "split_kv", "source": f"{rung}/{step}.cu"}) + "\n"
             for step in before for device in ["sim", "gpu"][:1 + gpu]))
         self.write(f"{self.BIN}/{rung}", mode=0o755, text=f"""\
 #!/bin/sh
 [ "$*" = --list ] && exec cat "$0.list"
-[ "$*" = --help ] && exec printf 'Timing\\n  --time MS  t\\n\\nOutput\\n  --save DIR  s\\n  --new  n\\n\\nSteps\\n  --set\\n'
+[ "$*" = --help ] && exec printf '  --time MS\\n\\nOutput\\n  --save DIR\\n  --new\\n\\n  --set\\n'
 exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
 """)
 

@@ -10,10 +10,11 @@ import unittest
 from fractions import Fraction
 from unittest import mock
 
-from base import RESULTS, SCRIPTS, Scratch, like, read
+from base import RESULTS, SCRIPTS, Scratch, like, read, said
 from ladder.base.console import Stop, in_ci
+from ladder.base.course import FLASH_V1, FLASH_V2
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import errors, measured, tables
+from ladder.show import claims, errors, measured, tables
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -53,30 +54,25 @@ class Changed(Scratch):
 
 class Figures(Changed):
     def test_what_is_not_measured_is_left_out(self):
-        """(what is taken away, the figures that go, the tables that have nothing)"""
-        for change, figures, tables in (
-                (lambda: self.drop(bool, kind="peer"), "decode",
-                 "headline beside peers decode mma_beside_flash mma_backward_beside_flash "
-                 "sm90_beside_cudnn_fp16 backward_beside_cudnn_fp16"),
-                (lambda: self.drop(bool, kind="ceilings"), "roofline shared_roof", "fp8_times"),
-                (lambda: self.drop(lambda r: r["rung"] == "06_backward"),
-                 "tflops_bwd tflops_both shared_roof",
-                 "headline beside mma_backward_beside_flash backward_beside_others "
-                 "backward_beside_cudnn_fp16 training_beside_others"),
-                (lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl"),
-                 "block_size", ""),
-                (lambda: self.drop(bool, "sim.jsonl"), "shared_roof fp8_error",
-                 "visits shared_roof fp8_error"),
-                (lambda: [self.data.pop(f"{name}.jsonl") for name in ("traces", "profile")],
-                 "access pipeline pipeline_bwd", "profile hopper_tools hopper_schedule")):
+        """(what is taken away; said.md has the figures that go then, and the tables)"""
+        shown = []
+        for what, change in (
+                ("peers", lambda: self.drop(bool, kind="peer")),
+                ("ceilings", lambda: self.drop(bool, kind="ceilings")),
+                ("06", lambda: self.drop(lambda r: r["rung"] == "06_backward")),
+                ("tiles", lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl")),
+                ("the sim", lambda: self.drop(bool, "sim.jsonl")),
+                ("traces and profile", lambda: [self.data.pop(f"{name}.jsonl")
+                                                for name in ("traces", "profile")])):
             self.data = pickle.loads(PICKLED)
             change()
             files = Files(GPU)
-            with self.subTest(figures=figures, tables=tables):
-                self.assertEqual({name for name, data in figure_data(files).items() if not data},
-                                 set(figures.split()))
-                self.assertEqual({name for name in TABLES if table(files, name).startswith(
-                    "*Not measured yet")} - {"models"}, set(tables.split()))
+            shown += [f"without {what}:",
+                      *(name for name, data in figure_data(files).items() if not data), "and",
+                      *(name for name in TABLES if name != "models" and table(
+                          files, name).startswith("*Not measured yet"))]
+        self.assertEqual(" ".join(shown).replace(" without", "\nwithout") + "\n",
+                         said("what is left out"))
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
@@ -149,9 +145,11 @@ class Tables(Changed):
 
     def test_as_fast_is_1_or_more(self):
         for r in (*self.records(), *self.records(kind="peer")):
-            r["tflops"] = 100
+            r["tflops"], r["time_ms"] = 100, 1
         self.assertRegex(self.table("mma_beside_flash"), r"mean 1.000 of (\d+) .* \1 are 1 or more")
         self.assertRegex(self.table("peers"), r"\| 1\.00 \| 1\.00 \(N = 512, d = 64\) \|")
+        self.assertRegex(self.table("models"), r"(\d+) of \1 are 1 or more")
+        self.assertIs(claims.speed(Files(GPU), FLASH_V2, FLASH_V1, least=1, most=1)[1], True)
 
     def test_what_no_formula_fits_is_a_number(self):
         for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):

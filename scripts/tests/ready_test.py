@@ -101,6 +101,7 @@ class Ready(Machine):
         for words, ci, needs in (
                 ("run", "", ""), ("test tile", "", ""), ("figures", "", "python3-matplotlib"),
                 ("test", "0", "python3-matplotlib"), ("test", "False", "python3-matplotlib"),
+                ("test", "", "python3-matplotlib"),
                 ("test", "true", "python3-matplotlib chromium")):
             self.tools(apt_get=FAILS, python3=self.PYTHON
                        + "case \"$*\" in *matplotlib*) exit 1;; esac")
@@ -133,7 +134,8 @@ class Ready(Machine):
     def test_presets_and_ctest_options(self):
         self.script("scripts/test", "--preset", "asan", "-R", "sim", LADDER_CUDA="ON")
         self.assertRegex(self.called(), r"cmake .* --preset asan -DLADDER_TESTS=ON\n(.*\n)*"
-                                        r"ctest --preset asan -j \d+ .* -R sim\n")
+                                        r"ctest --preset asan -j \d+ --output-on-failure "
+                                        r"--no-tests=error --no-label-summary -R sim\n")
 
     def test_ci_checks_the_format_and_compiles_with_clang_too(self):
         """(what is not there, what is installed; where that fails CI does too)"""
@@ -317,8 +319,11 @@ class Parts(Machine):
                       self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
         self.tool("05_flash_v2_test", "")  # what failed before it still counts
-        self.tool("ctest", "exit 8")
+        self.tool("ctest", '[ "$LADDER_CLIMB" = all ] || exit 8')
         self.script("scripts/test", "sim", "05/mma", status=8)
+        self.script("scripts/test", "climb")
+        self.tool("ninja", "exit 1")
+        self.script("scripts/test", "climb", status=1)
 
     def test_how_it_went(self):
         """(ctest's status, what its tests printed, the last lines)"""
@@ -331,6 +336,7 @@ class Parts(Machine):
 [  FAILED  ] 2 tests, listed below:
 [  FAILED  ] A.a
 FAIL: test_a (T)
+ERROR: test_c (T)
 test_b (T) ... skipped "it's old"
 Ran 4 tests in 1.5s
 test_b (T) ... skipped 'no browser'
@@ -342,7 +348,7 @@ not run here: no GPU: none
 y.cpp:5: Skipped
 no GPU: none
 [==========] 1 test from 1 test suite ran. (1 ms total)
-""", "41 tests ran, 3 failed, 4 were skipped:\n  2 × no GPU: none\n  1 × it's old\n"
+""", "41 tests ran, 4 failed, 4 were skipped:\n  2 × no GPU: none\n  1 × it's old\n"
                  "  1 × no browser\n"),
                 (0, "Ran 2 tests in 1.5s\n", "2 tests ran, 0 failed, 0 were skipped.\n"),
                 (8, "", "0 tests ran, 1 failed, 0 were skipped.\n")):
