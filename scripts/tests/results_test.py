@@ -13,6 +13,7 @@ from ladder.show.draw import stale
 from ladder.show.measured import Files
 
 BIN = programs()
+
 HOLDS = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
          "to 0": lambda before, after: before > 0 == after,
          "from 0": lambda before, after: before == 0 < after}
@@ -70,11 +71,9 @@ class OfTheCode(unittest.TestCase):
         for (rung, step, options, *point), records in by_run.items():
             command = grid.Measurement(steps[rung, step], grid.Point(*point),
                                        options.split()).command()
-            before = [{name: value for name, value in record.items() if type(value) is int}
-                      for record in records]
-            now = [{name: record.get(name) for name in counts}
-                   for counts, record in zip(before, printed(*command))]
-            self.assertEqual(now, before, f"{command}; scripts/figures measure --sim --again "
+            now = [{**before, **record, "device_name": before["device_name"]}
+                   for before, record in zip(records, printed(*command))]
+            self.assertEqual(now, records, f"{command}; scripts/figures measure --sim --again "
                              "counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
