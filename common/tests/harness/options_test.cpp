@@ -170,6 +170,10 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_EQ(o.workload.load + " " + o.save + " " + o.sim.trace_file, "in --odd t");
   EXPECT_EQ(o.sim_option, "trace");  // the last of them
   EXPECT_EQ(o.sim.schedule, (Schedule{Schedule::Order::random, 7}));
+  EXPECT_EQ(options("--schedule random").sim.schedule.order, Schedule::Order::random);
+  EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
+  EXPECT_EQ(options("--check sampled").workload.check, Check::sampled);
+  EXPECT_EQ(options("--check full").workload.check, Check::full);
   EXPECT_EQ(o.run.time_ms, 12.5);
   EXPECT_EQ(options("--set scale=tile,scale=head --set=spread=off", kFlash).run.tile.settings,
             (Settings{{"scale", "head"}, {"spread", "off"}}));
