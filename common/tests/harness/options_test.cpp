@@ -277,7 +277,7 @@ TEST_F(OptionsTest, ChooseAStep) {
     const char *line, *chosen;
   } cases[] = {
       {kSim, 90, "", "mma"},
-      {kGpu, 80, "", "mma"},
+      {kGpu, 80, "--dtype bf16", "mma"},
       {kGpu, 90, "", "fast"},
       {kGpu, 100, "", "mma"},
       {kGpu, 90, "--block-q 64", "first"},
@@ -297,8 +297,8 @@ TEST_F(OptionsTest, ChooseAStep) {
        "2: --set size=3: eight_bits takes scale=tile|head, spread=on|off"},
       {kGpu, 90, "--step eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
       {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --st"},
-      {kGpu, 80, "--step fast",
-       "3: step fast needs compute capability 9.x, and a card runs code for 8.0"},
+      {kGpu, 86, "--step fast",
+       "3: step fast needs compute capability 9.x, and a card runs code for 8.6"},
       {kGpu, 75, "", "mma"},
       {kGpu, 75, "--dtype bf16",
        "2: --dtype bf16: the tensor cores of a card have fp16 alone (bf16 comes with compute "
@@ -440,6 +440,10 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(refusal([&] { chosen(64, 8192, {.block_q = 32}); }),
             "2: --block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that "
             "fit: 128×64, 64×64");
+  // And of how many tiles along a length a grid has blocks.
+  EXPECT_EQ(grid_blocks(65535 * 16 - 15, 16), 65535u);
+  EXPECT_EQ(refusal([] { grid_blocks(65535 * 16 + 1, 16); }),
+            "2: a length of 1048561 is too large for this rung's grid; 1048560 is the most");
 }
 
 // ------------------------------------------------------------------------------------- .npy files
