@@ -317,6 +317,27 @@ TEST_F(OptionsTest, ChooseAStep) {
   }
   EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
             (Settings{{"scale", "head"}, {"spread", "on"}}));
+  // And a device.
+  testing::internal::CaptureStderr();
+  const DeviceInfo sim = open_device(options("--sram 4096 --sms 7"))->info();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "running on the sim: --sms is for the sim\n");
+  EXPECT_TRUE(sim.sram_bytes == 4096 && sim.multiprocessors == 7);
+}
+
+// A block's shared memory is that of either pass, to the byte.
+TEST(Memory, OfABlockIsAskedForByBothPasses) {
+  Step step{.name = "both", .is_default = true};
+  step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
+                  .launch = [](auto&, auto&, auto&) {}};
+  step.backward = step.forward;
+  step.backward.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N_kv}; };
+  all_steps().clear();
+  add_all("06_test", {step});
+  for (const Problem& p : {Problem{.N = 100, .N_kv = 50}, {.N = 50, .N_kv = 100}}) {
+    EXPECT_NO_THROW(plan_run(step, p, {}, {.sram_bytes = 100}));
+    EXPECT_EQ(refusal([&] { plan_run(step, p, {}, {.sram_bytes = 99}); }),
+              "2: shared memory: both needs 100 bytes at head-dim 64; there are 99");
+  }
 }
 
 /// The names of the steps in order, or why they make no ladder.
