@@ -62,9 +62,8 @@ TEST(Report, OfARunOnTheGpu) {
 TEST(Report, CountsOfARunOnTheSim) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
-  c.matmul_flops = 1, c.exps = 2, c.other_flops = 3, c.sram_read = 4, c.sram_write = 5;
-  c.hbm = {6, 7, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13, 19, 20}}};
-  c.sram_operands = 14, c.barriers = 15, c.bank_conflicts = 16;
+  c.hbm = {9'996, 99'960, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13, 14, 15}}};
+  for (const Amount& amount : kAmounts) c.*amount.member = 21 + (&amount - kAmounts);
   r.kernels = {{.name = "scores", .counts = c}, {.name = "output", .counts = c}};
   expect_written("JSON of a run on the sim", to_json(r));
   expect_written("Table of a run on the sim", to_table(r, false));
@@ -103,8 +102,18 @@ TEST(Report, BudgetOfABlock) {
     expect_written(fmt::format("Budget of {} warps, {} B", warps, bytes),
                    to_text(r, options, false));
   }
+  Report other = r;
+  other.errors = {}, other.plan.stages = 1, other.plan.quantisation = Quantisation{};
+  other.kernels[0] = {.name = "scores", .counts = Counts{{16, 0, 8}, {3, 4}, {}}};
+  expect_written("Budget of e4m3 and one stage", to_text(other, options, false));
+  other.direction = "bwd";
+  expect_written("Budget of a backward pass", to_text(other, options, false));
   r.model = {};  // a library's kernels have no formula
   expect_written("Budget of a library", to_text(r, options, false) + to_json(r));
+}
+
+TEST(Json, QuotesWhatItMust) {
+  EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
 TEST(Sampling, MedianOfAnyOrder) {
