@@ -37,7 +37,7 @@ TEST_F(HopperCopies, StoresAndAdditions) {
         wrong("TMA store: 8192 bytes from shared stage[-4096] (element of 2 bytes)");
     tma_store(no_map ? TensorMap{} : Y, before ? Stage{stage.data + -kElements} : stage,
               wrong("TMA store: a box from column 4 on, within 16 bytes") ? 4 : 0,
-              wrong("TMA store to place -8: a box to store cannot start before 0") ? -8 : 0, 0, 0);
+              wrong("TMA store to place -1: a box to store cannot start before 0") ? -1 : 0, 0, 0);
     if (wrong("ends with a TMA store that was never waited for")) return;
     tma_store_commit();
     const bool past =

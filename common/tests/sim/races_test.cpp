@@ -199,21 +199,22 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
         }
   // What that kernel had not waited for either may still go on; what came before it has ended.
   const auto wait = [] { wait_for_kernel_before(); };
-  const auto three = [&](bool early) {
+  const auto three = [&](bool early, Access did, Access does) {
     return fault_of([&] {
-      start("first", 1, 8, before(Access::write));
+      start("first", 1, 8, before(did));
       run_kernel({"second", 1, 8, kSharedBytes, nullptr,
                   [&] { let_next_kernel_start(), wait_for_kernel_before(); }, early});
       run_kernel({"third", 1, 8, kSharedBytes, nullptr,
                   [&] {
-                    if (thread() == 5) touch(x, 7, Access::read);
+                    if (thread() == 5) touch(x, 7, does);
                     wait_for_kernel_before();
                   },
                   true});
     });
   };
-  expect_says(three(true), "kernel third … may still write");
-  expect_says(three(false), "no fault");
+  expect_says(three(true, Access::write, Access::read), "kernel third … may still write");
+  expect_says(three(true, Access::read, Access::write), "kernel third … may still read");
+  expect_says(three(false, Access::write, Access::read), "no fault");
   expect_says(then([] {}, wait), "kernel second: starts early, but the kernel before never calls");
   expect_says(then(before(Access::read), [] {}), "starts early, and no thread calls wait_for_");
 }

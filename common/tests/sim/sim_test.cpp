@@ -81,10 +81,14 @@ TEST_F(SimTest, WarpCollectives) {
 
 // So a kernel without its barrier is right in one order of threads and wrong in another.
 TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
-  const auto order = [&](const Schedule& schedule) {  // when each thread came, and came again
-    options({.schedule = schedule});
-    const auto next = array("next", iota(1)), out = array("out", 3 * 128);
-    run(1, 128, [&] {
+  constexpr int kThreads = 3 * 128, kBlocks = 16;
+  // When each thread of block 0 came, and came again, and when each block.
+  const auto order = [&](const Schedule& schedule) {
+    options({.schedule = schedule, .threads = 1});
+    const auto next = array("next", iota(2)), out = array("out", kThreads + kBlocks);
+    run(kBlocks, 128, [&] {
+      if (thread() == 0) out[kThreads + blockIdx.x] = atomicAdd(next + 1, 1.0f);
+      if (blockIdx.x > 0) return;
       out[thread()] = atomicAdd(next, 1.0f);
       for (int i = 0; i < 9; ++i) __syncwarp();
       out[128 + thread()] = atomicAdd(next, 1.0f);
@@ -94,21 +98,26 @@ TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
     return values(out);
   };
   const auto forward = order({}), reverse = order({Schedule::Order::reverse, 0});
-  for (int i = 0; i < 3 * 128; i += 128) {
-    EXPECT_TRUE(std::is_sorted(&forward[i], &forward[i] + 128)) << i;
-    EXPECT_TRUE(std::is_sorted(&reverse[i], &reverse[i] + 128, std::greater())) << i;
+  for (int i = 0; i <= kThreads; i += 128) {
+    const int n = i < kThreads ? 128 : kBlocks;
+    EXPECT_TRUE(std::is_sorted(&forward[i], &forward[i] + n)) << i;
+    EXPECT_TRUE(std::is_sorted(&reverse[i], &reverse[i] + n, std::greater())) << i;
   }
   // That a warp meets its own lanes orders nothing between two warps.
   EXPECT_LT(forward[0], forward[128 + 32]);
   EXPECT_GT(reverse[0], reverse[128 + 32]);
   std::set<bool> warps, lanes;  // whether the second comes before the first
+  std::set<int> first, steps;   // when block 0 comes, and how much later block 1, around the grid
   for (uint64_t seed = 0; seed < 16; ++seed) {
     const auto random = order({Schedule::Order::random, seed});
     warps.insert(random[32] < random[0]);
     lanes.insert(random[1] < random[0]);
+    first.insert(static_cast<int>(random[kThreads]));
+    steps.insert(static_cast<int>(random[kThreads + 1] - random[kThreads] + kBlocks) % kBlocks);
   }
   EXPECT_EQ(warps.size(), 2u);
   EXPECT_EQ(lanes.size(), 2u);
+  EXPECT_GT(std::min(first.size(), steps.size()), 2u);
 }
 
 TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
@@ -142,6 +151,10 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
       {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row a lane
       {3, 49, 49, [](int i, int n) { return 4 * i + 3 * n; }},                    // 16, 16 and 17
       {3, 6, 6, [](int i, int n) { return i % 2 ? 8 * n * n : 80 + n; }},
+      {4, 7, 7, [](int i, int n) { return i > 1 ? -1
+                                          : i   ? 8 + n
+                                                : 8 * n; }},  // unlike distances
+      {3, 10, 10, [](int i, int n) { return n < 2 || i < 16 ? 32 * n + i : -1; }},
       // Lane 0 is alone at first, or, with no meeting between, in company.
       {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
   for (const Schedule& schedule : kSchedules)
@@ -368,6 +381,9 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
   expect_says(fault_of(
                   1, 8, [] {}, 384),
               "kernel planted … 384 bytes of shared memory for a block, more than the 300");
+  EXPECT_EQ(fault_of(
+                1, 8, [] {}, 300),
+            "no fault");
 }
 
 TEST_F(SimTest, FaultsImpossibleLaunches) {
