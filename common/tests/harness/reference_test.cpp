@@ -319,6 +319,7 @@ TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
   // Q·K of 2^127 and of 2^128, and S·log2(e) below 2^128 and above; S itself is below.
   for (const auto& [q, scale, lost] : {std::tuple(0x1p63f, 0.25f, false),
                                        {0x1p64f, 0.25f, true},
+                                       {-0x1p64f, 0.25f, true},
                                        {0x1p63f, 1.375f, false},
                                        {0x1p63f, 1.5f, true}}) {
     const Problem p{
