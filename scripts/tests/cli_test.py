@@ -7,7 +7,6 @@ options_test.cpp, as is which .npy files are no arrays.
 """
 
 import glob
-import hashlib
 import json
 import math
 import os
@@ -200,16 +199,6 @@ class Files(Case):
             self.assertAlmostEqual(o["scale"], 24**-0.5, places=6)
             self.assertTrue(o["causal"])
         self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
-
-    def test_the_generator_is_the_same_on_every_platform(self):
-        # With one key, P is 1 and O is V: the input itself.
-        shape = "--device sim --heads 64 --seqlen 1 --seqlen-kv 1 --head-dim 256"
-        for arguments, digest in (("--seed 0", "4bfc954c162f86cd"),
-                                  ("--seed 123456789012345 --dtype bf16", "1aea145ffc3b498a"),
-                                  ("--seed 7 --input outliers", "476bd9f1cdfd019b")):
-            self.execute(f"{shape} {arguments} --save out")  # in the place of those before
-            data = pathlib.Path(self.at("out/o.npy")).read_bytes()[128:]  # behind the header
-            self.assertEqual(hashlib.sha256(data).hexdigest()[:16], digest, arguments)
 
     def test_what_was_saved_can_be_loaded(self):
         self.execute(f"{TINY} --seqlen-kv 3 --save in")
