@@ -160,7 +160,8 @@ class Options(Case):
         self.assert_bad("--device sim --step mma,nosuch", 2, "--step 'nosuch'", save="")
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
-        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, mma, ", "sm90")
+        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, mma, ", "sm90",
+                        save=" --save out --trace out/trace")
         self.assert_bad("--device sim --batch 524032 --heads 1 --seqlen 4096 --head-dim 256", 3,
                         "GiB", "free")
 
