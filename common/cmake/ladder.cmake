@@ -96,12 +96,9 @@ else()
   list(GET nvcc 0 nvcc)
   find_program(CMAKE_CUDA_COMPILER NAMES ${nvcc})
   execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE said ERROR_QUIET)
-  if(NOT CMAKE_CUDA_COMPILER AND nvcc MATCHES " (/|nvcc)")
-    string(CONCAT no_gpu "CUDACXX must be the path of nvcc alone, and was ${nvcc} (export "
-      "CMAKE_CUDA_COMPILER_LAUNCHER=ccache puts ccache before it, then scripts/run)")
-  elseif(NOT CMAKE_CUDA_COMPILER)
-    string(CONCAT no_gpu "there was no ${nvcc} when it was built (install the CUDA Toolkit, or "
-      "export CUDACXX=/path/of/nvcc, then scripts/run)")
+  if(NOT CMAKE_CUDA_COMPILER)
+    string(CONCAT no_gpu "there was no program called ${nvcc} when it was built (install the CUDA "
+      "Toolkit, or export CUDACXX=/path/of/nvcc, that path alone, then scripts/run)")
   elseif(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.1)
     string(CONCAT no_gpu "it takes CUDA 12.1 or newer, and ${CMAKE_CUDA_COMPILER} is of "
       "${CMAKE_MATCH_1} (export CUDACXX=/path/of/another/nvcc, then scripts/run)")

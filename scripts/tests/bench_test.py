@@ -20,13 +20,13 @@ from ladder.base import gpu
 from ladder.measure import grid, peers, profile, results, run as measure
 
 NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
-NVIDIA_SMI = '''\
+NVIDIA_SMI = """\
 #!/bin/sh
 case "$*" in
 *clocks.sm*) echo 1700; echo 1200;;
-*) cat gpu;;
+*) cat 'gpu';;
 esac
-'''
+"""
 
 
 class FileTest(Scratch):
@@ -363,9 +363,9 @@ class Profile(Fake):
         self.write("csv", "==PROF== Connected\n" + "".join(
             ",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
         self.write("path/ncu", f"""#!/bin/sh
-echo ncu "$@" >>{self.at("called")}
+echo ncu "$@" >>'{self.at("called")}'
 while [ "$1" != --log-file ]; do shift; done
-cp {self.at("csv")} "$2"
+cp '{self.at("csv")}' "$2"
 {tail}""", 0o755)
 
     def test_kernels_of_the_steps_that_are_named(self):

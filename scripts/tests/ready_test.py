@@ -231,9 +231,10 @@ esac
         old = {"CUDACXX": nvcc, "RELEASE": "12.0"}
         for gpu, environment, said, kept in (
                 ("70", {}, "none of compute capability 7.5 or newer answered", "70"),
-                ("90", {"CUDACXX": "/no/nvcc"}, "there was no /no/nvcc when it was built", "90"),
-                ("90", {"CUDACXX": "ccache /no/nvcc"}, "CUDACXX must be the path of nvcc alone, "
-                 "and was ccache /no/nvcc (export CMAKE_CUDA_COMPILER_LAUNCHER=ccache", "90"),
+                ("90", {"CUDACXX": "/no/nvcc"}, "there was no program called /no/nvcc when", "90"),
+                ("90", {"CUDACXX": "ccache nvcc"}, "there was no program called ccache nvcc when "
+                 "it was built (install the CUDA Toolkit, or export CUDACXX=/path/of/nvcc, that "
+                 "path alone", "90"),
                 ("", old, f"it takes CUDA 12.1 or newer, and {nvcc} is of 12.0", "90"),
                 ("75", {**old, "RELEASE": "12.1"}, "nvcc could not compile: error: error -- no "
                  "GNU later than 12! (export CUDAHOSTCXX=g++-12, or another host compiler that it "
@@ -246,7 +247,7 @@ esac
         self.configure("", "-ULADDER_GPU_FOUND")
         for choice, ci, said in (("auto", "", "7.5 or newer answered"),
                                  ("auto", "False", "7.5 or newer answered"),
-                                 ("auto", "gitlab", "no /no/nvcc"), ("on", "", "no /no/nvcc"),
+                                 ("auto", "gitlab", "called /no/nvcc"), ("on", "", "called /no/nvcc"),
                                  ("off", "1", "LADDER_CUDA is OFF")):
             self.assertIn(said, self.configure("", f"-DLADDER_CUDA={choice}", CI=ci,
                                                CUDACXX="/no/nvcc"))

@@ -11,13 +11,8 @@ import textwrap
 import time
 from typing import Any, Callable, NoReturn, TextIO
 
-for number, name in (1, "stdout"), (2, "stderr"):  # a stream that is closed is for nobody
-    try:
-        os.write(number, b"")
-    except OSError as error:
-        if error.errno == errno.EBADF:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-            setattr(sys, name, open(number, "w", encoding="utf-8"))
+sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # None: it is closed
+sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
 
 WIDTH = 100
 
@@ -31,11 +26,6 @@ WAYS_OUT = {
     errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
     errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
     errno.ENOSPC: "Make room there, or write elsewhere"}
-
-
-def in_ci() -> bool:
-    """Whether CI is set, and to something else than CMake takes for false."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "off", "no", "n", "false")
 
 
 class Stop(Exception):

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Parser, Stop, in_ci,
+from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Parser, Stop,
                                  some_of, wrap)
 from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_whole
 from ladder.base.gpu import machine
@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
-        if in_ci():
+        if os.environ.get("CI"):
             ready(COMMAND, "want", "chromium", "command", "-v", "chromium", "google-chrome")
     if not ready(COMMAND, "build", preset,
                  *(f"tests_{part}" for part in [*named, *rung_of.values()])):
