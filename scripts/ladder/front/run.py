@@ -15,7 +15,7 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, wrap)
+                                 Progress, Stop, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
@@ -39,10 +39,11 @@ class Run:
 
     def judge(self, status: int, records: list[Record], message: str) -> None:
         """Takes what the program said, and sets the status that it deserves."""
-        self.status, self.records, self.message = status, records, message
+        lines = (line.removeprefix(f"{self.step.rung}: ") for line in message.splitlines())
+        self.status, self.records, self.message = status, records, "\n".join(lines)
         if status < 0:
             crash = signal.Signals(-status).name
-            self.status, self.message = 128 - status, f"{message}\nkilled by {crash}".strip()
+            self.status, self.message = 128 - status, f"{self.message}\nkilled by {crash}".strip()
         elif status == GOOD:
             faults = [uneven_counts(record) or "wrong result" * (record.get("pass") is False)
                       for record in records] or ["the program reported nothing"]
@@ -146,6 +147,9 @@ def main(words: list[str]) -> int:
             or not run.step.exact_architecture]))
 
     shown = [run for table in finished for run in table.runs]
+    if len({(run.status, run.message) for run in shown}) == 1 and shown[0].status == BAD_USAGE:
+        raise Stop(f"{shown[0].message}\nbuild/bin/{shown[0].step.rung} --help lists what the "
+                   f"programs take, {COMMAND} --help the rest.", BAD_USAGE)
     print_tables(finished)
     if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
 
@@ -217,9 +216,8 @@ def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
     failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
         if run.status != GOOD:
-            rung = run.step.rung
-            text = re.sub(rf"^{re.escape(rung)}: *", "", run.message, flags=re.MULTILINE)
-            failures.setdefault((run.status, text), []).append(f"{rung} {run.step.name}")
+            failures.setdefault((run.status, run.message), []).append(
+                f"{run.step.rung} {run.step.name}")
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
     for (status, text), steps in failures.items():
         names = f"{', '.join(steps)} on the {runs[0].device}"
