@@ -28,6 +28,7 @@ class Machine(Scratch):
     def setUp(self):
         super().setUp()
         self.copy_scripts("run", "test", "figures", "explore")
+        shutil.copy(os.path.join(ROOT, "CMakePresets.json"), self.root)
         os.mkdir(self.at("path"))
         for name in self.ALWAYS_THERE:
             os.symlink(shutil.which(name), self.at("path", name))
@@ -318,6 +319,8 @@ class Parts(Machine):
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 were skipped\.\n$")
         self.assertIn("no 07. Parts are sim, mistakes, climb, tile, harness, scripts, gpu, a rung",
                       self.script("scripts/test", "07", status=2).stderr)
+        self.assertRegex(self.script("scripts/test", "--preset", "../x", status=2).stderr,
+                         "choose from .?default.?, .?sim")
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
         self.tool("05_flash_v2_test", "")  # what failed before it still counts
         self.tool("ctest", '[ "$LADDER_CLIMB" = all ] || exit 8')

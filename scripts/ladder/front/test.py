@@ -6,6 +6,7 @@ import argparse
 import collections
 import contextlib
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -30,7 +31,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     ctest's belongs to that."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
-    parser.add_argument("--preset", default="default")
+    presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
+    parser.add_argument("--preset", default="default", choices=[one["name"] for one in presets])
     parser.add_argument("--sanitize", type=some_of(*TOOLS), default=[])
     parser.add_argument("--commit")
     options, words = parser.parse_known_args(words)
