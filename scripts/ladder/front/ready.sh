@@ -52,14 +52,14 @@ lacking() {
 
 # get [PACKAGE...]: installs these, or all that a build needs.
 get() {
-  local as_root=()
+  local as_root=() how="as root"
   command -v apt-get >/dev/null || return
   if ((EUID)); then
     sudo -n true 2>/dev/null || return
-    as_root=(sudo -n)
+    as_root=(sudo -n) how="with sudo"
   fi
   (($#)) || set -- "${packages[@]}"
-  say "installing $* ..."
+  say "some of these packages are missing here, so apt-get installs them $how: $*"
   # A failed update need not matter: the lists may be there.
   apt update || true
   apt install -y --no-install-recommends "$@"
