@@ -160,7 +160,8 @@ class Command(Scratch):
 
     def test_a_task_and_its_copy(self):
         path = self.at("03/skip/attention.cu")
-        self.assertIn("03/skip/attention.cu", self.exercise("03/skip"))
+        self.assertIn("03/skip/attention.cu\nCheck:  scripts/exercise --folder . 03/skip --check\n",
+                      self.exercise("03/skip"))
         write(path, text=read(path) + "// mine\n")
         self.exercise("03/skip")  # keeps what the reader has
         self.assertIn("// mine", read(path))

@@ -102,7 +102,7 @@ def read_breaks() -> dict[str, Broken]:
             for rung, one in of_rungs("BREAKS")}
 
 
-def show(name: str, line: int | None, build: str, folder: str) -> int:
+def show(name: str, line: int | None, build: str, folder: str, command: str) -> int:
     """A mistake by what it does, and itself where this is its line; without a name the list."""
     known = read_breaks()
     if not name:
@@ -121,5 +121,5 @@ def show(name: str, line: int | None, build: str, folder: str) -> int:
     print(broken.found(seen) if line else
           f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
           f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
-          f"  scripts/exercise --break {name} --answer LINE")
+          f"  {command} --break {name} --answer LINE")
     return GOOD
