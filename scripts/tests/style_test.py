@@ -44,17 +44,6 @@ class Files(Scratch):
             with open(self.at("there", path), "rb") as file:
                 self.assertEqual(file.read().decode(), text)
 
-    def test_another_clang_format_formats_nothing(self):
-        self.write("clang-format-14", mode=0o755, text="#!/bin/sh\n[ $1 = --version ] && "
-                   f"echo $VERSION || echo $1 >>'{self.at('called')}'")
-        for version, said, called in (("version 14.0.6", "", "--dry-run\n"),
-                                      ("version 18.1.3", "and this is version 18.1.3", "")):
-            self.write("called", "")
-            result = self.run_it(os.path.join(SCRIPTS, "tests/format"), "--check", VERSION=version,
-                                 PATH=f"{self.root}:{os.environ['PATH']}")
-            self.assertIn(said, result.stderr)
-            self.assertEqual(self.read("called"), called)
-
 
 class Width(unittest.TestCase):
     def test_no_line_of_python_is_longer_than_100_columns(self):
