@@ -76,17 +76,11 @@ want() { "${@:2}" >/dev/null 2>&1 || get "$1" || true; }
 
 # Waits for its turn in a build folder, whose lock is open as 9.
 turn() {
-  python3 -I - "$me" <<'END'
-import fcntl, sys
-try:
-    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    print(f"{sys.argv[1]}: another build in this clone is under way; waiting for its end.",
-          file=sys.stderr, flush=True)
-    fcntl.flock(9, fcntl.LOCK_EX)
-except OSError:
-    pass  # some network file systems have no locks
-END
+  local said
+  if said=$(python3 -I -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>&1) ||
+    [[ $said != *BlockingIOError* ]]; then return; fi # some network file systems have no locks
+  say "another build in this clone is under way; waiting for its end."
+  python3 -I -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
 }
 
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
