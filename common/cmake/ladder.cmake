@@ -95,17 +95,14 @@ else()
   set(nvcc $ENV{CUDACXX} nvcc)
   list(GET nvcc 0 nvcc)
   find_program(CMAKE_CUDA_COMPILER NAMES ${nvcc})
-  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE said ERROR_QUIET)
   if(NOT CMAKE_CUDA_COMPILER)
     string(CONCAT no_gpu "there was no program called ${nvcc} when it was built (install the CUDA "
       "Toolkit, or export CUDACXX=/path/of/nvcc, that path alone, then scripts/run)")
-  elseif(said MATCHES "release ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 12.1)
-    string(CONCAT no_gpu "it takes CUDA 12.1 or newer, and ${CMAKE_CUDA_COMPILER} is of "
-      "${CMAKE_MATCH_1} (export CUDACXX=/path/of/another/nvcc, then scripts/run)")
   elseif(NOT LADDER_NVCC_WORKS)
     # Where it does not, enable_language would end it all, and not say why.
     set(probe ${PROJECT_BINARY_DIR}/stubs/probe)
-    file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\nint main() {}\n")
+    file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\n"
+      "#if CUDART_VERSION < 12010\n#error this CUDA is older than 12.1\n#endif\nint main() {}\n")
     set(host $ENV{CUDAHOSTCXX})
     list(TRANSFORM host PREPEND -ccbin=)
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -o ${probe} ${probe}.cu
@@ -114,8 +111,9 @@ else()
       string(REGEX MATCH "(error|fatal|cannot)[^\n]*" why "${said}${status}")
       string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
       string(STRIP "${why}" why)
-      string(CONCAT no_gpu "nvcc could not compile: ${why} (export CUDAHOSTCXX=g++-12, or another "
-        "host compiler that it takes, then scripts/run)")
+      string(CONCAT no_gpu "${CMAKE_CUDA_COMPILER} could not compile: ${why} (export "
+        "CUDACXX=/path/of/another/nvcc, or CUDAHOSTCXX=g++-12, a host compiler that it takes, "
+        "then scripts/run)")
     else()
       set(LADDER_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles and links")
     endif()
