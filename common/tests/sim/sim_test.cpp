@@ -159,13 +159,13 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
       {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
   for (const Schedule& schedule : kSchedules)
     for (const auto& [accesses, sectors, apart, at] : kCases)
-      for (const bool meets : {false, true}) {
+      for (const int meets : {0, 1, 2}) {
         options({.schedule = schedule});
         const auto x = array("x", iota(2048));
         const Counts c = run(1, 32, [&, n = accesses, at = at] {
           for (int k = 0; k < n; ++k) {
             if (const int i = at(thread(), k); i >= 0) x[i] = x[i];
-            if (meets) __syncwarp();
+            if (meets) meets == 1 ? __syncwarp() : __syncthreads();
           }
         });
         EXPECT_EQ(c.read_sectors, meets ? apart : sectors);
