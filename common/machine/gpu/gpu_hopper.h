@@ -184,15 +184,15 @@ __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
 // ------------------------------------------------------------------------- products of a warpgroup
 
 /// Where a wgmma finds a matrix in shared memory, swizzled by 128 bytes (PTX ISA: “Matrix
-/// Descriptor Format”): start address, leading and stride byte offset in units of 16 bytes, swizzle
-/// mode 1 in bits 62 and 63. Rows, or with a transposed operand columns, are pieces of 128 bytes,
-/// eight of them 1024 bytes that repeat every `stride` bytes; `leading` is from 64 columns (rows)
-/// to the next and counts only for a transposed operand. Pieces of 64 bytes are swizzled by as
-/// many: mode 2.
+/// Descriptor Format”): start address (its lower 18 bits: a block in a cluster may have more),
+/// leading and stride byte offset in units of 16 bytes, swizzle mode 1 in bits 62 and 63. Rows, or
+/// with a transposed operand columns, are pieces of 128 bytes, eight of them 1024 bytes that repeat
+/// every `stride` bytes; `leading` is from 64 columns (rows) to the next and counts only for a
+/// transposed operand. Pieces of 64 bytes are swizzled by as many: mode 2.
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
-  return shared_address(start) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+  return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 /// The descriptor of what starts `bytes` further on. Only the lower half changes, where the start
