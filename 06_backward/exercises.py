@@ -20,7 +20,7 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
         ("""\
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto p_j = read_chunk(P + j), dp_j = read_chunk(dP + j);
-    for (int e = 0; e < 8; ++e) delta += float(p_j[e]) * float(dp_j[e]);
+    for (int e = 0; e < 8; ++e) delta += weighted(float(p_j[e]), float(dp_j[e]));
 """, """\
   for (int64_t c = row * p.d + 8 * lane_id(); c < (row + 1) * p.d; c += 8 * 32) {
     const auto o = read_chunk(O + c), g = read_chunk(dO + c);

@@ -118,6 +118,11 @@ __global__ void __launch_bounds__(kThreads, 2)
                      g.columns - column, thread);
 }
 
+/// P·x; 0 where P is, as of a key that its query does not see, whose dP may be ∞ in the I/O type.
+__device__ __forceinline__ float weighted(float P, float x) {
+  return P > 0 ? P * x : 0;
+}
+
 /// dS = P∘(dP − D) in the place of dP, one warp for each of the B·H·N rows. A row's padding, and
 /// what its query does not see, is 0 as it is in P.
 template <class T>
@@ -129,14 +134,14 @@ __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   float delta = 0;
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto p_j = read_chunk(P + j), dp_j = read_chunk(dP + j);
-    for (int e = 0; e < 8; ++e) delta += float(p_j[e]) * float(dp_j[e]);
+    for (int e = 0; e < 8; ++e) delta += weighted(float(p_j[e]), float(dp_j[e]));
   }
   delta = warp_sum(delta);
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto p_j = read_chunk(P + j);
     auto ds = read_chunk(dP + j);
-    for (int e = 0; e < 8; ++e) ds[e] = T(float(p_j[e]) * (float(ds[e]) - delta));
+    for (int e = 0; e < 8; ++e) ds[e] = T(weighted(float(p_j[e]), float(ds[e]) - delta));
     write_chunk(dP + j, ds);
   }
 }

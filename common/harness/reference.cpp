@@ -96,6 +96,8 @@ struct Head {
   bool gradients() const { return !dO.empty(); }
   double dP(size_t r, size_t j) const { return gradients() ? dot(&dO[r * d], &V[j * d], d) : 0; }
 
+  /// As `stored` has it: 0 where P is, also if what it is multiplied with has no value.
+  static double weighted(double P, double x) { return P > 0 ? P * x : 0; }
   double stored_P(const Row& row, double S) const {
     return rounded(std::exp(rounded(S) - row.stored_m) / row.stored_l);
   }
@@ -105,7 +107,7 @@ struct Head {
     if (row.lost) return {P, dS, kInf, kInf, kInf};
     if (!stored) return {P, dS, rounded(P), rounded(dS), rounded(e) / row.l};
     const double plain = stored_P(row, S);
-    return {P, dS, plain, rounded(plain * (rounded(dP) - row.stored_D)), plain};
+    return {P, dS, plain, rounded(weighted(plain, rounded(dP) - row.stored_D)), plain};
   }
 
   /// Of a row of S and dP; exp(S − m) goes to e.
@@ -122,7 +124,7 @@ struct Head {
     }
     for (size_t j = 0; j < S.size() && gradients(); ++j) {
       row.D += e[j] / row.l * dP[j];
-      if (stored) row.stored_D += stored_P(row, S[j]) * rounded(dP[j]);
+      if (stored) row.stored_D += weighted(stored_P(row, S[j]), rounded(dP[j]));
     }
     return row;
   }

@@ -16,8 +16,9 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// rounding: what that of `out` may cost, from the largest |exact|.
-TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
+/// rounding: what that of `out` may cost, from the largest |exact|. most: what its type can hold.
+TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding,
+                         double most) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
   double largest = 0, off = 0, difference2 = 0, reference2 = 0;
@@ -35,6 +36,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
     if (!is_finite(value)) {
       ++error.nonfinite;
       error.out_of_range += !is_finite(plain);
+      error.too_large += !is_finite(plain) && std::abs(ref) > most;
       continue;
     }
     error.max = std::max(error.max, std::abs(value - ref));
@@ -52,11 +54,14 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
 }  // namespace
 
 TensorError compare(const ExpectedTensor& expected, const Tensor& out) {
-  return compare_each(expected, out, [&](double largest) { return half_ulp(out.dtype, largest); });
+  return compare_each(
+      expected, out, [&](double largest) { return half_ulp(out.dtype, largest); },
+      out.dtype == DType::fp16 ? 65504 : 0x1.fep127);
 }
 
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out) {
-  return compare_each(expected, out, [](double) { return 0.0; });
+  return compare_each(
+      expected, out, [](double) { return 0.0; }, 0x1.fffffep127);
 }
 
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out) {

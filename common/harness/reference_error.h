@@ -20,6 +20,7 @@ struct TensorError {
   int64_t nonfinite = 0;     // values that are not finite where the reference is
   std::string compared;      // which elements: "64 of 4096 rows"
   int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either
+  int64_t too_large = 0;     // those of them whose exact value its type cannot hold
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
   /// Whether it fails by more than values that the I/O type, or float32 on the way, cannot hold.

@@ -70,15 +70,22 @@ void execute(Device& device, std::vector<PassRun>& passes) {
 
 // -------------------------------------------------------------------------- are the outputs right
 
-/// Says which values of a tensor are not finite because they cannot be.
+/// Says which values of a tensor are not finite because they, or numbers on the way to them, cannot
+/// be.
 void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
-  if (e.out_of_range > 0)
+  const char* const range = p.dtype == DType::fp16
+                                ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
+                                : "bf16 and float32 (3.4e38; use smaller inputs)";
+  if (e.too_large > 0)
     say(
-        fmt::format("{}: {} values of {} are beyond {}, or come of such: no wrong result, for they "
-                    "are in exact arithmetic too",
-                    step.rung, e.out_of_range, e.name,
-                    p.dtype == DType::fp16 ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
-                                           : "bf16 and float32 (3.4e38; use smaller inputs)"));
+        fmt::format("{}: {} values of {} are beyond {}: no wrong result, for they are in exact "
+                    "arithmetic too",
+                    step.rung, e.too_large, e.name, range));
+  if (e.out_of_range > e.too_large)
+    say(
+        fmt::format("{}: {} values of {} are not finite because numbers on the way to them, as "
+                    "this step rounds them, are beyond {}: in exact arithmetic they are finite",
+                    step.rung, e.out_of_range - e.too_large, e.name, range));
 }
 
 /// Says which values of O are not finite because they cannot be, were O all NaN.
