@@ -132,7 +132,7 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
                                ranges_json(t.ranges));
           }));
   for (const auto& [key, member] : kAmounts) m.add_if_any(key, e.*member);
-  return m.add_if_any("lane_exps", e.lane_exps).add_if_any("lane_other_flops", e.lane_other_flops);
+  return m;
 }
 
 }  // namespace

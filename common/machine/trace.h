@@ -132,8 +132,6 @@ struct TraceEvent : Amounts {
     std::vector<Strided> ranges;  // from the start of the block's shared memory
   };
   std::vector<Touch> shared;  // what it touched of shared memory
-  /// Of a wait, signal or request to an engine: lane 0's exponentials and FLOPs since the last.
-  int64_t lane_exps = 0, lane_other_flops = 0;
 
   std::string text() const {
     return kind == EventKind::collective ? name : kEventTexts[static_cast<size_t>(kind)];

@@ -127,7 +127,7 @@ class TraceTest(unittest.TestCase):
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
         events = [Event(Kind.TMA_LOAD, lands=0, order=[0, 1]),
                   *(Event(Kind.MBARRIER_WAIT, awaits=0, order=[0, end]) for end in (4, 9, 5))]
-        put_landings(events, "order")
+        put_landings(events)
         self.assertEqual([event.order[2] for event in events], [4, 4, 9, 5])
 
     def test_tiles_of_s(self):
@@ -292,13 +292,12 @@ class PageTest(unittest.TestCase):
             self.assertEqual(event["order"][1], 1 + max(
                 pane["events"][part]["order"][0] for part in (event["index"], *parts)))
         # A warp does one thing after the other.
-        for clock in ("order", "model") if pane["model"] else ("order",):
-            ends = {}
-            for event in pane["events"]:
-                warp = event["launch"], event["block"], event["warp"]
-                begin, end, until = event[clock]
-                self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
-                ends[warp] = end
+        ends = {}
+        for event in pane["events"]:
+            warp = event["launch"], event["block"], event["warp"]
+            begin, end, until = event["order"]
+            self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
+            ends[warp] = end
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
         self.open("#t=0")
@@ -366,12 +365,8 @@ class PageTest(unittest.TestCase):
         self.assertIn("Missing: nobody", self.of_panes(TOLD)[0])
         self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
 
-    def test_the_models_time(self):
-        self.open("#clock=model&t=1e9",
-                  self.made("05/sm90", "--seqlen=128", "--heads=1", "--sms=1"))
-        self.assertEqual(self.of_panes(VERDICTS), [SAME])
-        self.assertIn("not measured", self.value("$('clock-note').textContent"))
-        self.press("c")
+    def test_the_rows_of_a_block_of_hoppers(self):
+        self.open("#t=1e9", self.made("05/sm90", "--seqlen=128", "--heads=1", "--sms=1"))
         self.assertIn("not time", self.value("$('clock-note').textContent"))
         self.assertEqual(self.of_panes(VERDICTS), [SAME])
         self.assertEqual(
@@ -386,7 +381,7 @@ class PageTest(unittest.TestCase):
                 "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
                 "--head-dim 64 --causal", 5, 57, 78)):
             self.open("#t=0", self.made(*words.split()) if words else self.page)
-            shown = [self.value("`${$('clock-note').textContent} ${$('clock-choice').hidden}`")]
+            shown = [self.value("$('clock-note').textContent")]
             for moment in moments:
                 self.do(f"explorer.seek({moment})")
                 shown += [f"\ntick {moment}", *sum(self.of_panes(SHOWN), [])]

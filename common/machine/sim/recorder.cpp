@@ -117,10 +117,8 @@ Trace Recorder::take() {
 // ----------------------------------------------------------------------------------------- amounts
 
 void Recorder::switch_to(int thread) {
-  for (Amounts* const amounts : {&lane().pending, &lane().between}) {
-    amounts->add(counts_);
-    amounts->add(charged_, -1);
-  }
+  lane().pending.add(counts_);
+  lane().pending.add(charged_, -1);
   charged_ = counts_;
   thread_ = thread;
 }
@@ -295,11 +293,6 @@ void Recorder::event(EventKind kind, std::string_view name, int64_t number, int6
   e.amount += amount;
   e.barrier = barrier;
   e.matmul_flops += flops;
-  if (thread_ % 32 == 0) {
-    const Amounts between = std::exchange(lane().between, {});
-    e.lane_exps = between.exps;
-    e.lane_other_flops = between.other_flops;
-  }
   merge(e, lane());
   lane().site = here;
 }

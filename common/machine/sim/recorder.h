@@ -73,7 +73,6 @@ class Recorder {
     int64_t bytes = 0;                 // of HBM, since its last barrier
     Amounts pending;                   // counted since its last event
     std::vector<SharedTouch> touches;  // since then
-    Amounts between;                   // counted since its last call of event()
   };
 
   Lane& lane() { return lanes_[thread_]; }

@@ -62,65 +62,10 @@ TRACED = {FLASH_V1: "K and V outside, Q and O inside (one block does it all)",
           FLASH_V2: "Q outside, K and V inside (8 blocks, which a GPU runs side by side, here one "
                     "after the other)"}
 
-
-class Pipelined(NamedTuple):
-    """A run of which a figure shows what happens in a kernel's block 0."""
-    figure: str
-    step: tuple[str, str]  # its rung and its name
-    kernel: str
-    options: str
-
-
-# Forward two pieces of work for block 0, of four tiles of K and V each, with two consumers and with
-# three; backward one tile of K and V, and three of Q.
-ONE_HEAD = "--device sim --heads 1 --check off"
-PIPELINED = [
-    Pipelined("pipeline", FLASH_V3, "attention", f"{ONE_HEAD} --seqlen 512 --seqlen-kv 512 "
-              "--head-dim 128 --block-q 128 --block-kv 128"),
-    Pipelined("pipeline", FLASH_V3, "attention", f"{ONE_HEAD} --seqlen 768 --seqlen-kv 512 "
-              "--head-dim 64 --block-q 192 --block-kv 128"),
-    Pipelined("pipeline_bwd", TRAINING_V3, "key_gradients", f"{ONE_HEAD} --seqlen 192 "
-              "--seqlen-kv 128 --head-dim 128 --set parts=1"),
-    Pipelined("pipeline_bwd", TRAINING_V3, "key_gradients", f"{ONE_HEAD} --seqlen 384 "
-              "--seqlen-kv 128 --head-dim 64 --set parts=1")]
-
-# Kernel → the products of its warpgroups, by the array of the right operand, in turn. Where a block
-# stays, K and V share stages.
-PRODUCTS = {"attention": {"K": ["S"], "V": ["O"]},
-            "key_gradients": {"Q": ["S", "dK"], "dO": ["dP", "dV"], "K": ["dQ"], "KV": ["dQ"]}}
-
 # ---- figures ----
 
 ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
                "and at the end the output.")
-
-# A pipeline's figure. `own`: arrays of which each consumer has stages of its own. `share`: what a
-# consumer has, for a panel's title. `texts`: the labels of a consumer's arithmetic, {} being the
-# number of the tile. `legend`: products and arithmetic; `waits`: what a wait is for.
-PIPELINES: dict[str, dict[str, Any]] = {
-    "pipeline": {
-        "what": "two tiles of Q in one block", "own": ["Q"],
-        "share": "{rows} rows, tiles of {block_kv} keys",
-        "texts": {"softmax": "P{}", "scale": ""},
-        "legend": {"S": "S: a product QKᵀ", "O": "O: a product PV", "softmax": "P: a softmax",
-                   "scale": "O scaled"},
-        "waits": {"tile": "a tile", "turn": "its turn", "sums": "a product",
-                  "store": "O's store"},
-        "note": "Numbers are those of tiles; tiles 4 to 7 of K and V are for the second tile of Q.",
-    },
-    "pipeline_bwd": {
-        "what": "backward, one tile of K and V in one block", "own": [],
-        "share": "64 of {block_kv} keys, tiles of {block_q} rows of Q",
-        "texts": {"softmax": "P{}", "scale": "dS{}", "turn": "barrier"},
-        "legend": {"S": "S: Sᵀ = KQᵀ", "dP": "dP: dPᵀ = VdOᵀ − D", "dV": "dV += PᵀdO",
-                   "dK": "dK += dSᵀQ", "dQ": "dQ: a product dS·K", "softmax": "P = exp(S − LSE)",
-                   "scale": "dS = P∘dP"},
-        "waits": {"tile": "a tile", "turn": "the other's dS", "sums": "a product",
-                  "store": "what it stores to be read"},
-        "note": "Numbers are those of tiles of Q. LSE comes with Q, D with dO. Shared memory takes "
-                "no time here, and is what runs short: see the lesson.",
-    },
-}
 
 # Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (

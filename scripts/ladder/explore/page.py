@@ -12,7 +12,7 @@ from typing import Any
 from ladder.base.files import ROOT, read
 from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
-from ladder.explore.times import put_in_model_time, put_in_order
+from ladder.explore.times import put_in_order
 from ladder.trace.read import Event, Kind, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
@@ -26,7 +26,6 @@ BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
     """Everything of one step, ready for JSON. `records`: the program's, none after a fault."""
     meetings = put_in_order(trace)
-    model = put_in_model_time(trace)
     trace.events = [event for events in trace.blocks().values()
                     for event in sorted(events, key=lambda event: event.order[0])]
     put_tiles(trace, meetings)
@@ -36,7 +35,7 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
     paths = {event.file for event in trace.events} | ({fault["file"]} if fault else set())
     return {
         "title": f"{head['rung'][:2]} {head['step']}", "command": command, "head": head,
-        "plan": trace.plan, "model": model, "launches": trace.launches,
+        "plan": trace.plan, "launches": trace.launches,
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],
         "events": [page_event(event) for event in trace.events],
@@ -72,7 +71,7 @@ def spans(rows: list[Any]) -> str:
 
 def page_event(event: Event) -> dict[str, Any]:
     """An event as the page has it: without what it has not, and what only led to the rest."""
-    members = {**vars(event), **dict.fromkeys(("shared", "lane_exps", "lane_other_flops")),
+    members = {**vars(event), "shared": None,
                "what": event.name if event.kind is Kind.COLLECTIVE else event.kind.value,
                "kind": event.look(), "engine": event.engine(),
                "source": event.source and event.source.name,

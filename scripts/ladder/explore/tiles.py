@@ -9,7 +9,7 @@ import itertools
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ladder.trace.read import Event, Kind, Ranges, Trace
-from ladder.trace.replay import Meeting
+from ladder.trace.meetings import Meeting
 
 PIECE = 64  # bytes of shared memory that are followed as one
 

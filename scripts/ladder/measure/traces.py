@@ -7,33 +7,23 @@ import shlex
 import sys
 from typing import Any
 
-from ladder.base.course import PIPELINED, PRODUCTS, TRACED, Pipelined
+from ladder.base.course import TRACED
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
 from ladder.trace.read import Kind, Ranges, Trace
-from ladder.trace.replay import replay, warps_of
 
 TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
                  "--check off")
 
 
-def trace_of(programs: dict[str, str], step: tuple[str, str], options: str,
-             kernel: str = "") -> tuple[Trace, Record]:
-    """The trace; and what it says of the run, with its tiles (those of the pass that has the
-    kernel) and the command."""
-    rung, name = step
-    words = ["--step", name, *options.split()]
-    trace, records, *_ = Trace.of(programs[rung], words)
-    record = next(record for record in records
-                  if not kernel or any(k["name"] == kernel for k in record["kernels"]))
-    return trace, {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
-                   "command": shlex.join([rung, *words])}
-
-
 def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
     """A trace reduced to rows: {"figure", "rung", …, "command", "events": [[kernel, block, phase,
     array, "r" or "w", first row, past the last]]}. A phase lies between two barriers of a block."""
-    trace, head = trace_of(programs, step, TRACE_OPTIONS)
+    rung, name = step
+    words = ["--step", name, *TRACE_OPTIONS.split()]
+    trace, (record, *_), *_ = Trace.of(programs[rung], words)
+    head = {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
+            "command": shlex.join([rung, *words])}
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     rows: list[list[Any]] = []
     for (launch, block), events in trace.blocks().items():
@@ -51,25 +41,14 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
     return {"figure": "access", **head, "events": rows}
 
 
-def pipelined(programs: dict[str, str], shown: Pipelined) -> Record:
-    """What block 0 of a kernel asks of Hopper's engines and barriers: {"figure", "rung", …,
-    "command", "kernel", "played": replay()}."""
-    trace, head = trace_of(programs, shown.step, shown.options, shown.kernel)
-    events = next(events for (launch, block), events in trace.blocks().items()
-                  if block == 0 and trace.kernel_of(launch) == shown.kernel)
-    return {"figure": shown.figure, **head, "kernel": shown.kernel, "played": replay(
-        [*warps_of(events).values()], PRODUCTS[shown.kernel])}
-
-
 def all_traces(programs: dict[str, str]) -> list[Record]:
     """The lines of traces.jsonl."""
-    return ([traced(programs, step) for step in TRACED]
-            + [pipelined(programs, shown) for shown in PIPELINED])
+    return [traced(programs, step) for step in TRACED]
 
 
 def write_traces(programs: dict[str, str], folder: str) -> None:
     """Writes traces.jsonl, where the programs that the course traces are all there."""
-    if {rung for rung, _ in [*TRACED, *(shown.step for shown in PIPELINED)]} <= set(programs):
+    if {rung for rung, _ in TRACED} <= set(programs):
         path = os.path.join(folder, "traces.jsonl")
         write_whole(path, json_text(all_traces(programs)))
         print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

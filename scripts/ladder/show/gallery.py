@@ -13,7 +13,7 @@ from functools import partial
 from typing import Callable, NamedTuple
 
 from ladder.base import course
-from ladder.show import claims, errors, memory, pipeline, rates, tables
+from ladder.show import access, claims, errors, memory, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -34,9 +34,7 @@ FIGURES = {
     "roofline": Figure(rates.roofline, rates.draw_roofline),
     "decode": Figure(rates.decode, rates.draw_decode),
     "block_size": Figure(memory.block_size, memory.draw_block_size),
-    "access": Figure(pipeline.access, pipeline.draw_boxes),
-    **{name: Figure(partial(pipeline.pipeline, name=name), pipeline.draw_boxes)
-       for name in course.PIPELINES},
+    "access": Figure(access.access, access.draw_access),
     "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof),
     "error": Figure(errors.error, errors.draw_error),
     "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error),

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
+from ladder.base.hardware import MATMUL_FLOPS
 from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
                                   length_text, markdown, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
-from ladder.trace.replay import MATMUL_FLOPS
 
 
 def traffic(files: Files) -> Data:

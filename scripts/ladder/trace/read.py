@@ -47,8 +47,7 @@ KINDS = {kind.value: kind for kind in Kind}
 LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
 
 # Keys of a trace that are fields here.
-SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes", "lane_exps",
-        "lane_other_flops")
+SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes")
 # What a warp, or a thread of it, may stop at.
 WAITS = (Kind.SYNCTHREADS, Kind.MBARRIER_WAIT, Kind.NAMED_BARRIER_SYNC, Kind.CP_ASYNC_WAIT,
          Kind.WGMMA_WAIT, Kind.TMA_STORE_WAIT)
@@ -77,8 +76,6 @@ class Event:
     number: int = 0
     amount: int = 0
     # What the warp's first lane has counted since its last event of the kind.
-    lane_exps: int = 0
-    lane_other_flops: int = 0
     launch: int = 0
     block: int = 0
     warp: int = 0
@@ -96,9 +93,8 @@ class Event:
     tile: list[int] | None = None     # [first row, past the last, first key, past the last] of S
     # Arrays of shared memory → what is in them.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # By either clock [from, to], and until when what the event starts is under way.
+    # [from, to] in ticks, and until when what the event starts is in flight.
     order: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
-    model: list[int] | None = None
     awaits: int | None = None  # the meeting that it waits for
     lands: int | None = None   # or takes part in
     index: int = -1            # among the page's
@@ -152,8 +148,6 @@ class Event:
         for place, ranges in other.shared.items():
             self.shared[place] = union(self.shared.get(place, []), ranges)
         self.counts += other.counts
-        self.lane_exps += other.lane_exps
-        self.lane_other_flops += other.lane_other_flops
 
 
 class Trace:

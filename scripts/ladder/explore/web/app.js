@@ -12,8 +12,6 @@ const KEYS = [
                                        s: (x) => x.setSpan(x.span * 1.25) }],
   ["A D", "back, on by an eighth of what is shown", { a: (x) => x.seek(x.now - x.span / 8),
                                                       d: (x) => x.seek(x.now + x.span / 8) }],
-  ["C", "order, model's time",
-   { c: (x) => x.hasModel() && x.useClock(x.clock === "model" ? "order" : "model", x.sms) }],
   ["B", "the next SM; with shift the one before",
    { b: (x, back) => x.panes[x.shown].moveSm(back ? -1 : 1) }],
   ["1 2", "left, right step, for B and E",
@@ -25,12 +23,11 @@ const KEYS = [
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
 const explorer = {
-  panes: [], now: 0, first: 0, last: 1, clock: "order", sms: 4, span: 60, playing: false, shown: 0,
+  panes: [], now: 0, first: 0, last: 1, sms: 4, span: 60, playing: false, shown: 0,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
-    $("clock-choice").hidden = !this.hasModel();
     this.fillHelp();
     this.ask(this.panes.find(({ run }) => run.asked)?.run.asked);
     this.listen();
@@ -76,23 +73,19 @@ const explorer = {
     this.show({ span: clamp(span, 8, this.last - this.first) });
   },
 
-  useClock(name, sms) {
+  setSms(sms) {
     const share = this.now / this.last;
-    this.clock = name;
     this.sms = sms;
     for (const pane of this.panes) pane.schedule();
     this.first = least(this.panes, (pane) => pane.run.first);
     this.last = most(this.panes, (pane) => pane.run.last);
     this.most = most(this.panes, (pane) => pane.most);
     this.now = Math.round(share * this.last);
-    this.setSpan(name === "model" ? this.last / 2 : 48);
-    $("clock-note").textContent = "Clock: " + (name === "model"
-      ? "cycles of the figures' model, not measured; kernels unknown to it take no time. "
-      : "the order of the trace, not time. A warp's event is one tick, a wait lasts until what it " +
-        "waits for is there. ") + "An SM takes one block after the other." +
-      (this.first < 0 ? " Before 0 kernels set things up." : "");
+    this.setSpan(48);
+    $("clock-note").textContent = "The clock counts the order of the trace, not time. A warp's " +
+      "event is one tick, and a wait lasts until what it waits for has come. An SM takes one " +
+      "block after the other." + (this.first < 0 ? " Before 0 kernels set things up." : "");
   },
-  hasModel() { return this.panes.every((pane) => pane.run.model); },
 
   // ---- playing ----
 
@@ -105,7 +98,7 @@ const explorer = {
     const frame = (time) => {
       if (!this.playing) return;
       // The whole in half a minute, and no faster than can be followed.
-      const rate = Math.min(this.last / 30, this.clock === "order" ? 40 : Infinity);
+      const rate = Math.min(this.last / 30, 40);
       this.now += rate * (time - before) / 1000;
       before = time;
       if (this.now >= this.last) return this.pause().seek(this.last);
@@ -133,13 +126,12 @@ const explorer = {
     });
   },
   draw() {
-    const now = this.clock === "order" ? Math.floor(this.now) : this.now;
+    const now = Math.floor(this.now);
     for (const pane of this.panes) pane.draw(now);
-    const moment = `${this.clock === "model" ? "model cycle" : "tick"} ${exactly(now)}`;
+    const moment = `tick ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
     Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now,
                                    ariaValueText: moment });
-    $("clock").value = this.clock;
     $("sms").value = this.sms;
     $("play").ariaLabel = this.playing ? "Pause" : "Play";
     $("play").querySelector("path").setAttribute("d", this.playing
@@ -151,7 +143,7 @@ const explorer = {
   /// Where the clock has come to rest: in the address, and told to those who do not see it.
   settle() {
     this.settling = null;
-    const parts = { t: Math.round(this.now), clock: this.clock, sms: this.sms,
+    const parts = { t: Math.round(this.now), sms: this.sms,
                     span: Math.round(this.span) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
@@ -165,8 +157,7 @@ const explorer = {
     const parts = new URLSearchParams(location.hash.slice(1));
     const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);
     const faulty = this.panes.findIndex((pane) => pane.run.fault);
-    this.useClock(parts.get("clock") === "model" && this.hasModel() ? "model" : "order",
-                  number("sms", 4));
+    this.setSms(number("sms", 4));
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
     this.setSpan(number("span", this.span));
     this.shown = Math.max(faulty, 0);
@@ -197,8 +188,7 @@ const explorer = {
       ACTIONS[button.dataset.key](this);
     });
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
-    $("clock").onchange = (event) => this.useClock(event.target.value, this.sms);
-    $("sms").onchange = (event) => this.useClock(this.clock, Number(event.target.value));
+    $("sms").onchange = (event) => this.setSms(Number(event.target.value));
     readPalette();
     DARK.onchange = () => { readPalette(); this.redraw(); };
     new ResizeObserver(() => this.redraw()).observe($("panes"));

@@ -26,7 +26,7 @@ class Run {
   /// e.until. An SM has one block at a time and takes the next when that is done; a kernel starts
   /// when the one before has ended. At 0 the first kernel with a product starts: those before it
   /// set things up.
-  schedule(clock, sms) {
+  schedule(sms) {
     let start = 0, zero = null;
     for (const launch of this.launches) {
       const free = Array(sms).fill(start);
@@ -34,7 +34,7 @@ class Run {
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
         block.from = free[block.sm];
-        for (const e of block.events) [e.from, e.to, e.until] = e[clock].map((t) => t + block.from);
+        for (const e of block.events) [e.from, e.to, e.until] = e.order.map((t) => t + block.from);
         block.to = free[block.sm] = most(block.events, (e) => e.to);
       }
       start = Math.max(...free);

@@ -73,7 +73,7 @@ class Pane {
   faultAt() { return this.run.events[this.run.fault.event]?.from ?? this.run.last; }
 
   schedule() {
-    this.run.schedule(explorer.clock, explorer.sms);
+    this.run.schedule(explorer.sms);
     this.sm = Math.min(this.sm, this.run.lanes - 1);
     this.replay = new Replay(this.run);
     this.final = new Replay(this.run).seek(Infinity);

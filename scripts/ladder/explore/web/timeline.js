@@ -23,9 +23,7 @@ class Timeline extends View {
   }
 
   words(e) {
-    return !e ? "" : `${sentence(e)} · ${exactly(e.from)} to ${exactly(e.to)} ` +
-      (explorer.clock === "model" ? `(${exactly(e.to - e.from)} cycles of the model)`
-        : "in the order");
+    return !e ? "" : `${sentence(e)} · ${exactly(e.from)} to ${exactly(e.to)} in the order`;
   }
 
   rowOf({ warp }) {

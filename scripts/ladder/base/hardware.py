@@ -1,0 +1,6 @@
+"""Rates of Hopper's SMs, per cycle, that tables compare measurements with."""
+
+# NVIDIA's H100 white paper: 989.4 TFLOP/s, dense bf16, 132 SMs, 1.83 GHz.
+MATMUL_FLOPS = 4096
+# CUDA C++ Programming Guide, arithmetic instructions, 9.0: results per cycle.
+EXPS = 16
