@@ -1,8 +1,8 @@
 """When things happen, in the order of the trace.
 
 The order is what the program fixes: each event of a warp takes one tick, and a wait ends when the
-last thing that it waits for has come. That is an order and no time. Each block begins at 0; the page
-puts blocks one after the other, and side by side on SMs.
+last thing that it waits for has come. That is an order and no time. Each block begins at 0; the
+page puts blocks one after the other, and side by side on SMs.
 """
 
 from __future__ import annotations
