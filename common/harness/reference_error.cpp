@@ -1,7 +1,6 @@
 #include "harness/reference_error.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 

@@ -53,14 +53,12 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
 
-# One is built as with CXXFLAGS=-ffast-math, which our own flags undo; and of another one a file
-# where nothing does.
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  target_compile_options(narrow_float_test PRIVATE -ffast-math)
-  target_link_options(narrow_float_test PRIVATE -ffast-math)
-  set_source_files_properties(${tests}/harness/fast_math_test.cpp PROPERTIES
-    COMPILE_OPTIONS -ffast-math SKIP_PRECOMPILE_HEADERS ON)
-endif()
+# One is built as with CXXFLAGS=-ffast-math, which our own flags undo; of another a file as if not.
+set(fast $<$<CXX_COMPILER_ID:GNU>:-ffast-math>)
+target_compile_options(narrow_float_test PRIVATE ${fast})
+target_link_options(narrow_float_test PRIVATE ${fast})
+set_source_files_properties(${tests}/harness/fast_math_test.cpp PROPERTIES
+  COMPILE_OPTIONS ${fast} SKIP_PRECOMPILE_HEADERS ON)
 
 if(LADDER_GPU AND NOT compiles_only)
   ladder_program(sim gpu_test ${tests}/gpu/gpu_test.cu)
