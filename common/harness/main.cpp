@@ -128,7 +128,7 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   for (const Report& report : reports) {
     if (const std::string text = to_text(report, options, colour); !text.empty())
       print(std::exchange(between, options.json ? "" : "\n") + text);
-    pass = pass && report.pass();
+    pass = pass && report.pass().value_or(true);
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
       wrong = wrong || e.wrong();
   }

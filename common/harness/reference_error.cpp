@@ -20,7 +20,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
                          double most) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
-  double largest = 0, off = 0, difference2 = 0, reference2 = 0;
+  double off = 0, difference2 = 0, reference2 = 0;
   int64_t finite = 0;
   for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
     const double value = out[expected.rows[i / columns] * columns + i % columns];
@@ -30,7 +30,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
         error.max = std::numeric_limits<double>::infinity();  // should have been that infinity
       continue;
     }
-    largest = std::max(largest, std::abs(ref));
+    error.largest = std::max(error.largest, std::abs(ref));
     if (is_finite(plain)) off = std::max(off, std::abs(plain - ref));
     if (!is_finite(value)) {
       ++error.nonfinite;
@@ -46,7 +46,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
   error.rel = reference2 > 0 ? std::sqrt(difference2 / reference2) : 0;
   error.rms = finite > 0 ? std::sqrt(difference2 / static_cast<double>(finite)) : 0;
   error.tolerance =
-      2 * off + 1e-5 + expected.extra + expected.relative * largest + rounding(largest);
+      2 * off + 1e-5 + expected.extra + expected.relative * error.largest + rounding(error.largest);
   return error;
 }
 

@@ -17,12 +17,18 @@ struct TensorError {
   double rel = 0;            // ‖out − ref‖₂ / ‖ref‖₂ over finite values
   double rms = 0;            // √(mean (out − ref)²) over them
   double tolerance = 0;      // 2·max|plain − ref| + atol; infinite where it is but reported
+  double largest = 0;        // finite |ref|
   int64_t nonfinite = 0;     // values that are not finite where the reference is
   std::string compared;      // which elements: "64 of 4096 rows"
   int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either
   int64_t too_large = 0;     // those of them whose exact value its type cannot hold
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
+  bool judged() const { return is_finite(tolerance); }
+  /// Whether it says anything that it passes: not where zeros are as near. Where all should be 0,
+  /// nothing but zeros is surely right.
+  bool decides() const { return tolerance < largest / 2 || (largest == 0 && max == 0); }
+  bool undecided() const { return judged() && pass() && !decides(); }
   /// Whether it fails by more than values that the I/O type, or float32 on the way, cannot hold.
   bool wrong() const { return nonfinite > out_of_range || !is_finite(max) || max > tolerance; }
 };

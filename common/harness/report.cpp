@@ -200,8 +200,10 @@ std::string budget_text(const Report& r) {
 
 }  // namespace
 
-bool Report::pass() const {
-  return !errors || std::ranges::all_of(*errors, &TensorError::pass);
+std::optional<bool> Report::pass() const {
+  if (!errors) return {};
+  if (!std::ranges::all_of(*errors, &TensorError::pass)) return false;
+  return std::ranges::any_of(*errors, &TensorError::undecided) ? std::nullopt : std::optional(true);
 }
 
 double Report::flops() const {
@@ -234,22 +236,15 @@ std::string to_json(const Report& r) {
   add_counts(m, model_of(r), sum_of(r), r.dram);
   m.add("workspace_bytes", r.workspace_bytes);
   m.raw("kernels", kernels_json(r));
-  if (r.errors) {
-    Members errors;
-    for (const auto& e : *r.errors)
-      errors.raw(e.name, Members()
-                             .add("max", e.max)
-                             .add("rel", e.rel)
-                             .add("rms", e.rms)
-                             .add("tolerance", e.tolerance)
-                             .add("nonfinite", e.nonfinite)
-                             .object());
-    m.raw("errors", errors.object());
-    m.add("pass", r.pass());
-  } else {
-    m.raw("errors", "null").raw("pass", "null");
+  Members errors;
+  for (const auto& e : r.errors.value_or(std::vector<TensorError>())) {
+    Members of_it;
+    of_it.add("max", e.max).add("rel", e.rel).add("rms", e.rms).add("tolerance", e.tolerance);
+    of_it.add("nonfinite", e.nonfinite).add("decides", e.decides());
+    errors.raw(e.name, of_it.object());
   }
-  return m.object();
+  m.raw("errors", r.errors ? errors.object() : "null");
+  return m.add("pass", r.pass()).object();
 }
 
 std::string to_table(const Report& r, bool colour) {
@@ -298,15 +293,17 @@ std::string to_table(const Report& r, bool colour) {
   out += fmt::format("workspace {}\n", bytes_text(r.workspace_bytes));
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {
-    const char* on = !colour ? "" : e.pass() ? "\033[32m" : "\033[31m";
-    if (!is_finite(e.tolerance)) {
+    const bool open = e.undecided();
+    const char* const verdict = open ? "undecided" : e.pass() ? "pass" : "FAIL";
+    const char* on = !colour ? "" : open ? "\033[33m" : e.pass() ? "\033[32m" : "\033[31m";
+    if (!e.judged()) {
       out += fmt::format("{:<6}: max error {:.2e}, relative {:.2e}, root mean square {:.2e} ({})\n",
                          e.name, e.max, e.rel, e.rms, e.compared);
       continue;
     }
-    out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, relative {:.2e}{} ({})\n",
-                       e.name, on, e.pass() ? "pass" : "FAIL", colour ? "\033[0m" : "", e.max,
-                       e.tolerance, e.rel,
+    out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, {} {:.2e}{} ({})\n",
+                       e.name, on, verdict, colour ? "\033[0m" : "", e.max, e.tolerance,
+                       open ? "largest value" : "relative", open ? e.largest : e.rel,
                        e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", e.compared);
   }
   return out;

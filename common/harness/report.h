@@ -30,7 +30,8 @@ struct Report {
   int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
-  bool pass() const;
+  /// False where an output is wrong; else null where a check decides nothing, or there is none.
+  std::optional<bool> pass() const;
   /// Papers' FLOPs of the workload: forward 4·N·N_kv·d·heads·batch, half of that under a causal
   /// mask; backward 2.5 times as many.
   double flops() const;

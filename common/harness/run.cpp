@@ -70,9 +70,15 @@ void execute(Device& device, std::vector<PassRun>& passes) {
 
 // -------------------------------------------------------------------------- are the outputs right
 
-/// Says which values of a tensor are not finite because they, or numbers on the way to them, cannot
-/// be.
-void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
+/// Says whether a tensor's check decides nothing, and which of its values are not finite because
+/// they, or numbers on the way to them, cannot be.
+void explain(const Step& step, const Problem& p, const TensorError& e) {
+  if (e.undecided())
+    say(fmt::format(
+        "{}: the check of {} decides nothing: its tolerance, {:.2e}, is at least half of the "
+        "largest value, {:.2e}. Unavoidable roundings change as much where scores are large, and "
+        "dQ and dK where one key has all the weight: try a smaller --scale or input, or more keys",
+        step.rung, e.name, e.tolerance, e.largest));
   const char* const range = p.dtype == DType::fp16
                                 ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
                                 : "bf16 and float32 (3.4e38; use smaller inputs)";
@@ -94,7 +100,7 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   const Problem& p = workload.problem();
   const Tensor nan{p.dtype, std::vector<uint16_t>(workload.inputs(false).Q.bits.size(), 0xffff)};
   const Reference& reference = workload.reference(step, plans.forward.quantisation);
-  say_out_of_range(step, p, compare(reference.o, nan));
+  explain(step, p, compare(reference.o, nan));
 }
 
 /// Compares the outputs with float64, and says what no tolerance explains.
@@ -110,7 +116,7 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
   if (plans.forward.quantisation)
     r.errors->push_back(compare_with_full_precision(workload.reference(step, {}).o, out.O));
   r.overflowing_rows = reference.overflowing_rows;
-  if (!r.pass() && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
+  if (r.pass() == false && !step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
     say(fmt::format(
         "{} subtracts no maximum: Σ exp(S) leaves float32's range in {} of the {} rows checked, "
         "so this failure is expected; {} subtracts it",
@@ -120,7 +126,7 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
     passes.back().report.errors = {compare(reference.dq, out.dQ), compare(reference.dk, out.dK),
                                    compare(reference.dv, out.dV)};
   for (const PassRun& pass : passes)
-    for (const TensorError& e : *pass.report.errors) say_out_of_range(step, p, e);
+    for (const TensorError& e : *pass.report.errors) explain(step, p, e);
 }
 
 // ------------------------------------------------------------------------------ what a run takes

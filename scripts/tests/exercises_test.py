@@ -129,11 +129,13 @@ class Code(unittest.TestCase):
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                  ("errors", "max", "o is wrong: its error is"),
-                                 ("errors", "nonfinite", "o is wrong: its error is")):
+                                 ("errors", "nonfinite", "o is wrong: its error is"),
+                                 ("errors", "decides", "the check of o decides nothing")):
             run = copy.deepcopy(self.unchanged[file].run("--seqlen 32 --check full"))
             self.assertEqual(wrong_in(run), "")
             part = run.records[0][where]
-            (part["o"] if where == "errors" else part[0])[key] += 1
+            (part["o"] if where == "errors" else part[0])[key] += 1 if key != "decides" else -1
+            run.records[0]["pass"] = None
             self.assertRegex(wrong_in(run), said)
 
     def test_what_is_wrong_with_a_mask_is_named(self):

@@ -61,6 +61,11 @@ class RunTest(FakeLadder):
             self.assertEqual(("wrong result" in shown, "All results are right" in shown),
                              (status == 1, "workspace_bytes" in str(told)))
         self.assertEqual(self.rows(shown)[0], "06 mma sim 34.0 MB 1.20 MB 1.00 MB 0.0e+00")
+        self.assertIn("All results are right", shown)
+        self.tell({"06_backward/mma": {"fwd": {"pass": None}}})
+        shown = self.table("--all").stdout
+        self.assertRegex(shown, r"Of\s+06\s+mma\s+\(lse,\s+o\)\s+the\s+check\s+decides\s+nothing")
+        self.assertNotIn("All results are right", shown)
 
     def test_what_is_chosen_and_passed_on(self):
         self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)

@@ -28,10 +28,10 @@ Report on_the_gpu() {
   r.timing = Timing{2, 1, 4000, 7};
   r.dram = DramCounts{1500, 50};
   r.workspace_bytes = 999'600;
-  r.errors = {
-      {.name = "o", .max = 0.5, .rel = 0.25, .rms = 0.125, .tolerance = 1, .compared = "all"},
-      {.name = "lse", .max = 0.5, .tolerance = 1, .compared = "all"},
-      {.name = "o_full", .max = 0.5, .tolerance = INFINITY, .compared = "all"}};
+  r.errors = {{.name = "o", .max = 0.5, .rel = 0.25, .rms = 0.125, .tolerance = 1, .largest = 3},
+              {.name = "lse", .max = 0.5, .tolerance = 1, .largest = 3},
+              {.name = "o_full", .max = 0.5, .tolerance = INFINITY, .largest = 3}};
+  for (TensorError& e : *r.errors) e.compared = "all";
   return r;
 }
 
@@ -71,15 +71,23 @@ TEST(Report, CountsOfARunOnTheSim) {
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
-  EXPECT_TRUE(r.pass());
-  (*r.errors)[1].max = 1.5;
-  EXPECT_FALSE(r.pass());
+  EXPECT_EQ(r.pass(), true);
+  // Zeros would pass, too; but where all should be 0, zeros are right, and nothing else surely.
+  for (const auto& [largest, max, decides] :
+       {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
+    (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};
+    EXPECT_EQ(r.pass(), decides ? std::optional(true) : std::nullopt) << largest << ", " << max;
+  }
+  expect_in(to_json(r), {"\"nonfinite\": 0, \"decides\": false}", "\"pass\": null"});
+  expect_in(to_table(r, true), {"33mundecided\033[0m", "tolerance 1.00e+00, largest value 0.00e"});
+  (*r.errors)[0].max = 1.5;  // beside one that decides nothing
+  EXPECT_EQ(r.pass(), false);
+  (*r.errors)[0].max = 0.5;
   (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
-  EXPECT_FALSE(r.pass());
+  EXPECT_EQ(r.pass(), false);
   expect_in(to_json(r), {"\"lse\": {\"max\": null", "\"nonfinite\": 3", "\"pass\": false"});
   expect_in(to_table(r, true), {"\033[32mpass\033[0m", "\033[31mFAIL\033[0m", ", 3 not finite"});
   r.errors = {};
-  EXPECT_TRUE(r.pass());
   expect_in(to_json(r), {"\"errors\": null, \"pass\": null"});
 }
 

@@ -237,7 +237,7 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
 
 /// 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about 2⁻¹⁸ : 2⁻⁹ : 1,
 /// but not so that of the first to the second, by which O is scaled in between. The first keys make
-/// O twenty times what it is in the end.
+/// O twenty times what it is in the end. (Where S is stored, rounding it costs as much as O is.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };

@@ -16,7 +16,7 @@ from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import ready, run_json
-from ladder.base.records import Record, uneven_counts
+from ladder.base.records import Record, undecided, uneven_counts
 from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
 from ladder.exercises.kinds import CASES, NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
@@ -257,7 +257,8 @@ def times(task: Task, build: str, path: str) -> str:
         if not records:
             raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
         ran = records[-1]
-        lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms{'' if ran['pass'] else '  wrong'}")
+        lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms"
+                     + {True: "", None: "  not decided"}.get(ran["pass"], "  wrong"))
     return "\n".join(lines)
 
 
@@ -300,7 +301,8 @@ def said_of(run: Run) -> str:
     if not run.records:
         return run.last_words()
     return "" if "so this failure is expected" in run.err else ", ".join(
-        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items())
+        [f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items()] or
+        [f"{name}: its check decides nothing" for each in run.records for name in undecided(each)])
 
 
 def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Judged:

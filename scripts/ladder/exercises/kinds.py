@@ -19,7 +19,7 @@ from ladder.base.changed import compiled, limited, linked
 from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, read, write_whole
 from ladder.base.programs import json_lines, run_quietly
-from ladder.base.records import Record, requested, uneven_counts
+from ladder.base.records import Record, requested, undecided, uneven_counts
 from ladder.base.sources import Source
 
 class Judged(NamedTuple):
@@ -317,6 +317,10 @@ def wrong_in(run: Run, predicted: int | None = None) -> str:
         for output, error in wrong_outputs(run).items():
             return (f"{output} is wrong: its error is {error['max']}, the tolerance "
                     f"{error['tolerance']}, {error['nonfinite']} not finite")
+    for record in run.records:
+        for output in undecided(record):
+            if record["errors"][output]["rel"]:  # else all should be 0, but for what cancels
+                return f"the check of {output} decides nothing: zeros are as near"
     asked = requested(run.records[-1])
     if predicted not in (None, asked):
         return f"it requests {asked:,} bytes; predicted are {predicted:,}"

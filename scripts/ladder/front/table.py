@@ -10,7 +10,7 @@ from ladder.base.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEV
                                  YELLOW, WRONG_RESULT, Paint, wrap)
 from ladder.base.programs import Step
 from ladder.base.records import (Record, count_of, error_text, largest_error, requested,
-                                 shape_text, total)
+                                 shape_text, total, undecided)
 from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_text
 
 if TYPE_CHECKING:  # it imports this module
@@ -252,8 +252,8 @@ def print_tables(tables: list[Table]) -> None:
 
 
 def legend(heads: list[str], text: str, runs: list[Run]) -> list[str]:
-    """Lines that say what the columns mean, and the counts in a table's text; and that the results
-    are right."""
+    """Lines that say what the columns mean, and the counts in a table's text; and whether the
+    results are right."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
     counted = "counted by the simulator" + " and equal to each step's formula" * right
@@ -270,7 +270,12 @@ def legend(heads: list[str], text: str, runs: list[Run]) -> list[str]:
         first, *more = wrap(meaning, " " * width)
         lines += [name.ljust(width) + first.lstrip(), *more]
     errors = [error for error in map(largest_error, records) if error is not None]
-    if right and errors and len(errors) == len(records):
+    nothing = ", ".join(f"{name_of(run, record)} ({', '.join(undecided(record))})"
+                        for run, record in records_of(runs) if undecided(record))
+    if nothing:
+        lines += ["", *wrap(f"The check of {nothing} decides nothing: its tolerance is at least "
+                            "half of the largest value.")]
+    elif right and errors and len(errors) == len(records):
         lines += ["", "All results are right: none is further than "
                   f"{max(errors):.1e} from float64."]
     return lines
