@@ -217,7 +217,11 @@ class Files(Case):
         self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
         os.symlink("nowhere", self.at("in", "do.npy"))
         self.assert_bad("--device sim --load in", 2, "'in/do.npy' is a link that leads nowhere")
-        os.remove(self.at("in", "do.npy"))
+        for name, other in (("do.npy", "dO.npy"), ("dO.npy", "do.npy.txt"), ("q.npy", "Q.NPY")):
+            os.rename(self.at("in", name), self.at("in", other))
+            self.assert_bad("--device sim --load in", 2, f"'in/{other}' is there: rename it")
+        os.rename(self.at("in/Q.NPY"), self.at("in/q.npy"))
+        os.remove(self.at("in/do.npy.txt"))
         self.assertEqual(self.execute("--device sim --load in --seed 3").stderr,
                          "in/do.npy is not there: dO is drawn from seed 3\n")
         for drawn in (True, False):
