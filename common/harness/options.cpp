@@ -41,18 +41,18 @@ struct Given {
     bad_usage("--{} '{}': give {}", option, text, accepted);
   }
 
-  /// The whole of the text as a number of T from `least` on.
+  /// The whole of the text as a number of T from `least` to `most`.
   template <class T>
-  T number(T least, const std::string& accepted) const {
+  T number(T least, const std::string& accepted, T most = std::numeric_limits<T>::max()) const {
     const char* const end = text + std::strlen(text);
     T value{};
     if constexpr (std::is_integral_v<T>) {
       const auto [rest, error] = std::from_chars(text, end, value);
-      if (rest == end && error == std::errc{} && value >= least) return value;
+      if (rest == end && error == std::errc{} && value >= least && value <= most) return value;
     } else {  // libc++ has from_chars for these from version 20 on
       char* rest;
       value = std::strtof(text, &rest);
-      if (rest == end && value >= least && is_finite(value)) return value;
+      if (rest == end && value >= least && value <= most && is_finite(value)) return value;
     }
     bad(accepted);
   }
@@ -83,7 +83,7 @@ void read(const Given& given, Options& options) {
     value = given.number(std::numeric_limits<float>::denorm_min(),
                          "a finite number above 0 that a float holds");
   } else if constexpr (std::is_same_v<T, Settings>) {
-    std::istringstream all(given.text);
+    std::istringstream all(given.text + std::string(","));  // so that an empty last one is seen
     for (std::string one; std::getline(all, one, ',');) {
       const size_t equals = one.find('=');
       if (equals == one.npos) given.bad("NAME=VALUE,...");
@@ -98,8 +98,10 @@ void read(const Given& given, Options& options) {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    constexpr T least = std::is_unsigned_v<T> ? 0 : 1, most = std::numeric_limits<T>::max();
-    value = given.number(least, fmt::format("a whole number from {} to {}", least, most));
+    // --sram's are int64_t: the sim gives each core as much, and no SM has as much as 1 MiB.
+    constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
+    constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
+    value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
   }
 }
 
@@ -302,9 +304,12 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
 
 std::vector<Options> each_step(const Options& options) {
   std::vector<Options> each;
-  std::istringstream names(options.step);
-  for (Options one = options; std::getline(names, one.step, ',');) each.push_back(one);
-  if (each.empty()) each.push_back(options);
+  std::istringstream names(options.step + ",");
+  for (Options one = options; std::getline(names, one.step, ',');) {
+    if (one.step.empty() && !options.step.empty())
+      bad_usage("--step '{}': a name is empty; give NAME or NAME,NAME", options.step);
+    each.push_back(one);
+  }
   return each;
 }
 

@@ -217,6 +217,10 @@ const Refusal kRefused[] = {
     {kNaive, "--schedule forward:1", "'forward:1': give one of forward, reverse, random"},
     {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED, SEED a whole number"},
     {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
+    {kFlash, "--set scale=tile,", "--set 'scale=tile,': give NAME=VALUE,..."},
+    {kTiled, "--step ,mma", "--step ',mma': a name is empty; give NAME or NAME,NAME"},
+    {kTiled, "--step mma,", "--step 'mma,': a name"},
+    {kNaive, "--sram 1048577", "--sram '1048577': give a whole number from 1 to 1048576"},
     // What does not go together.
     {kTiled, "--step tile,mma --save out", "--save is for one step, and --step tile,mma"},
     {kTiled, "--step tile,mma --trace x.json --device sim", "--trace is for one step"},
