@@ -39,23 +39,28 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   const size_t length = data[8] | size_t{data[9]} << 8;
   if (length > size - kBegin) bad_usage("'{}' is truncated: it ends in its header", path);
   const std::string header(reinterpret_cast<const char*>(data) + kBegin, length);
-  // Spaces here stand for any white space, or none.
-  char item = 0;
-  int read = 0;
-  std::sscanf(header.c_str(), "{'descr': '<f%c', 'fortran_order': False, 'shape': (%n", &item,
-              &read);
-  if (!read || (item != '2' && item != '4'))
+  std::string plain = header;  // a dictionary of Python's: in any order, and with either quotes
+  std::ranges::replace(plain, '"', '\'');
+  const auto value_of = [&](std::string_view key) {
+    std::string_view rest = plain;
+    rest.remove_prefix(std::min(rest.find(key), rest.size()));
+    rest.remove_prefix(std::min(rest.find_first_not_of(": \t\n", key.size()), rest.size()));
+    return rest;
+  };
+  const std::string_view type = value_of("'descr'"), order = value_of("'fortran_order'");
+  std::string_view shape = value_of("'shape'");
+  const bool half = type.starts_with("'<f2'");
+  if (!(half || type.starts_with("'<f4'")) || !order.starts_with("False") ||
+      !shape.starts_with('('))
     bad_usage(
         "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
         "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
         "dtype='float32'))",
         path, json::value(header.substr(0, 100)));
-  const bool half = item == '2';
-
   NpyArray array;
   const size_t item_bytes = half ? 2 : 4;
   auto bytes = static_cast<int64_t>(item_bytes);
-  for (std::string_view shape = std::string_view(header).substr(read); !shape.starts_with(')');) {
+  for (shape.remove_prefix(1); !shape.starts_with(')');) {
     int64_t extent = 0;  // stays so where there is no number, or one too large
     const char* const end = std::from_chars(shape.data(), shape.data() + shape.size(), extent).ptr;
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))

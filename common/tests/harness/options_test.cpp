@@ -536,6 +536,9 @@ TEST(Npy, ReadsWhatNumPyWrites) {
   EXPECT_EQ(parse(kGood).values, kSix);
   EXPECT_EQ(parse(npy(header_of("'<f2'", "(4,)"), kHalves)).values,
             (std::vector<float>{1, -2, 0x1p-24f, 65504}));
+  for (const char* header : {R"({"descr": "<f4", "fortran_order": False, "shape": (2, 3)})",
+                             "{'shape':(2,3,),'descr' : '<f4', 'fortran_order':\nFalse}"})
+    EXPECT_EQ(parse(npy(header, kValues)).shape, (std::vector<int64_t>{2, 3})) << header;
   const NpyArray single = parse(npy(header_of("'<f4'", "()"), bytes_of({7})));
   EXPECT_TRUE(single.shape.empty());
   EXPECT_EQ(single.values, (std::vector<float>{7}));
