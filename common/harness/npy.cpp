@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,6 +17,7 @@
 #include "float16.h"
 #include "harness/json.h"
 #include "harness/messages.h"
+#include "machine/device.h"
 
 namespace ladder {
 namespace {
@@ -107,8 +107,7 @@ NpyArray read_npy(const std::string& path) {
   if (!file) bad_usage("'{}' cannot be opened: {}", path, std::strerror(errno));
   const size_t size = fs::file_size(path);
   constexpr double kGiB = 1 << 30;
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<double>(sysconf(_SC_PAGESIZE)) / kGiB;
+  const double there = static_cast<double>(host_memory()) / kGiB;
   const double needed = 3.0 * static_cast<double>(size) / kGiB;  // float16, and it widened
   if (needed > there)
     throw Error(Exit::no_device,

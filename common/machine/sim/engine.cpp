@@ -46,12 +46,12 @@ class Sim : public Device {
     info_.sram_bytes = options.sram_bytes;
     info_.multiprocessors = options.multiprocessors;
     info_.compute_capability = 90;
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    info_.memory_free = info_.memory_bytes = page * sysconf(_SC_PHYS_PAGES);
+    info_.memory_free = info_.memory_bytes = host_memory();
     std::ifstream meminfo("/proc/meminfo");  // Linux's
     for (std::string line; std::getline(meminfo, line);)
       if (line.rfind("MemAvailable:", 0) == 0)
-        info_.memory_free = std::strtoll(line.c_str() + 13, nullptr, 10) * 1024;
+        info_.memory_free = std::min<int64_t>(info_.memory_bytes,
+                                              std::strtoll(line.c_str() + 13, nullptr, 10) * 1024);
     info_.memory_bytes /= kBytesForEach;
     info_.memory_free /= kBytesForEach;
   }
@@ -193,6 +193,22 @@ Counts& Counts::operator+=(const Counts& other) {
   for (const auto& [name, counts] : other.arrays) arrays[name] += counts;
   add(other);
   return *this;
+}
+
+int64_t host_memory(const std::string& root) {
+  int64_t least = int64_t{sysconf(_SC_PAGESIZE)} * sysconf(_SC_PHYS_PAGES);
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool old = line.find(":memory:/") != line.npos;  // 4:memory:/a/b; of version 2 0::/a/b
+    if (!old && !line.starts_with("0::")) continue;
+    const std::string mount = root + "/sys/fs/cgroup" + (old ? "/memory" : "");
+    std::string at = mount + line.substr(line.find(":/") + 1);
+    for (; at.size() >= mount.size(); at.resize(at.rfind('/')))
+      if (int64_t bytes;
+          std::ifstream(at + (old ? "/memory.limit_in_bytes" : "/memory.max")) >> bytes)
+        least = std::min(least, bytes);  // "max" is no number
+  }
+  return least;
 }
 
 std::unique_ptr<Device> open_sim(const SimOptions& options) {

@@ -372,6 +372,24 @@ TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
   }
 }
 
+// Of a container's groups, of versions 2 and 1, the least limit holds.
+TEST(Memory, IsNoMoreThanAContainerMayHave) {
+  const std::filesystem::path root = testing::TempDir() + "host_memory";
+  const auto write = [&](const std::filesystem::path& path, const char* text) {
+    std::filesystem::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text << "\n";
+    return host_memory(root.string());
+  };
+  const int64_t all = write("proc/self/cgroup", "3:cpu:/x\n0::/a/b\n4:memory:/c:d/e");
+  EXPECT_EQ(write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1"), all);
+  EXPECT_EQ(write("sys/fs/cgroup/a/b/memory.max", "max"), all);
+  EXPECT_EQ(write("sys/fs/cgroup/a/memory.max", "5000"), 5000);
+  EXPECT_EQ(write("sys/fs/cgroup/memory.max", "4000"), 4000);
+  EXPECT_EQ(write("sys/fs/cgroup/memory/c:d/memory.limit_in_bytes", "3000"), 3000);
+  EXPECT_EQ(write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000"), 2000);
+  std::filesystem::remove_all(root);
+}
+
 // Registrations, and the order that they have or why it is none.
 TEST(Steps, ThatMakeNoLadderAreRefused) {
   const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
