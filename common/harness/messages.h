@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -31,13 +34,20 @@ inline void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-/// Says on stderr what a long task is at, once it has taken two seconds; lives as long as the task.
+/// Says on stderr what a long task is at, once it has taken two seconds; on a terminal for how
+/// long, in a line that goes away with it. Lives as long as the task.
 class Progress {
  public:
   explicit Progress(const std::string& task) {
+    constexpr auto kTimeout = std::future_status::timeout;
     if (host_cores() == 1) return;  // such a program has one thread, for debuggers and qemu
     shown_ = std::async(kThread, [task, over = over_.get_future()] {
-      if (over.wait_for(std::chrono::seconds(2)) == std::future_status::timeout) say(task + " …");
+      const auto begin = std::chrono::steady_clock::now();
+      const bool terminal = isatty(STDERR_FILENO);
+      for (int s = 2; over.wait_until(begin + std::chrono::seconds(s)) == kTimeout; ++s)
+        if (terminal || s == 2)
+          fmt::print(stderr, "{} …{}", task, terminal ? fmt::format(" {} s\r", s) : "\n");
+      if (terminal) fmt::print(stderr, "\033[K");
     });
   }
   ~Progress() { over_.set_value(); }
