@@ -21,7 +21,8 @@ std::unique_ptr<Device> open_device(const Options& options) {
   try {
     return open_gpu(options.sram_bytes);
   } catch (const Error& e) {
-    if (!automatic) throw;
+    if (!automatic)
+      throw Error(e.status, fmt::format("{}; --device sim runs on the CPU", e.what()));
     say(fmt::format("running on the sim: {}", e.what()));
   }
   return open_sim(sim);

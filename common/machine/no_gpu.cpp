@@ -5,8 +5,7 @@
 namespace ladder {
 namespace {
 [[noreturn]] void no_gpu() {
-  throw Error(Exit::no_device, "no GPU: this program has no GPU half, because " LADDER_NO_GPU
-                               "; run it with --device sim");
+  throw Error(Exit::no_device, "no GPU: this program has no GPU half, because " LADDER_NO_GPU);
 }
 }  // namespace
 

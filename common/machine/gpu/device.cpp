@@ -72,12 +72,10 @@ class Gpu : public Device {
     if (error == cudaErrorInsufficientDriver)
       throw Error(
           Exit::no_device,
-          "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime); "
-          "--device sim runs without one");
+          "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime)");
     if (error != cudaSuccess || count == 0)
       throw Error(Exit::no_device,
-                  fmt::format("no GPU: {}; --device sim runs without one",
-                              cudaGetErrorString(error ? error : cudaErrorNoDevice)));
+                  fmt::format("no GPU: {}", cudaGetErrorString(error ? error : cudaErrorNoDevice)));
     check(cudaSetDevice(0), "cudaSetDevice");
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
@@ -88,8 +86,7 @@ class Gpu : public Device {
     info_.multiprocessors = properties.multiProcessorCount;
     const int capability = properties.major * 10 + properties.minor;
     const auto refuse = [&](const std::string& why) {
-      throw Error(Exit::no_device,
-                  fmt::format("{} {}; --device sim runs on the CPU", info_.name, why));
+      throw Error(Exit::no_device, fmt::format("{} {}", info_.name, why));
     };
     if (capability < 75)
       refuse(fmt::format("has compute capability {}.{}, and 7.5 is the least", properties.major,
