@@ -10,8 +10,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <future>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 #include "parallel.h"
 #include "rung.h"
@@ -22,6 +25,20 @@ namespace ladder {
 template <class... Parts>
 [[noreturn]] void bad_usage(fmt::format_string<Parts...> message, Parts&&... parts) {
   throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
+}
+
+/// "did you mean NAME? " of the first name that differs from the given one in no more than two
+/// letters next to each other, more or fewer among them; else "". name_of: of an element its name.
+std::string did_you_mean(std::string_view given, const auto& all, auto name_of) {
+  for (const auto& each : all) {
+    const std::string name{std::invoke(name_of, each)};
+    const auto [a, b] = std::ranges::mismatch(given, name);
+    const auto [c, d] = std::mismatch(given.rbegin(), std::reverse_iterator(a), name.rbegin(),
+                                      std::reverse_iterator(b));
+    if (std::max(c.base() - a, d.base() - b) <= 2 && name != given)
+      return fmt::format("did you mean {}? ", name);
+  }
+  return "";
 }
 
 /// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.

@@ -201,7 +201,8 @@ const Refusal kRefused[] = {
     {kNaive, "--bat 3", "unknown option '--bat'"},
     {kNaive, "--json stray --batch x", "unknown option 'stray'"},
     {kNaive, "-- --json", "unknown option '--'"},
-    {kNaive, "''", "unknown option ''"},
+    {kNaive, "''", "unknown option ''; --help"},
+    {kNaive, "--seqlne 5", "unknown option '--seqlne'; did you mean --seqlen? --help lists all"},
     // A value too few or too many.
     {kNaive, "--json=yes", "--json takes no value, but '--json=yes' was given"},
     {kNaive, "--batch", "--batch needs a value: --batch B"},
@@ -290,6 +291,8 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kSim, 90, "--step eight_bits --set scale=head", "eight_bits"},
       {kGpu, 90, "--step quick",
        "2: --step 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
+      {kSim, 90, "--step frist", "2: --step 'frist': unknown on the sim; did you mean first? give"},
+      {kSim, 90, "--step eight_bits --set sacle=on", "2: --set sacle=on: did you mean scale"},
       {kSim, 90, "--step alone", "2: --step 'alone': unknown on the sim"},
       {kGpu, 90, "--block-q 48",
        "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
