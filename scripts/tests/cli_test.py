@@ -138,8 +138,8 @@ class Options(Case):
                          sum(len(o["errors"]) for o in alone))
 
     def test_json_or_a_table(self):
-        for o in self.objects(f"{TINY} --verbose --schedule reverse --save out"):
-            self.assertIsInstance(o, dict)  # and all else went to stderr
+        objects = self.objects(f"{TINY} --verbose --schedule reverse --save out")  # on stdout alone
+        self.assertEqual([[*o["errors"]] for o in objects], [["o", "lse"], ["dq", "dk", "dv"]])
         self.assertNotRegex(self.execute(SMALL).stdout, "[\x1b{]|.{101}")
         self.assertIn("not checked", self.execute(f"{TINY} --check off").stdout)
 

@@ -286,24 +286,16 @@ TEST(Parallel, AnExceptionOfAnyThreadIsRethrown) {
 }
 
 TEST(Inputs, AreTheSameOnEveryPlatform) {
-  const std::tuple<uint64_t, Input, DType, const char*> cases[] = {
-      {0, Input::normal, DType::fp16,
-       " 699a81a0ecb57616 7ea3ccbcf3587917 32ab07c893f5522f acb132fd34637af5"},
-      {123456789012345, Input::normal, DType::bf16,
-       " 33fccc1ba01b6a99 74171703f650340 5568984a6fe6595e 7784b06bcded75f1"},
-      {7, Input::outliers, DType::fp16,
-       " e82697388b1bdd2e b2cba1108a10a520 92925545e7d8290b a8b7b1ca2e99bb55"}};
-  for (const auto& [seed, input, dtype, hashes] : cases) {
-    const Problem p{.N_kv = 1, .d = 256, .dtype = dtype};
-    const Inputs in = Workload({.problem = p, .input = input, .seed = seed}).inputs(true);
-    std::string found;
-    for (const Tensor* t : {&in.Q, &in.K, &in.V, &in.dO}) {
-      uint64_t hash = 0;
-      for (const uint16_t bits : t->bits) hash = 31 * hash + bits;
-      found += fmt::format(" {:x}", hash);
-    }
-    EXPECT_EQ(found, hashes);
+  const Problem p{.N_kv = 1, .d = 256, .dtype = DType::bf16};
+  const WorkloadSpec spec{.problem = p, .input = Input::outliers, .seed = 123456789012345};
+  const Inputs in = Workload(spec).inputs(true);
+  std::string hashes;
+  for (const Tensor* t : {&in.Q, &in.K, &in.V, &in.dO}) {
+    uint64_t hash = 0;
+    for (const uint16_t bits : t->bits) hash = 31 * hash + bits;
+    hashes += fmt::format("{:x} ", hash);
   }
+  EXPECT_EQ(hashes, "f739cb82d110bb11 2b8b11996d7cb532 add9fdccf0cab867 81739ec66f4b4ac9 ");
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {

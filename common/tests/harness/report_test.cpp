@@ -56,6 +56,7 @@ TEST(Report, OfARunOnTheGpu) {
   r.direction = "bwd";
   expect_written("Table of a backward pass", to_table(r, false));
   EXPECT_EQ(r.flops(), 2.5 * on_the_gpu().flops());
+  EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
 // Each count, in all and of each kernel and array, under its own name and in its own column.
@@ -118,10 +119,6 @@ TEST(Report, BudgetOfABlock) {
   expect_written("Budget of a backward pass", to_text(other, options, false));
   r.model = {};  // a library's kernels have no formula
   expect_written("Budget of a library", to_text(r, options, false) + to_json(r));
-}
-
-TEST(Json, QuotesWhatItMust) {
-  EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
 TEST(Sampling, MedianOfAnyOrder) {
