@@ -296,8 +296,7 @@ constexpr int padded_head_dim(int d) {
 }
 
 /// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most. (grid.x
-/// holds 2³¹ − 1; no device has the memory for as many.) Throws Error(bad_usage) where that is not
-/// enough.
+/// holds 2³¹ − 1, more than fit memory.) Throws Error(bad_usage) where that is not enough.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)
@@ -306,8 +305,7 @@ inline unsigned grid_blocks(int64_t length, int64_t tile) {
                                      std::to_string(65535 * tile) + " is the most");
   return static_cast<unsigned>(blocks);
 }
-/// Throws as that does, in a plan: where grid.y or grid.z counts blocks of so many rows of Q and
-/// keys.
+/// For a plan whose grid.y or grid.z has blocks of so many rows of Q, or keys: throws as that does.
 inline void require_grid(const Problem& p, int64_t rows, int64_t keys = 1 << 30) {
   grid_blocks(p.N, rows);
   grid_blocks(p.N_kv, keys);

@@ -70,6 +70,7 @@ void execute(Device& device, std::vector<PassRun>& passes) {
 
 // -------------------------------------------------------------------------- are the outputs right
 
+<<<<<<< ours
 /// Says whether a tensor's check decides nothing, and which of its values are not finite because
 /// they, or numbers on the way to them, cannot be.
 void explain(const Step& step, const Problem& p, const TensorError& e) {
@@ -92,6 +93,19 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
         fmt::format("{}: {} values of {} are not finite because numbers on the way to them, as "
                     "this step rounds them, are beyond {}: in exact arithmetic they are finite",
                     step.rung, e.out_of_range - e.too_large, e.name, range));
+=======
+/// Says which values of a tensor are not finite because they, or what leads to them, cannot be.
+void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
+  const bool half = p.dtype == DType::fp16;
+  if (e.out_of_range > 0)
+    say(fmt::format("{}: {} values of {} {} {}", step.rung, e.out_of_range, e.name,
+                    e.largest > (half ? 65504 : 3.38e38)
+                        ? "are not finite: they, or numbers on the way to them, are beyond"
+                        : "are not finite, and exact ones are: as this step rounds, numbers on the "
+                          "way to them are beyond",
+                    half ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
+                         : "bf16 and float32 (3.4e38; use smaller inputs)"));
+>>>>>>> theirs
 }
 
 /// Says which values of O are not finite because they cannot be, were O all NaN.

@@ -43,10 +43,8 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
     is_there(name);
     const NpyArray array = read_npy(path(name));
     if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
-      bad_usage(
-          "{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size), each "
-          "below 2³¹",
-          path(name), shape_text(array.shape));
+      bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
+                path(name), shape_text(array.shape));
     tensor = round_all(p.dtype, array.values);
     for (const uint16_t bits : tensor.bits)
       if (!is_finite(widen(p.dtype, bits)))
@@ -93,10 +91,8 @@ void WorkloadSpec::complete() {
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)
-      bad_usage(
-          "batch {} x {} {} x {} {} is too large: kernels count rows in 32 bits, and {} rows are "
-          "the most; use smaller sizes",
-          p.B, heads, of, length, rows, kMostRows);
+      bad_usage("batch {} x {} {} x {} {} is too large: above {} rows a kernel's ints overflow",
+                p.B, heads, of, length, rows, kMostRows);
   };
   require("heads", p.H, "seqlen", p.N);
   require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);
