@@ -73,9 +73,10 @@ class Task:
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
             ("changed:", {name for name in now.keys() & was if now[name] != was[name]})) if names]
-        place = next(f"{os.path.relpath(page, ROOT)}:{number}" for page in course_pages()
-                     for number, line in enumerate(read(page).splitlines(), 1)
-                     if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line)
+        place = next((f"{os.path.relpath(page, ROOT)}:{number}" for page in course_pages()
+                      for number, line in enumerate(read(page).splitlines(), 1)
+                      if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line),
+                     "the lesson, which has no line for it yet")
         return [f"The idea is in {place}.", f"Of {self.old.path}, {'; '.join(changes)}.",
                 *(f"\n{hunk}" for hunk in self.diffs())]
 
