@@ -108,8 +108,8 @@ def steps_of(program: str) -> list[Step]:
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
     """Raises Stop for an option under Output in the program's --help, or one more: scripts read
     what programs print, and run several, which would write to one place."""
-    shown = run_quietly([program, "--help"], program)[1].partition("\nOutput\n")[2]
-    refused = re.findall(r"^  (--\w+)", shown.partition("\n\n")[0], re.MULTILINE)
+    _, shown, _ = run_quietly([program, "--help"], program)
+    refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
         if option in (*refused, "--list", *more):
             raise Stop(f"{option} is for one program alone, such as build/bin/00_naive", BAD_USAGE)

@@ -48,8 +48,6 @@ def judged(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -
 # A solution: texts of the file, each of which stands there once, and what takes their place.
 Edits = Sequence[Tuple[str, str]]
 
-OWN = ", with values of its own"
-
 
 def as_options(row: str) -> str:
     """A row of the test suite's kCases, as options where there are such."""
@@ -60,7 +58,7 @@ def as_options(row: str) -> str:
     options += ["--input outliers"] * ("Input::outliers" in words)
     if len(words) == 10:
         options.append(f"--scale {float(words[9].rstrip('f')) / math.sqrt(int(words[5])):.6g}")
-    return " ".join(options) + OWN * (len(words) > 10)
+    return " ".join(options) + ", with values of its own" * (len(words) > 10)
 
 
 CASES = {name: as_options(row) for name, row in re.findall(
@@ -211,7 +209,7 @@ class Change:
         return [self.solution]
 
     def check(self, program: Program) -> Judged:
-        cases = [(case, None) for name, case in CASES.items() if OWN not in case
+        cases = [(case, None) for name, case in CASES.items() if "own" not in case
                  and (name == "long_ragged" or not re.match("long|many", name))]  # a second in all
         return judged([(case, wrong_in(program.run(f"{case} --check full"), predicted))
                        for case, predicted in [*cases, *zip(COUNTED, self.predicted)]],
