@@ -47,8 +47,8 @@ const explorer = {
       event.preventDefault();
       const right = asked.answer, n = given.value === "" ? NaN : Number(given.value);
       form.querySelector("output").textContent = n === right ? `${right}: right.`
-        : `${exactly(right)}.` + (isNaN(n) ? "" : !n || !right ? ` You said ${exactly(n)}.`
-          : ` You said ${exactly(n)}: ${+(Math.max(n, right) / Math.min(n, right)).toFixed(1)} ` +
+        : `${exactly(right)}.` + (isNaN(n) ? "" : !n || !right ? ` You said ${n}.`
+          : ` You said ${n}: ${+(Math.max(n, right) / Math.min(n, right)).toFixed(1)} ` +
             `times too ${n > right ? "many" : "few"}.`);
       document.body.classList.remove("asking");
       given.disabled = form.querySelector("button").disabled = true;
