@@ -16,9 +16,8 @@ struct TensorError {
   double max = 0;            // max |out − ref|; an infinity equal to the reference's is error 0
   double rel = 0;            // ‖out − ref‖₂ / ‖ref‖₂ over finite values
   double rms = 0;            // √(mean (out − ref)²) over them
-  double largest = 0;        // max |ref|
   double tolerance = 0;      // 2·max|plain − ref| + atol; infinite where it is but reported
-  double largest = 0;        // finite |ref|
+  double largest = 0;        // max |ref| where it is finite
   int64_t nonfinite = 0;     // values that are not finite where the reference is
   std::string compared;      // which elements: "64 of 4096 rows"
   int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either

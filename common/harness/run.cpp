@@ -70,9 +70,8 @@ void execute(Device& device, std::vector<PassRun>& passes) {
 
 // -------------------------------------------------------------------------- are the outputs right
 
-<<<<<<< ours
 /// Says whether a tensor's check decides nothing, and which of its values are not finite because
-/// they, or numbers on the way to them, cannot be.
+/// they, or what leads to them, cannot be.
 void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
     say(fmt::format(
@@ -80,22 +79,6 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
         "largest value, {:.2e}. Unavoidable roundings change as much where scores are large, and "
         "dQ and dK where one key has all the weight: try a smaller --scale or input, or more keys",
         step.rung, e.name, e.tolerance, e.largest));
-  const char* const range = p.dtype == DType::fp16
-                                ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
-                                : "bf16 and float32 (3.4e38; use smaller inputs)";
-  if (e.too_large > 0)
-    say(
-        fmt::format("{}: {} values of {} are beyond {}: no wrong result, for they are in exact "
-                    "arithmetic too",
-                    step.rung, e.too_large, e.name, range));
-  if (e.out_of_range > e.too_large)
-    say(
-        fmt::format("{}: {} values of {} are not finite because numbers on the way to them, as "
-                    "this step rounds them, are beyond {}: in exact arithmetic they are finite",
-                    step.rung, e.out_of_range - e.too_large, e.name, range));
-=======
-/// Says which values of a tensor are not finite because they, or what leads to them, cannot be.
-void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) {
   const bool half = p.dtype == DType::fp16;
   if (e.out_of_range > 0)
     say(fmt::format("{}: {} values of {} {} {}", step.rung, e.out_of_range, e.name,
@@ -105,7 +88,6 @@ void say_out_of_range(const Step& step, const Problem& p, const TensorError& e) 
                           "way to them are beyond",
                     half ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
->>>>>>> theirs
 }
 
 /// Says which values of O are not finite because they cannot be, were O all NaN.
