@@ -377,7 +377,7 @@ class PageTest(unittest.TestCase):
     def test_what_it_says(self):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
         more than queries, under the mask, with copies past the last row."""
-        for words, *moments in (("", 9, 40), ("05/split_kv", 0), (
+        for words, *moments in (("", 9, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), (
                 "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
                 "--head-dim 64 --causal", 5, 57, 78)):
             self.open("#t=0", self.made(*words.split()) if words else self.page)
