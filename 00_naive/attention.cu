@@ -63,7 +63,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  require_grid(p, kBlock, kBlock);
+  grid_blocks(p.N, kBlock), grid_blocks(p.N_kv, kBlock);  // throws if too long
   const int64_t elements = int64_t{p.B} * p.H * p.N * p.N_kv;
   return {.head_dim = p.d,
           .warps = kBlock * kBlock / 32,

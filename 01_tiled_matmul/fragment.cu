@@ -114,7 +114,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  require_grid(p, kRows, kColumns);
+  grid_blocks(p.N, kRows), grid_blocks(p.N_kv, kColumns);  // throws if too long
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kRows,
           .block_kv = kColumns,

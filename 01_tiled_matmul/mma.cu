@@ -126,7 +126,7 @@ int64_t smem_bytes(int columns) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  require_grid(p, kBlockRows, kScoreColumns);
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

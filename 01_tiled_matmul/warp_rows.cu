@@ -95,7 +95,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  require_grid(p, kTile, kTile);
+  grid_blocks(p.N, kTile), grid_blocks(p.N_kv, kTile);  // throws if too long
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kTile,
           .block_kv = kTile,

@@ -171,7 +171,7 @@ int64_t smem_bytes(int columns, int stages) {
 
 /// Three stages of copies under way, or two where three do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  require_grid(p, kBlockRows, kScoreColumns);
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,

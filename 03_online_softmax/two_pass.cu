@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  require_grid(p, kRowThreads);
+  grid_blocks(p.N, kRowThreads);  // throws if too long
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 

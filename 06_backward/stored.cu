@@ -158,7 +158,7 @@ int64_t smem_bytes(int columns, int stages) {
 
 /// Three stages of copies under way, or two where three do not fit.
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  require_grid(p, kBlockRows, kBlockRows);
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kBlockRows);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

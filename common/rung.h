@@ -295,8 +295,8 @@ constexpr int padded_head_dim(int d) {
   return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
-/// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most. (grid.x
-/// holds 2³¹ − 1, more than fit memory.) Throws Error(bad_usage) where that is not enough.
+/// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most. Throws
+/// Error(bad_usage) where that is not enough, so that plans call it too.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)
@@ -304,11 +304,6 @@ inline unsigned grid_blocks(int64_t length, int64_t tile) {
                                      " is too large for this step's grid; " +
                                      std::to_string(65535 * tile) + " is the most");
   return static_cast<unsigned>(blocks);
-}
-/// For a plan whose grid.y or grid.z has blocks of so many rows of Q, or keys: throws as that does.
-inline void require_grid(const Problem& p, int64_t rows, int64_t keys = 1 << 30) {
-  grid_blocks(p.N, rows);
-  grid_blocks(p.N_kv, keys);
 }
 
 }  // namespace ladder

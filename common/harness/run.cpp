@@ -84,8 +84,8 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
     say(fmt::format("{}: {} values of {} {} {}", step.rung, e.out_of_range, e.name,
                     e.largest > (half ? 65504 : 3.38e38)
                         ? "are not finite: they, or numbers on the way to them, are beyond"
-                        : "are not finite, and exact ones are: as this step rounds, numbers on the "
-                          "way to them are beyond",
+                        : "are not finite, though exact ones are: numbers on the way to them, "
+                          "rounded as this step does, are beyond",
                     half ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }

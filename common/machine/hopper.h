@@ -12,8 +12,8 @@
 //   resident_blocks            of a persistent kernel: one for each SM, and three on the sim
 //   uniform                    tells the compiler that a number is the same in all lanes
 //   scheduling_barrier         the compiler moves no arithmetic over it
-//   done_with                  nothing of this warp, or block, reads a part of shared memory any
-//                              more: checked on the sim, nothing on the GPU
+//   done_with                  nothing of this warp reads a part of shared memory any more: checked
+//                              on the sim, nothing on the GPU
 //   matrix_descriptor, advanced, wgmma_m64, wgmma_fence_instruction, hold,
 //   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once

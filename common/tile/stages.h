@@ -85,16 +85,12 @@ struct Stages {
     }
     at.next();
   }
-  /// For a thread that frees stages for the block, one arrival each: its own stage, or that of the
-  /// tile before: of two the other, of one its own.
-  __device__ __forceinline__ void set_free() const { set_free(number()); }
+  /// For a consumer that frees stages later than it goes on, one arrival each: its own stage, or
+  /// that of the tile before: of two the other, of one its own.
+  __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
-    set_free(number(n - 1 - at.stage));
-  }
-  __device__ __forceinline__ void set_free(int place) const {
-    done_with(tiles + place * Tile::kElements, Tile::kElements, 1024);
-    free[place].arrive();
+    free[number(n - 1 - at.stage)].arrive();
   }
   __device__ __forceinline__ void next() { at.next(); }
 };

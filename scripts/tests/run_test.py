@@ -264,7 +264,7 @@ class AloneTest(Scratch):
             self.assertEqual(alone.words(code) & contract - there, set(), source.path)
             self.assertLessEqual({name for name in there & contract  # not used: two of its frame
                                   if len(re.findall(rf"\b{name}\b", code)) < 2},
-                                 {"SharedMemory", "grid_blocks", "require_grid"}, source.path)
+                                 {"SharedMemory", "grid_blocks"}, source.path)
             if source.name in ("00", "01/tile"):
                 self.assertLess(len(text.splitlines()), 360, source.name)
 

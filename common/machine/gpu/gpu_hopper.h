@@ -216,10 +216,9 @@ __device__ __forceinline__ void scheduling_barrier() {
   asm volatile("pmevent 0;");
 }
 
-/// The warp, or as many threads as are named, is done with a part of shared memory. The sim checks
-/// that it is.
+/// The warp is done with a part of shared memory. The sim checks that it is.
 template <class T>
-__device__ __forceinline__ void done_with(Smem<T>, int, int = 32) {}
+__device__ __forceinline__ void done_with(Smem<T>, int) {}
 
 /// Before the first wgmma, and between other code's use of registers and the next wgmma that uses
 /// them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.

@@ -41,8 +41,8 @@ void Async::set_registers(int n) {
         sum, threads, given);
 }
 
-void Async::done_with(const SharedPlace& place, int64_t bytes, int threads) {
-  memory_.check_read_by_others(place, bytes, block_.running(), threads);
+void Async::done_with(const SharedPlace& place, int64_t bytes) {
+  memory_.check_read_by_others(place, bytes, block_.running());
   if (has_warpgroup()) warpgroup().done_with(place, bytes);
 }
 

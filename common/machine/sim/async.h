@@ -36,11 +36,10 @@ class Async {
   /// That of the running thread; a fault, of `what`, where it has none.
   WgmmaEngine& warpgroup(const char* what = "wgmma");
   void set_registers(int n);
-  /// The thread says that it and others, `threads` in all, are done with a place in shared memory:
-  /// faults where a product of its warpgroup that was not waited for still reads there, or another
-  /// of them may. That the place is overwritten in time to be noticed may depend on what else its
-  /// next owner waits for.
-  void done_with(const SharedPlace& place, int64_t bytes, int threads);
+  /// The thread says that its warp is done with a place in shared memory: faults where a product of
+  /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
+  /// overwritten in time to be noticed may depend on what else its next owner waits for.
+  void done_with(const SharedPlace& place, int64_t bytes);
 
   // Called on fibers. Mbarriers stand in shared memory and also wait for bulk copies.
   void init(const SharedPlace& barrier, int count);

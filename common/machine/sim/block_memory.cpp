@@ -133,10 +133,9 @@ void BlockMemory::end_thread(int thread) {
     fault("ends with an asynchronous copy that was never waited for");
 }
 
-void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, int thread,
-                                       int group) const {
-  const int first = thread / group * group;
-  for (int other = first; other < std::min<int64_t>(first + group, std::ssize(threads_)); ++other)
+void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const {
+  const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(threads_.size()));
+  for (int other = thread / 32 * 32; other < end; ++other)
     for (const int64_t at : threads_[other].read)
       if (other != thread && at >= place.at && at < place.at + bytes)
         fault("releases {}, which thread {} of the block read with no __syncwarp or barrier since",

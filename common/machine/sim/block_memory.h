@@ -129,9 +129,8 @@ class BlockMemory {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults where another of the `group` threads that this one is among read there what TMA or
-  /// bulk_load brought, with no such barrier since.
-  void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread, int group) const;
+  /// Faults where another lane read there what TMA or bulk_load brought, with no barrier since.
+  void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
   // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);

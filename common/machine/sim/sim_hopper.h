@@ -17,7 +17,7 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
   static_assert(kElement == 1 || kElement == 2);
   if (std::min<int64_t>({d, rows, heads, batch, box_rows}) < 1 || d * kElement % 16 ||
       box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
-      kElement * d * rows * heads * batch != array.bytes)
+      (array.data && kElement * d * rows * heads * batch != array.bytes))
     fault(
         "no tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} rows × {} "
         "bytes",
@@ -166,11 +166,11 @@ void wgmma_wait_instruction(Where where = Where::current()) {
   this_block->async().warpgroup().wait(groups, where);
 }
 
-/// The warp, or the block, is done with n elements: faults where a product of its warpgroup still
-/// reads them, or where of what TMA or bulk_load brought another thread has with no barrier since.
+/// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
+/// where of what TMA or bulk_load brought another lane has with no barrier since.
 template <class T>
-void done_with(Smem<T> tile, int n, int threads = 32) {
-  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)}, threads);
+void done_with(Smem<T> tile, int n) {
+  this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
 /// Whether gpu_hopper.h has a product 8·n wide.

@@ -65,9 +65,12 @@ void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
   });
   std::erase_if(lane().operands, [&](const auto& operand) {
     const auto& [a, was] = operand;
-    if (!was.has_ended || a < registers || begin + bytes <= reinterpret_cast<char*>(a))
-      return false;
-    check_untouched(block_.running() % 128, a);
+    const bool ended = was.last_op < first_op_;
+    if (!ended || a < registers || begin + bytes <= reinterpret_cast<char*>(a)) return false;
+    if (std::any_of(a, a + 4, [](unsigned r) { return r != kOwnedOperand; }))
+      fault(
+          "left operand of a wgmma: other code wrote to its registers between the wgmma and a "
+          "wgmma_wait() for it that names it");
     std::copy(was.contents.begin(), was.contents.end(), a);
     return true;
   });
@@ -97,13 +100,6 @@ void WgmmaEngine::check_untouched(int lane, const Chain& chain) const {
                     "it between the wgmma and the wgmma_wait() for it",
                     chain.N, chain.k, row, column);
   }
-}
-
-void WgmmaEngine::check_untouched(int lane, const unsigned* operand) const {
-  if (std::all_of(operand, operand + 4, [](unsigned r) { return r == kOwnedOperand; })) return;
-  block_.fault_in(first_thread_ + lane,
-                  "left operand of a wgmma: other code wrote to its registers, or it went out of "
-                  "scope, between the wgmma and a wgmma_wait() for it that names it");
 }
 
 // -------------------------------------------------------------------------------------- products
@@ -161,8 +157,8 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   }
   if (!a) return;
   const auto [operand, is_new] = lane().operands.try_emplace(a);
-  auto& [contents, last_op, has_ended] = operand->second;
-  if (is_new || has_ended) {
+  auto& [contents, last_op] = operand->second;
+  if (is_new || last_op < first_op_) {
     hand_over(a, 4 * sizeof(unsigned), "left operand");
     std::copy_n(a, 4, contents.begin());
     std::fill_n(a, 4, kOwnedOperand);
@@ -297,12 +293,6 @@ void WgmmaEngine::finish(Op& op) {
     for (int j = 0; j < N; ++j) c[j] += sum[j];
   }
 
-  for (int l = 0; l < 128; ++l)
-    for (auto& [registers, operand] : lanes_[l].operands) {
-      if (operand.has_ended || operand.last_op > first_op_) continue;
-      check_untouched(l, registers);
-      operand.has_ended = true;
-    }
   if (--op.chain->ops > 0) return;
   for (int l = 0; l < 128; ++l) check_untouched(l, *op.chain);
   for (Lane& lane : lanes_) lane.ended.push_back(op.chain);

@@ -1,9 +1,8 @@
 // What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
 // registers (setmaxnreg). From its issue until the
 // wait for it its accumulator holds NaN and its operands must not be touched, so that
-// reading or writing them too early is caught. The accumulator and a left operand in registers have
-// to be named after the wait, by it or by the next fence: a compiler may move what else uses these
-// registers to before the wait.
+// reading or writing them too early is caught. Its registers have to be named after the wait, by it
+// or by the next fence: a compiler may move what else uses them to before the wait.
 #pragma once
 
 #include <array>
@@ -88,7 +87,6 @@ class WgmmaEngine {
     struct Operand {
       std::array<unsigned, 4> contents;
       int64_t last_op;
-      bool has_ended = false;
     };
     std::map<unsigned*, Operand> operands;      // registers that wgmmas read, until they are named
     std::vector<std::shared_ptr<Chain>> ended;  // whose registers were not named since
@@ -97,7 +95,6 @@ class WgmmaEngine {
   Lane& lane() { return lanes_[block_.running() % 128]; }
   void hand_over(const void* registers, size_t bytes, const char* what);
   void check_untouched(int lane, const Chain& chain) const;
-  void check_untouched(int lane, const unsigned* operand) const;
   void start(const Wgmma& wgmma, const float* d);
   void finish(Op& op);
   /// The product's operands, A as [row][k], B as [k][column], of e4m3 as [column][k].

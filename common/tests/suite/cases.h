@@ -27,7 +27,7 @@ struct MadeInputs {
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
     tiles_that_cancel, tiles_that_rise, sums_that_rise, six_keys, keys_far_above, parts_that_rise,
-    rounds_that_rise, values_that_grow, values_of_hidden_keys;
+    rounds_that_rise, values_that_grow;
 
 struct Case {
   const char* name;
@@ -98,7 +98,6 @@ constexpr Case kCases[] = {
     made_case("six_keys", 2, 6, 16, six_keys),
     {"keys_far_above", 1, 2, 1, 8, 200, 64, false, fp, Input::normal, 1, keys_far_above},
     {"values_that_grow", 1, 2, 1, 70, 300, 64, false, bf, Input::normal, 1, values_that_grow},
-    {"hidden_keys", 1, 2, 1, 40, 40, 64, true, fp, Input::normal, 1, values_of_hidden_keys},
     made_case("keys_far_above_wide", 8, 200, 256, keys_far_above),
 };
 
@@ -309,13 +308,6 @@ MadeInputs values_that_grow(const Case& c) {
     return std::ldexp(column % 2 ? 1.0f : -1.0f, j % c.N_kv / 64);
   };
   return {0, {}, {}, V};
-}
-
-/// dP of the last key is beyond fp16 for all queries, and the only one that sees it has no dO.
-MadeInputs values_of_hidden_keys(const Case& c) {
-  const auto V = [=](int j, int column) { return (j + 1) % c.N_kv ? (j + column) % 3 : 3e4f; };
-  const auto dO = [=](int i, int) { return (i + 1) % c.N ? 1.0f : 0; };
-  return {0, {}, {}, V, dO};
 }
 
 /// A case's inputs, and the references that any step of this process needed of them.

@@ -45,7 +45,6 @@ T* hbm(void* array) {
   return static_cast<T*>(array);
 }
 constexpr auto& grid_blocks = ceil_div;
-inline void require_grid(const Problem&, int, int = 0) {}
 inline void check(cudaError_t status) {
   if (status != cudaSuccess) std::exit((std::puts(cudaGetErrorString(status)), 3));
 }
