@@ -12,7 +12,7 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `skip`: larger tiles. A tile has 128 rows of Q, so that K and V come half as often from L2;
-// its keys are 64, so that two blocks fit an SM.
+// its keys are 64, since S of more keys and O do not fit a thread's registers.
 
 #include "machine/machine.h"
 #include "rung.h"

@@ -197,7 +197,7 @@ CLIMBS = [
     Climb("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
     Climb("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
           unchecked="the order of blocks"),
-    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that two blocks fit an SM"),
+    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that registers suffice"),
     Climb("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     Climb("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
     Climb("producer", 120, ["barriers", "consumer_copies"],

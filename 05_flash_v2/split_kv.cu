@@ -39,7 +39,7 @@ constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "parts of the keys, a block each"}};
 
-/// Stages of a tile of K and one of V each: as many as leave room for two blocks an SM.
+/// Stages of a tile of K and one of V each: as many as let an SM with 227 KB have two blocks.
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }

@@ -1,10 +1,10 @@
 // Hopper's instructions, under the same names as the simulated versions in sim/sim_hopper.h.
 // Documented in the PTX ISA manual, whose sections are named.
 //
-// wgmma and setmaxnreg exist for the architecture sm_90a and no other; mbarriers, TMA's copies,
-// stmatrix and the fences for every GPU since 9.0. The ladder uses them together: compiled for
-// another architecture, a kernel that uses them traps; the harness offers it only where the code
-// for sm_90a runs.
+// wgmma exists for the architecture sm_90a and no other, setmaxnreg for that and later ones with
+// an "a" (sm_100a, sm_120a); mbarriers, TMA's copies, stmatrix and the fences for every GPU since
+// 9.0. The ladder uses them together: compiled for another architecture, a kernel that uses them
+// traps; the harness offers it only where the code for sm_90a runs.
 #pragma once
 
 #include "machine/gpu/gpu_machine.h"
