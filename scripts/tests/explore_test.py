@@ -45,6 +45,7 @@ SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
           ...views.map(({ canvas }) => canvas.ariaLabel),
           ...smem.hits.map(({ of }) => of).filter((of) => of.includes('bytes')),
           ...new Set(pane.atWork.map((e) => meetingOf(e, explorer.now)).filter(Boolean)),
+          pane.atWork.map(({ kind }) => kind).join(', '),
           JSON.stringify([states, timeline.from, timeline.hits.length, timeline.rows.length,
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
