@@ -350,8 +350,8 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
        [&] { shared("s", thread() == 2 ? 8 : 64); }},
       {4, "thread (2,0,0) … 128 bytes of shared memory for t where another",
        [&] { shared(thread() == 2 ? "t" : "s"); }},
-      {4, "more shared memory than the launch gave: s ends at byte 200000 of 24832",
-       [&] { shared("s", 100000); }},
+      {4, "more shared memory than the launch gave: s ends at byte 24834 of 24832",
+       [&] { shared("s", 12417); }},
       {64,
        "thread (0,0,0): deadlock: 32 of 64 threads have ended, the others wait: thread (0,0,0) and "
        "31 after it for __syncthreads (sim_test.cpp: … ), which thread (32,0,0) never reaches",

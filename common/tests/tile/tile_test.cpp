@@ -58,8 +58,8 @@ TEST(Work, ComesGroupByGroupAndLongestFirst) {
   check({.heads = 4, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 1000}, 4);
   check({.heads = 1, .tiles = 1, .head_bytes = int64_t{1} << 40, .uneven = true}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 50}, 4);
-  check({.heads = 9, .tiles = 2, .head_bytes = 9, .uneven = true, .group_bytes = 9, .at_once = 7},
-        3);
+  check({.heads = 8, .tiles = 2, .head_bytes = 9, .uneven = true, .group_bytes = 9, .at_once = 7},
+        4);
 }
 }  // namespace
 }  // namespace ladder::sim
