@@ -123,7 +123,7 @@ class Rung(Case):
             self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
             self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
         if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
-            self.assert_bad("--device sim --heads 1 --seqlen 4000000 --head-dim 8", 3, "GiB",
+            self.assert_bad("--device sim --heads 1 --seqlen 1000000 --head-dim 8", 3, "GiB",
                             "S and P", "03_online_softmax")
 
 
@@ -162,7 +162,7 @@ class Options(Case):
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
         self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, mma, ", "sm90",
                         save=" --save out --trace out/trace")
-        self.assert_bad("--device sim --batch 524032 --heads 1 --seqlen 4096 --head-dim 256", 3,
+        self.assert_bad("--device sim --batch 262016 --heads 1 --seqlen 4096 --head-dim 256", 3,
                         "GiB", "free")
 
     def test_a_fault_leaves_a_trace(self):

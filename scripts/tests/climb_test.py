@@ -200,7 +200,7 @@ class Breaks(Scratch):
     @mock.patch.object(breaks.Broken, "seen", lambda *_: breaks.Seen("", "", []))
     def takes(self, name, line):
         with contextlib.suppress(Stop), contextlib.redirect_stdout(io.StringIO()):
-            return breaks.show(name, line, BUILD, self.root) == 0
+            return breaks.show(name, line, BUILD, self.root, "") == 0
 
     def test_each_shows_what_is_said_of_it(self):
         """And the sim's own words, and why, only when the line has been found."""

@@ -361,13 +361,14 @@ no GPU: none
         log = "scripts/results/gpu_tests.jsonl"
         self.write(self.LOG, "")
         self.write("scripts/results/README.md", "")
-        ran, skipped = ("[=] {} tests from 1 test suite ran.\n" + "x.cpp:5: Skipped\nno GPU\n" * many
-                        for many in (1, 5))
+        ran, skipped = ("[=] {} tests from 1 test suite ran.\n"
+                        + "x.cpp:5: Skipped\nno GPU\n" * many for many in (1, 6))
         section = "{0}/2 Testing: {1}\n{0}/2 Test: {1}\nOutput:\n{2}"
         for text, written in ((skipped, False), (ran, True)):
-            self.write("printed", section.format(1, "05_flash_v2.Gpu", text.format(5))
-                       + section.format(2, "05_flash_v2.Sim", "[=] 9 tests from 1 test suite ran.\n")
-                       + section.format(2, "gpu_test", "[=] 2 tests from 1 test suite ran.\n"))
+            sim = "[=] 9 tests from 1 test suite ran.\n"
+            self.write("printed", "".join(section.format(2, *suite) for suite in (
+                ("05_flash_v2.Gpu", text.format(5)), ("05_flash_v2.Sim", sim),
+                ("gpu_test", text.format(6)))))
             self.tool("ctest", f"cat printed >{self.LOG}")
             self.tool("nvidia-smi", "echo 'NVIDIA H200, 580.1'")
             self.tool("nvcc", "echo 'Cuda, release 13.0, V13'")
@@ -382,7 +383,7 @@ no GPU: none
         self.assertLessEqual({
             "device_name": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "commit": "abc",
             "suites": {"05_flash_v2.Gpu": {"ran": 4, "failed": 0, "skipped": 1},
-                       "gpu_test": {"ran": 2, "failed": 0, "skipped": 0}},
+                       "gpu_test": {"ran": 5, "failed": 0, "skipped": 1}},
             "sanitizer": {}}.items(), line.items())
         self.script("scripts/test", "gpu", "--sanitize", "memcheck,racecheck", ERRORS="2", status=1)
         line, = map(json.loads, self.read(log).splitlines())

@@ -64,7 +64,7 @@ class RunTest(FakeLadder):
         self.assertIn("All results are right", shown)
         self.tell({"06_backward/mma": {"fwd": {"pass": None}}})
         shown = self.table("--all").stdout
-        self.assertRegex(shown, r"Of\s+06\s+mma\s+\(lse,\s+o\)\s+the\s+check\s+decides\s+nothing")
+        self.assertRegex(shown, r"The check of 06 mma \(lse, o\) decides nothing")
         self.assertNotIn("All results are right", shown)
 
     def test_what_is_chosen_and_passed_on(self):

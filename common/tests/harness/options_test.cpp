@@ -482,7 +482,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   // And of how many tiles along a length a grid has blocks.
   EXPECT_EQ(grid_blocks(65535 * 16 - 15, 16), 65535u);
   EXPECT_EQ(refusal([] { grid_blocks(65535 * 16 + 1, 16); }),
-            "2: a length of 1048561 is too large for this rung's grid; 1048560 is the most");
+            "2: a length of 1048561 is too large for this step's grid; 1048560 is the most");
 }
 
 // ------------------------------------------------------------------------------------- .npy files

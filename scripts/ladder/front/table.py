@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
 

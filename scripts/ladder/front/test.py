@@ -123,9 +123,12 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
         return GOOD
     name, facts = machine(options.commit)
     line: Record = {"kind": "gpu_tests", "device_name": name, **facts, "suites": suites,
-                    "sanitizer": {tool: sanitized(tool, programs) for tool in options.sanitize}}
-    write_whole(GPU_LOG, json_text([
-        *(other for other in read_lines(GPU_LOG) if other["device_name"] != name), line]))
+                    "sanitizer": {}}
+    others = [other for other in read_lines(GPU_LOG) if other["device_name"] != name]
+    write_whole(GPU_LOG, json_text([*others, line]))
+    for tool in options.sanitize:  # each takes minutes
+        line["sanitizer"][tool] = sanitized(tool, programs)
+        write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
     return max((WRONG_RESULT if counts["errors"] else GOOD
                 for of_tool in line["sanitizer"].values() for counts in of_tool.values()),

@@ -247,7 +247,8 @@ def label(step: StepKey) -> str:
 
 def linked(step: StepKey, root: str) -> str:
     """"[05 `mma`](05_flash_v2/README.md#step-mma)": the lesson that teaches the step, and where in
-    it. An aside has a page of its name; other steps without a heading are in their rung's lesson."""
+    it. An aside has a page of its name; other steps without a heading are in their rung's
+    lesson."""
     rung, name = step
     place = f"{rung}/README.md"
     for path in course_pages():
