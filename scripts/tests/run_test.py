@@ -221,7 +221,8 @@ class StoryTest(unittest.TestCase):
                                       "requested_read_bytes": moved,
                                       "requested_write_bytes": 0}])
                     for name, moved, left in (("a", 1000, 500), ("b", requested, workspace))]
-            text = "\n".join(table.story_table(table.TRAFFIC, runs, console.Paint(io.StringIO()))[1])
+            paint = console.Paint(io.StringIO())
+            text = "\n".join(table.story_table(table.TRAFFIC, runs, paint)[1])
             self.assertRegex(text, rf"  {told}( |$)")
             meanings = table.legend(["requested"], text, runs)
             self.assertEqual("workspace  memory beyond inputs and outputs" in meanings,
