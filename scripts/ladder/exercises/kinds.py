@@ -209,9 +209,9 @@ class Change:
         return [self.solution]
 
     def check(self, program: Program) -> Judged:
-        # At the least scale no check of dQ and dK decides anything.
-        cases = [(case, None) for name, case in CASES.items()
-                 if "own" not in case and name != "least_scale"
+        # Where the scale is the least, or large with outliers, no check of dQ and dK decides.
+        cases = [(case, None) for name, case in CASES.items() if "own" not in case
+                 and not re.search("outliers --scale|--scale .*e-", case)
                  and (name == "long_ragged" or not re.match("long|many", name))]  # a second in all
         return judged([(case, wrong_in(program.run(f"{case} --check full"), predicted))
                        for case, predicted in [*cases, *zip(COUNTED, self.predicted)]],
