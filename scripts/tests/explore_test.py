@@ -329,7 +329,7 @@ class PageTest(unittest.TestCase):
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
                 "events.find(e => e.counts.matmul_flops).counts.matmul_flops -= 1;"
-                "explorer.useClock('order', 4); explorer.seek(explorer.last) })()")
+                "explorer.setSms(4); explorer.seek(explorer.last) })()")
         self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
         self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
 
@@ -338,7 +338,7 @@ class PageTest(unittest.TestCase):
         self.open()
         ends = {}
         for sms in (1, 4):
-            self.do(f"explorer.useClock('order', {sms}); explorer.seek(explorer.last)")
+            self.do(f"explorer.setSms({sms}); explorer.seek(explorer.last)")
             self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
             ends[sms] = self.of_panes("pane.run.last - pane.run.first")
         self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
@@ -450,7 +450,7 @@ class PageTest(unittest.TestCase):
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
-        self.value("explorer.useClock('order', 2); explorer.seek(99); explorer.setSpan(70);"
+        self.value("explorer.setSms(2); explorer.seek(99); explorer.setSpan(70);"
                    "explorer.panes[0].choose(explorer.panes[0].run.events[300]);"
                    "explorer.panes[1].moveSm(-1)")
         self.browser.wait_for("!explorer.pending && !explorer.settling")
