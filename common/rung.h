@@ -246,6 +246,7 @@ struct Step {
   std::string name;        // --step NAME
   std::string after = {};  // the step that it follows; empty: it is the rung's first
   bool aside = false;      // a branch of its own: another step may follow the same one
+  std::vector<std::string> formerly = {};  // names of earlier steps that this one now contains
   /// What a run takes that names no step; of several, the last that the device runs.
   bool is_default = false;
   Shown shown = {};

@@ -49,6 +49,9 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
     for (const Step& step : all) {
       names += (names.empty() ? "" : ", ") + step.name;
       if (step.name == options.step) candidates = {&step};
+      if (std::ranges::count(step.formerly, options.step))
+        bad_usage("--step {0}: is part of step {1} now; --step {1} runs it", options.step,
+                  step.name);
     }
     if (candidates.empty())
       bad_usage("--step '{}': unknown on the {}; {}give one of {}", options.step,

@@ -68,7 +68,7 @@ class OptionsTest : public testing::Test {
       add_all(kFlash, steps, device);
       add_all(kFlash,
               {{.name = "mma", .after = "first", .is_default = true},
-               {.name = "first", .tiles = kSmall}},
+               {.name = "first", .formerly = {"early"}, .tiles = kSmall}},
               device);
       add_all(kNaive, {{.name = "naive", .is_default = true}}, device);
       add_all(kTiled, {{.name = "mma", .after = "tile", .is_default = true}, {.name = "tile"}},
@@ -289,6 +289,8 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kSim, 90, "--step frist", "2: --step 'frist': unknown on the sim; did you mean first? give"},
       {kSim, 90, "--step eight_bits --set sacle=on", "2: --set sacle=on: did you mean scale"},
       {kSim, 90, "--step alone", "2: --step 'alone': unknown on the sim"},
+      {kSim, 90, "--step early",
+       "2: --step early: is part of step first now; --step first runs it"},
       {kGpu, 90, "--block-q 48",
        "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
       {kGpu, 90, "--step first --block-q 64 --block-kv 128",
