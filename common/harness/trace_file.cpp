@@ -120,10 +120,10 @@ std::string place(const std::vector<std::string>& lines, int site) {
 
 Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
   Members m;
-  m.add("do", e.text()).add("launch", e.launch).add("block", e.block).add("warp", e.warp);
-  m.add_if_any("line", place(lines, e.site)).add_if_any("from", place(lines, e.from));
-  if (e.kind != EventKind::collective) m.add_if_any("name", e.name);
-  m.add_if_any("barrier", e.barrier);
+  m.add("kind", text_of(e.kind)).add("launch", e.launch);
+  m.add("block", e.block).add("warp", e.warp).add_if_any("line", place(lines, e.site));
+  m.add_if_any("start_line", place(lines, e.start_site));
+  m.add_if_any("name", e.name).add_if_any("barrier", e.barrier);
   m.add_if_any("number", e.number).add_if_any("amount", e.amount).add_if_any("bytes", e.bytes);
   if (!e.ranges.empty()) m.raw("ranges", ranges_json(e.ranges));
   if (!e.shared.empty())
@@ -131,7 +131,11 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
             return fmt::format("[{}, {}, {}]", json::value(t.array), t.write ? 1 : 0,
                                ranges_json(t.ranges));
           }));
-  for (const auto& [key, member] : kAmounts) m.add_if_any(key, e.*member);
+  if (e.counts != Amounts{}) {
+    Members counts;
+    for (const auto& [key, member] : kAmounts) counts.add_if_any(key, e.counts.*member);
+    m.raw("counts", counts.object());
+  }
   return m;
 }
 

@@ -87,8 +87,8 @@ enum class EventKind : uint8_t {
   wgmma_wait,
 };
 inline constexpr const char* kEventTexts[] = {
-    // As traces write them; a collective is written as its function.
-    "read", "write", "compute", nullptr, "store", "zeros",
+    // As traces and the explorer have them.
+    "read", "write", "compute", "collective", "store", "zeros",
     // Hopper's.
     "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
     "exit",
@@ -96,6 +96,9 @@ inline constexpr const char* kEventTexts[] = {
     "round", "__syncthreads", "cp_async_commit", "cp_async_wait", "mbarrier_wait",
     "named_barrier_arrive", "named_barrier_sync", "wgmma_wait"};
 static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wait) + 1);
+inline constexpr const char* text_of(EventKind kind) {
+  return kEventTexts[static_cast<size_t>(kind)];
+}
 /// Whether the lanes of a warp go past it together.
 constexpr bool is_barrier(EventKind kind) {
   return kind >= EventKind::round;
@@ -106,14 +109,19 @@ constexpr bool is_barrier(EventKind kind) {
 /// some size. All that the sim counts is recorded once: sums over the events are the run's counts.
 /// A warp's events are in program order, those of a block in one possible order, each at the place
 /// where it began: a wait stands where the warp began to wait.
-struct TraceEvent : Amounts {
+///
+/// An event keeps this shape, and the names of its members, all the way: in the file that --trace
+/// writes (harness/trace_file.cpp), in Python (scripts/ladder/trace/read.py) and in the explorer's
+/// page. On the way it is added to: sites become lines, and Python adds when and with what.
+struct TraceEvent {
   int launch;     // of Trace::launches
   int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
   int warp;       // of the block
   int64_t order;  // among all of the run
   EventKind kind;
   /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
-  /// product, recorded when its group is committed, the shared array of the right operand.
+  /// product, recorded when its group is committed, the shared array of the right operand; the
+  /// function that a collective is.
   std::string name;
   std::string barrier;  // that a load reports to
   /// Of __syncthreads how many the block has passed. For an mbarrier the phase that a load or an
@@ -123,7 +131,7 @@ struct TraceEvent : Amounts {
   int64_t number = 0;
   int64_t amount = 0;           // bytes of a copy; FLOPs of a product
   int site = -1;                // of Trace::sites; -1: unknown
-  int from = -1;                // of a compute event: it lies between that and `site`
+  int start_site = -1;          // of a compute event: it lies between that and `site`
   int64_t bytes = 0;            // requested of HBM, every lane's
   std::vector<Strided> ranges;  // the same bytes, each once
   struct Touch {
@@ -132,10 +140,7 @@ struct TraceEvent : Amounts {
     std::vector<Strided> ranges;  // from the start of the block's shared memory
   };
   std::vector<Touch> shared;  // what it touched of shared memory
-
-  std::string text() const {
-    return kind == EventKind::collective ? name : kEventTexts[static_cast<size_t>(kind)];
-  }
+  Amounts counts;
 };
 
 struct Trace {

@@ -45,7 +45,7 @@ SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
           ...views.map(({ canvas }) => canvas.ariaLabel),
           ...smem.hits.map(({ of }) => of).filter((of) => of.includes('bytes')),
           ...new Set(pane.atWork.map((e) => meetingOf(e, explorer.now)).filter(Boolean)),
-          pane.atWork.map(({ kind }) => kind).join(', '),
+          pane.atWork.map(({ category }) => category).join(', '),
           JSON.stringify([states, timeline.from, timeline.hits.length, timeline.rows.length,
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
@@ -95,8 +95,7 @@ class TraceTest(unittest.TestCase):
     def test_kinds(self):
         text = read(ROOT, "common/machine/trace.h")
         table = text.partition("kEventTexts[] = {")[2].partition("}")[0]
-        self.assertEqual({*re.findall(r'"(\w+)"', table), "collective"},
-                         {kind.value for kind in Kind})
+        self.assertEqual(set(re.findall(r'"(\w+)"', table)), {kind.value for kind in Kind})
         told = read(ROOT, "common/README.md") + read(ROOT, "common/CONTRACTS.md")
         self.assertEqual([key for key in re.findall(r'\{"(\w+)", &Amounts', text)
                           if f"`{key}`" not in told], [])
@@ -126,10 +125,10 @@ class TraceTest(unittest.TestCase):
             self.assertEqual(fault_of(trace)["event"], last)
 
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
-        events = [Event(Kind.TMA_LOAD, lands=0, order=[0, 1]),
-                  *(Event(Kind.MBARRIER_WAIT, awaits=0, order=[0, end]) for end in (4, 9, 5))]
+        events = [Event(Kind.TMA_LOAD, lands=0, ticks=[0, 1]),
+                  *(Event(Kind.MBARRIER_WAIT, awaits=0, ticks=[0, end]) for end in (4, 9, 5))]
         put_landings(events)
-        self.assertEqual([event.order[2] for event in events], [4, 4, 9, 5])
+        self.assertEqual([event.ticks[2] for event in events], [4, 4, 9, 5])
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
@@ -283,20 +282,20 @@ class PageTest(unittest.TestCase):
         for path, line in lines:  # the rung's own, or of a forward pass that the step names
             self.assertRegex(path, r"^\d\d_\w+/")
             self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
-        self.assertEqual([1 + max(e["warp"] for e in pane["events"][block["begin"]:block["end"]])
+        self.assertEqual([1 + max(e["warp"] for e in pane["events"][slice(*block["events"])])
                           for block in pane["blocks"]], [b["warps"] for b in pane["blocks"]])
         # Each is waited for once; a wait ends when the last has come.
         met = [part for _, parts in pane["meetings"] for part in parts]
         self.assertEqual(len(met), len(set(met)))
         for event in pane["events"]:
             parts = pane["meetings"][event["awaits"]][1] if "awaits" in event else []
-            self.assertEqual(event["order"][1], 1 + max(
-                pane["events"][part]["order"][0] for part in (event["index"], *parts)))
+            self.assertEqual(event["ticks"][1], 1 + max(
+                pane["events"][part]["ticks"][0] for part in (event["index"], *parts)))
         # A warp does one thing after the other.
         ends = {}
         for event in pane["events"]:
             warp = event["launch"], event["block"], event["warp"]
-            begin, end, until = event["order"]
+            begin, end, until = event["ticks"]
             self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
             ends[warp] = end
 
@@ -353,8 +352,8 @@ class PageTest(unittest.TestCase):
         """At a click on the wait of a warp that is early."""
         self.open()
         wait = self.value("explorer.panes[0].run.events.findIndex(e => "
-                          "e.what === '__syncthreads' && e.to - e.from > 3)")
-        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].from + 1)")
+                          "e.kind === '__syncthreads' && e.end - e.begin > 3)")
+        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].begin + 1)")
         self.browser.click(*self.value(f"""(() => {{
           const {{ canvas, hits }} = explorer.panes[0].timeline, r = canvas.getBoundingClientRect();
           const bar = hits.find(({{ of }}) => of.index === {wait});

@@ -132,7 +132,7 @@ void Recorder::flush_pending(int site) {
 }
 
 void Recorder::merge(Event& e, Lane& lane) {
-  e.add(std::exchange(lane.pending, {}));
+  e.counts.add(std::exchange(lane.pending, {}));
   for (const auto& t : lane.touches)
     for (const auto& [begin, end] : t.ranges)
       touched(e.sram, t.array, t.array_begin, t.write).add(begin, end);
@@ -177,11 +177,11 @@ Recorder::Event& Recorder::append(EventKind kind, std::string_view name, int sit
   return e;
 }
 
-Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site, int from) {
+Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site, int start_site) {
   auto& all = events();
   Lane& self = lane();
   const auto same = [&](const Event& e) {
-    return e.site == site && e.from == from && e.kind == kind && e.name == name;
+    return e.site == site && e.start_site == start_site && e.kind == kind && e.name == name;
   };
   for (const size_t first : {std::max(self.at, self.since), self.since})
     for (size_t i = first; i < all.size() && !is_barrier(all[i].kind); ++i)
@@ -190,7 +190,7 @@ Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site,
         return all[i];
       }
   Event& e = append(kind, name, site);
-  e.from = from;
+  e.start_site = start_site;
   return e;
 }
 
@@ -271,7 +271,7 @@ void Recorder::collective(const char* name) {
   for (thread_ = first; thread_ < end; ++thread_) flush_pending(here);
   thread_ = computes;
   Event& e = find(EventKind::collective, name, here);
-  e.matmul_flops += flops;
+  e.counts.matmul_flops += flops;
   for (int t = first; t < end; ++t) {
     merge(e, lanes_[t]);
     lanes_[t].site = here;
@@ -292,7 +292,7 @@ void Recorder::event(EventKind kind, std::string_view name, int64_t number, int6
   Event& e = events()[lane().at];
   e.amount += amount;
   e.barrier = barrier;
-  e.matmul_flops += flops;
+  e.counts.matmul_flops += flops;
   merge(e, lane());
   lane().site = here;
 }

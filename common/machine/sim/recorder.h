@@ -81,7 +81,7 @@ class Recorder {
   /// kernel itself is remembered.
   int site(const void* caller = nullptr);
   /// The event of the lane's round that is the same, or a new one.
-  Event& find(EventKind kind, std::string_view name, int site, int from = -1);
+  Event& find(EventKind kind, std::string_view name, int site, int start_site = -1);
   Event& append(EventKind kind, std::string_view name, int site);
   void pass_barrier(EventKind kind, std::string_view name, int64_t number, int site);
   /// Records what the thread computed since its last event, up to `site`.

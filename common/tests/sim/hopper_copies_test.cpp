@@ -216,7 +216,8 @@ TEST_F(HopperCopies, TracesTellProductsApartAndNotBlocks) {
   EXPECT_EQ(run(2, 128, multiply).exps_under_products, 2 * 128 * 2);
   std::string products, all[2];
   for (const TraceEvent& e : device().take_trace().events) {
-    all[e.block] += fmt::format("{} {} {} {}; ", e.warp, e.text(), e.number, e.exps_between_turns);
+    all[e.block] += fmt::format("{} {} {} {}; ", e.warp, text_of(e.kind), e.number,
+                                e.counts.exps_between_turns);
     if (e.kind == EventKind::wgmma && e.warp + e.block == 0)
       products += fmt::format("{} {} {}; ", e.name, e.number, e.amount);
   }

@@ -430,7 +430,7 @@ TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
   std::string what;  // the second warp's
   for (const TraceEvent& e : device().take_trace().events) {
     if (e.warp == 0) continue;
-    what += e.text() + " " + e.name + " ";
+    what += text_of(e.kind) + std::string(" ") + e.name + " ";
     for (const Strided& r : e.ranges)
       if (e.name == "x") what += fmt::format("{}+{} ", r.begin, r.bytes);
     for (const auto& touch : e.shared)

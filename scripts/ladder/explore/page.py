@@ -27,7 +27,7 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
     """Everything of one step, ready for JSON. `records`: the program's, none after a fault."""
     meetings = put_in_order(trace)
     trace.events = [event for events in trace.blocks().values()
-                    for event in sorted(events, key=lambda event: event.order[0])]
+                    for event in sorted(events, key=lambda event: event.ticks[0])]
     put_tiles(trace, meetings)
     for i, event in enumerate(trace.events):
         event.index = i
@@ -56,8 +56,9 @@ def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[
         if not tiles and event.rows and event.direction == "write" \
                 and trace.rows_of(event.name) > 1:
             rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
-    return {"launch": place[0], "number": place[1], "begin": events[0].index,
-            "end": events[-1].index + 1, "warps": max(event.warp for event in events) + 1,
+    return {"launch": place[0], "number": place[1],
+            "events": [events[0].index, events[-1].index + 1],
+            "warps": max(event.warp for event in events) + 1,
             "groups": sorted({event.warp // 4 for event in events if event.kind is Kind.WGMMA}),
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
@@ -70,10 +71,10 @@ def spans(rows: list[Any]) -> str:
 
 
 def page_event(event: Event) -> dict[str, Any]:
-    """An event as the page has it: without what it has not, and what only led to the rest."""
-    members = {**vars(event), "shared": None,
-               "what": event.name if event.kind is Kind.COLLECTIVE else event.kind.value,
-               "kind": event.look(), "engine": event.engine(),
+    """An event as the page has it, by the same names: without what it has not, and what only led to
+    the rest."""
+    members = {**vars(event), "shared": None, "kind": event.kind.value,
+               "category": event.category(), "engine": event.engine(),
                "source": event.source and event.source.name,
                "holds": {array: [[*rows, filled.index] for *rows, filled in stages]
                          for array, stages in event.holds.items()}}

@@ -44,7 +44,7 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
         held: dict[str, Pieces] = collections.defaultdict(dict)
         seen: dict[int, Seen] = collections.defaultdict(dict)
-        for _, tick in itertools.groupby(events, key=lambda event: event.order[0]):
+        for _, tick in itertools.groupby(events, key=lambda event: event.ticks[0]):
             written = {}
             for event in tick:
                 # A product by Hopper's engines is of all four warps.

@@ -23,8 +23,8 @@ def put_in_order(trace: Trace) -> list[Meeting]:
             moved = False
             for event in events:
                 begin = end_of(last[event.warp], meetings) if event.warp in last else 0
-                moved |= event.order[0] != begin
-                event.order[0] = begin
+                moved |= event.ticks[0] != begin
+                event.ticks[0] = begin
                 last[event.warp] = event
             if not moved:
                 break
@@ -37,18 +37,18 @@ def put_in_order(trace: Trace) -> list[Meeting]:
 def end_of(event: Event, meetings: list[Meeting]) -> int:
     """A tick later, or when the last has come that it waits for."""
     parts = meetings[event.awaits].parts if event.awaits is not None else []
-    event.order[1] = 1 + max(part.order[0] for part in (event, *parts))
-    return event.order[1]
+    event.ticks[1] = 1 + max(part.ticks[0] for part in (event, *parts))
+    return event.ticks[1]
 
 
 def put_landings(events: list[Event]) -> None:
-    """Gives each event of a block, after from and to, when somebody first knew that the meeting was
+    """Gives each event of a block, after its begin and end, when somebody first knew that the meeting was
     complete in which it takes part."""
     over: dict[int | None, int] = {}
     for event in events:
-        end = event.order[1]
+        end = event.ticks[1]
         over[event.awaits] = min(over.get(event.awaits, end), end)
     for event in events:
-        begin, end = event.order
+        begin, end = event.ticks
         until = end if event.lands is None else max(over.get(event.lands, end), begin)
-        event.order.append(until)
+        event.ticks.append(until)

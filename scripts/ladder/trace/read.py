@@ -20,7 +20,7 @@ class Kind(enum.Enum):
     READ = "read"
     WRITE = "write"
     COMPUTE = "compute"
-    COLLECTIVE = "collective"  # in a trace its function, which is its name here
+    COLLECTIVE = "collective"
     STORE = "store"
     ZEROS = "zeros"
     ROUND = "round"
@@ -42,11 +42,10 @@ class Kind(enum.Enum):
 
 
 Ranges = list[tuple[int, int]]  # where each begins and ends
-KINDS = {kind.value: kind for kind in Kind}
 # What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
 LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
 
-# Keys of a trace that are fields here.
+# Keys of a trace's event that are fields here as they stand.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes")
 # What a warp, or a thread of it, may stop at.
 WAITS = (Kind.SYNCTHREADS, Kind.MBARRIER_WAIT, Kind.NAMED_BARRIER_SYNC, Kind.CP_ASYNC_WAIT,
@@ -67,8 +66,8 @@ def place(text: str) -> tuple[str, int]:
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """What a warp did at one line: TraceEvent of common/machine/trace.h, and what follows from the
-    others. `ranges` are bytes of HBM's array `name`."""
+    """What a warp did at one line: TraceEvent of common/machine/trace.h, by the same names, and what
+    follows from the others. `ranges` are bytes of HBM's array `name`."""
 
     kind: Kind
     name: str = ""
@@ -81,7 +80,7 @@ class Event:
     warp: int = 0
     file: str = ""
     line: int = 0
-    since: int = 0  # the line that a computation begins after
+    start_line: int = 0  # the line that a computation begins after
     bytes: int = 0
     ranges: Ranges = dataclasses.field(default_factory=list)
     # Of shared memory: (array, 1 if written) → ranges.
@@ -89,32 +88,30 @@ class Event:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     direction: str = ""          # "read" or "write", of HBM
     source: Event | None = None  # the event that read what this one stores
-    rows: list[int] | None = None     # [first, last] that it touches of its array
-    tile: list[int] | None = None     # [first row, past the last, first key, past the last] of S
+    rows: list[int] | None = None  # [first, last] that it touches of its array
+    tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Arrays of shared memory → what is in them.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # [from, to] in ticks, and until when what the event starts is in flight.
-    order: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
+    # When it begins and ends, and until when what it starts is under way; 0 is the block's start.
+    ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     awaits: int | None = None  # the meeting that it waits for
     lands: int | None = None   # or takes part in
     index: int = -1            # among the page's
 
     @classmethod
-    def of(cls, line: dict, counts: list[str]) -> Event:
-        """The event of a trace's line, of whose keys these are what it counts."""
-        kind = KINDS.get(line["do"], Kind.COLLECTIVE)
-        (file, at), (since_file, since) = (place(line.get(key, "")) for key in ("line", "from"))
-        event = cls(
-            kind, file=file, line=at, since=since if since_file == file else at,
+    def of(cls, line: dict) -> Event:
+        """The event of a trace's line."""
+        kind = Kind(line["kind"])
+        (file, at), (start_file, start) = (place(line.get(key, ""))
+                                           for key in ("line", "start_line"))
+        return cls(
+            kind, file=file, line=at, start_line=start if start_file == file else at,
             ranges=pieces(line.get("ranges", [])),
             shared={(array, written): pieces(ranges)
                     for array, written, ranges in line.get("shared", [])},
-            counts=collections.Counter({key: line[key] for key in counts if key in line}),
+            counts=collections.Counter(line.get("counts", {})),
             direction=kind.value if kind in (Kind.READ, Kind.WRITE) else "",
             **{key: line[key] for key in SAME if key in line})
-        if kind is Kind.COLLECTIVE:
-            event.name = line["do"]
-        return event
 
     def copies(self) -> bool:
         """Whether it reads HBM into shared memory, by TMA or not."""
@@ -129,7 +126,7 @@ class Event:
             return ""
         return ENGINES[self.kind] + (" " + self.name if self.kind in LOADS else "")
 
-    def look(self) -> str:
+    def category(self) -> str:
         """What the page colours it as."""
         if self.kind in (*WAITS, *SIGNALS):
             return "wait" if self.kind in WAITS else "signal"
@@ -159,10 +156,10 @@ class Trace:
             self.head, *lines = [json.loads(line) for line in file]
         self.launches, done, plans, faults = (
             [line for line in lines if name in line]
-            for name in ("kernel", "do", "arrays", "fault"))
+            for name in ("kernel", "kind", "arrays", "fault"))
         self.plan, self.fault = plans[0], next(iter(faults), None)
         self.arrays, self.counts = self.plan.pop("arrays"), self.head.pop("counts")
-        self.events = merged([Event.of(line, self.counts) for line in done])
+        self.events = merged([Event.of(line) for line in done])
 
     @classmethod
     def of(cls, program: str, options: list[str],
@@ -255,7 +252,7 @@ def merged(events: list[Event]) -> list[Event]:
                 (access.file, access.line) == (event.file, event.line)):
             event.source = access
         same = seen.setdefault(warp, {}).setdefault(
-            (event.kind, event.name, event.file, event.line, event.since), event)
+            (event.kind, event.name, event.file, event.line, event.start_line), event)
         if same is event:
             kept.append(event)
         else:

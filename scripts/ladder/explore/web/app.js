@@ -65,7 +65,7 @@ const explorer = {
   go(by, far) {
     if (far) return this.seek(this.now + by * this.last / 20);
     this.pause();
-    const moments = this.panes.flatMap(({ run }) => run.events.map((e) => e.from));
+    const moments = this.panes.flatMap(({ run }) => run.events.map((e) => e.begin));
     this.seek(by > 0 ? least(moments.filter((t) => t > this.now), (t) => t)
       : most(moments.filter((t) => t < this.now), (t) => t));
   },

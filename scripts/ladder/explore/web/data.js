@@ -14,7 +14,7 @@ class Run {
     for (const block of this.blocks) {  // in the order in which they were started
       const launch = block.launch = this.launches[block.launch];
       launch.blocks.push(block);
-      block.events = this.events.slice(block.begin, block.end);
+      block.events = this.events.slice(...block.events);
       for (const e of block.events) {
         Object.assign(e, { run: this, launch, block, counts: e.counts || {} });
         launch.multiplies ||= e.counts.matmul_flops > 0;
@@ -22,7 +22,7 @@ class Run {
     }
   }
 
-  /// Gives the events their times, e.from and e.to, and until when what they start is under way,
+  /// Gives the events their times, e.begin and e.end, and until when what they start is under way,
   /// e.until. An SM has one block at a time and takes the next when that is done; a kernel starts
   /// when the one before has ended. At 0 the first kernel with a product starts: those before it
   /// set things up.
@@ -33,19 +33,21 @@ class Run {
       if (launch.multiplies) zero ??= start;
       for (const block of launch.blocks) {
         block.sm = free.indexOf(Math.min(...free));
-        block.from = free[block.sm];
-        for (const e of block.events) [e.from, e.to, e.until] = e.order.map((t) => t + block.from);
-        block.to = free[block.sm] = most(block.events, (e) => e.to);
+        block.begin = free[block.sm];
+        for (const e of block.events) {
+          [e.begin, e.end, e.until] = e.ticks.map((t) => t + block.begin);
+        }
+        block.end = free[block.sm] = most(block.events, (e) => e.end);
       }
       start = Math.max(...free);
     }
     for (const one of [...this.events, ...this.blocks]) {
-      one.from -= zero, one.to -= zero, one.until -= zero;
+      one.begin -= zero, one.end -= zero, one.until -= zero;
     }
     this.first = 0 - zero;
     this.last = Math.max(start - zero, 1);
     this.lanes = Math.max(1, most(this.blocks, (block) => block.sm + 1));
-    this.order = [...this.events].sort((a, b) => a.from - b.from || a.index - b.index);
+    this.order = [...this.events].sort((a, b) => a.begin - b.begin || a.index - b.index);
   }
 }
 

@@ -70,7 +70,7 @@ class Pane {
       .filter(Boolean).join(", ");
   }
 
-  faultAt() { return this.run.events[this.run.fault.event]?.from ?? this.run.last; }
+  faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
   schedule() {
     this.run.schedule(explorer.sms);
@@ -85,7 +85,7 @@ class Pane {
   /// The last block of the SM that has begun, else its first.
   blockAt(now) {
     const mine = this.run.blocks.filter((block) => block.sm === this.sm);
-    return mine.findLast((block) => block.from <= now) || mine[0];
+    return mine.findLast((block) => block.begin <= now) || mine[0];
   }
 
   name(block) {
@@ -100,7 +100,7 @@ class Pane {
   }
   goTo(block) {
     this.sm = block.sm;
-    if (explorer.now < block.from || explorer.now > block.to) explorer.seek(block.from);
+    if (explorer.now < block.begin || explorer.now > block.end) explorer.seek(block.begin);
     else explorer.redraw();
   }
 
@@ -111,11 +111,11 @@ class Pane {
     const block = this.blockAt(now), glow = Math.max(explorer.span / 12, 1);
     const begun = new Map();  // of each warp the last event that has
     for (const e of block?.events || []) {
-      if (e.from <= now && e.file && !(e.from < begun.get(e.warp)?.from)) begun.set(e.warp, e);
+      if (e.begin <= now && e.file && !(e.begin < begun.get(e.warp)?.begin)) begun.set(e.warp, e);
     }
     this.atWork = [...begun.values()];
     const current = this.selected || this.atWork.reduce((last, e) =>
-      last && last.from >= e.from ? last : e, null);
+      last && last.begin >= e.begin ? last : e, null);
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();

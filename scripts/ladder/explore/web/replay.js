@@ -42,8 +42,8 @@ class Replay {
   /// To the moment at which what has begun is all that begins until `now`.
   seek(now) {
     const { order } = this.run;
-    if (this.done && order[this.done - 1].from > now) this.clear();
-    while (order[this.done]?.from <= now) this.apply(order[this.done++]);
+    if (this.done && order[this.done - 1].begin > now) this.clear();
+    while (order[this.done]?.begin <= now) this.apply(order[this.done++]);
     return this;
   }
 
@@ -54,7 +54,7 @@ class Replay {
     }
     for (const [name, amount] of Object.entries(e.counts)) this.counts[name] += amount;
     if (e.ranges) this.access(e);
-    if (e.tile) this.score(e.tile, e.from);
+    if (e.tile) this.score(e.tile, e.begin);
   }
 
   access(e) {
@@ -70,7 +70,7 @@ class Replay {
         const column = Math.min(map.columns - 1, Math.floor((at - row * map.width) / perCell));
         const cell = Math.floor(row * map.rows / map.array.rows) * map.columns + column;
         side.bytes[cell] += 2 * times;
-        side.when[cell] = e.from;
+        side.when[cell] = e.begin;
       }
     }
     this.counts[`requested_${e.direction}_bytes`] += e.bytes;

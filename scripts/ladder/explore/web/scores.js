@@ -15,7 +15,7 @@ class ScoresView extends View {
 
   draw({ block, replay, now, glow }) {
     // Of the head that the block worked on last.
-    const last = block?.events.findLast((e) => e.tile && e.from <= now);
+    const last = block?.events.findLast((e) => e.tile && e.begin <= now);
     const head = last ? Math.floor(last.tile[0] / this.pane.run.head.seqlen) : 0;
     this.clear();
     const side = Math.min(this.width, this.height);

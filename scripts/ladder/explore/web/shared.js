@@ -9,12 +9,13 @@ class SharedView extends View {
       block.events.some((e) => e.holds?.[name]));
     const gap = used.length > 6 ? 1 : 3;
     const h = Math.min(32, (this.height + gap) / used.length - gap);
-    const begun = block?.events.filter((e) => e.from <= now) || [];
+    const begun = block?.events.filter((e) => e.begin <= now) || [];
     const words = used.map(([name, , bytes], i) => {
       const held = begun.findLast((e) => e.holds?.[name])?.holds[name] || [];
-      const stages = held.map(([from, to, array, first, last, filled]) => {
+      const stages = held.map(([begin, end, array, first, last, filled]) => {
         const { until, lands } = this.pane.run.events[filled];
-        return { from, to: Math.min(to, bytes), array, underWay: until > now && lands !== undefined,
+        return { begin, end: Math.min(end, bytes), array,
+                 underWay: until > now && lands !== undefined,
                  rows: array ? `${array} ${range([first, last])}`
                    : array === "" ? "zeros" : "computed" };
       });
@@ -32,14 +33,14 @@ class SharedView extends View {
     const left = 74, width = this.width - left, x = (at) => left + at / bytes * width;
     this.write(name, 0, y + height / 2, left - 6, "soft");
     this.bar(`${name}: ${exactly(bytes, "B")}`, "faint", left, y, width, height);
-    for (const { from, to, array, rows, underWay } of stages) {
-      const colour = array ? "copy" : "shared", size = x(to) - x(from) - 1;
+    for (const { begin, end, array, rows, underWay } of stages) {
+      const colour = array ? "copy" : "shared", size = x(end) - x(begin) - 1;
       for (let at = 0; underWay && at < size; at += 4) {
-        this.box(colour, x(from) + at, y, 1, height, 0.5);
+        this.box(colour, x(begin) + at, y, 1, height, 0.5);
       }
-      this.bar(`${name}, bytes ${exactly(from)} to ${exactly(to - 1)}: ${rows}` +
+      this.bar(`${name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ${rows}` +
                (underWay ? ", on its way" : ""),
-               colour, x(from), y, size, height, underWay ? 0.18 : 0.5, rows);
+               colour, x(begin), y, size, height, underWay ? 0.18 : 0.5, rows);
     }
   }
 }

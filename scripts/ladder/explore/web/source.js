@@ -19,13 +19,14 @@ class SourceView {
     if (!at?.file) return;
     this.show(at.file);
     for (const line of this.lines) line.classList.remove("now", "near");
-    const mark = (e, name, since = e.line) => {
-      const [first, last] = [e.line, since].sort((a, b) => a - b);
+    const mark = (e, name, start = e.line) => {
+      const [first, last] = [e.line, start].sort((a, b) => a - b);
       const lines = e.file === this.file ? this.lines.slice(first - 1, last) : [];
       for (const line of lines) line.classList.add(name);
     };
     for (const e of others) mark(e, "near");
-    if (current) mark(current, "now", current.since);  // what is computed lies between two places
+    // What is computed lies between two lines.
+    if (current) mark(current, "now", current.start_line);
     const item = this.lines[at.line - 1];
     if (item) this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;
   }

@@ -8,7 +8,7 @@ const MEETS = ["signal", "exchange", "wait"];  // no work by itself
 function rowsOfBlock({ events, warps, groups }) {
   const engines = new Set(events.map((e) => e.engine).filter(Boolean));
   const rows = [...engines].sort().map((engine) => ({ label: engine, engine }));
-  const work = new Set(events.filter((e) => !MEETS.includes(e.kind)).map((e) => e.warp));
+  const work = new Set(events.filter((e) => !MEETS.includes(e.category)).map((e) => e.warp));
   for (let warp = 0; warp < warps; ++warp) {
     const group = groups.includes(warp >> 2);
     if (!work.has(warp) || (group && warp % 4)) continue;
@@ -23,7 +23,7 @@ class Timeline extends View {
   }
 
   words(e) {
-    return !e ? "" : `${sentence(e)} · ${exactly(e.from)} to ${exactly(e.to)} in the order`;
+    return !e ? "" : `${sentence(e)} · ${exactly(e.begin)} to ${exactly(e.end)} in the order`;
   }
 
   rowOf({ warp }) {
@@ -53,17 +53,17 @@ class Timeline extends View {
     this.axis(span, x);
     // Before and after it the SM's other blocks.
     this.blocks = run.blocks.filter((one) =>
-      one.sm === block.sm && one.to >= this.from && one.from <= this.until);
+      one.sm === block.sm && one.end >= this.from && one.begin <= this.until);
     for (const other of this.blocks) {
       for (const e of other.events) {
-        if (Math.max(e.to, e.until) < this.from || e.from > this.until) continue;
+        if (Math.max(e.end, e.until) < this.from || e.begin > this.until) continue;
         for (const row of this.rows) {
-          if (row.warp === e.warp) this.piece(e, row, x(e.from), x(e.to));
-          if (row.engine && row.engine === e.engine) this.flight(e, row, x(e.from), x(e.until));
+          if (row.warp === e.warp) this.piece(e, row, x(e.begin), x(e.end));
+          if (row.engine && row.engine === e.engine) this.flight(e, row, x(e.begin), x(e.until));
         }
       }
-      const wide = x(other.to) - x(other.from);
-      if (other !== block) this.box("card", x(other.from), TOP, wide, this.height, 0.65);
+      const wide = x(other.end) - x(other.begin);
+      if (other !== block) this.box("card", x(other.begin), TOP, wide, this.height, 0.65);
     }
     this.box("now", x(now) - 1, 0, 2, this.height);
     this.selection(x);
@@ -83,20 +83,21 @@ class Timeline extends View {
   }
 
   flight(e, { y, height }, from, to) {
-    const { what, rows } = e, width = Math.max(1.5, to - from - 1);
-    const colour = e.kind === "product" ? "product" : e.direction === "write" ? "write" : "copy";
+    const { kind, rows } = e, width = Math.max(1.5, to - from - 1);
+    const colour = e.category === "product" ? "product"
+      : e.direction === "write" ? "write" : "copy";
     // Copies by warps are one below the other, too thin for names.
-    const thin = what === "read", each = (height - 2) / (thin ? this.block.warps : 1);
+    const thin = kind === "read", each = (height - 2) / (thin ? this.block.warps : 1);
     this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
              0.75, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
   }
 
   piece(e, { y, height }, from, to) {
-    const w = Math.max(1.5, to - from), inner = w > 5 ? w - 1 : w, wait = e.kind === "wait";
-    const small = MEETS.includes(e.kind) && !wait;
-    this.bar(e, e.kind, from, y + 1, inner, height - 2, small ? 0
-      : wait ? 0.55 * (e.to - e.from > 1) : 1);
-    if (small) this.box(e.kind, from, y + height * 0.3, Math.min(inner, 14), height * 0.4);
+    const w = Math.max(1.5, to - from), inner = w > 5 ? w - 1 : w, wait = e.category === "wait";
+    const small = MEETS.includes(e.category) && !wait;
+    this.bar(e, e.category, from, y + 1, inner, height - 2, small ? 0
+      : wait ? 0.55 * (e.end - e.begin > 1) : 1);
+    if (small) this.box(e.category, from, y + height * 0.3, Math.min(inner, 14), height * 0.4);
     if (wait) this.box("soft", from + inner - 1.5, y + 1, 1.5, height - 2);
   }
 
@@ -104,14 +105,14 @@ class Timeline extends View {
     const { run, selected } = this.pane;
     const mark = (e, colour) => {
       const { y, height } = this.rowOf(e);
-      this.frame(colour, x(e.from), y + 1, Math.max(3, x(e.to) - x(e.from)), height - 2);
+      this.frame(colour, x(e.begin), y + 1, Math.max(3, x(e.end) - x(e.begin)), height - 2);
     };
     const fault = run.fault && run.events[run.fault.event];
     if (fault && fault.block === this.block) mark(fault, "bad");
     if (!selected || selected.block !== this.block) return;
     for (const part of run.meetings[selected.awaits]?.[1] || []) {
       const e = run.events[part], { y, height } = this.rowOf(e);
-      this.box("ink", x(e.from), y + height / 2 - 3, 6, 6);
+      this.box("ink", x(e.begin), y + height / 2 - 3, 6, 6);
     }
     mark(selected, "ink");
   }

@@ -18,14 +18,16 @@ const WORDS = { matmul_flops: "matmul FLOPs", exp_count: "exponentials", other_f
 /// Who does what and where, by the names that the source has: how much of which rows, for which
 /// barrier, from which array; and what was counted.
 function sentence(e) {
-  const about = [e.name !== e.what && e.name, e.rows && rowsInWords(e.rows),
+  const doing = e.kind === "collective" ? e.name : e.kind;
+  const about = [e.name !== doing && e.name, e.rows && rowsInWords(e.rows),
                  e.bytes && exactly(e.bytes, "B"), e.barrier && `for ${e.barrier}`,
-                 e.what.startsWith("mbarrier") && `phase ${e.number}`,
+                 e.kind.startsWith("mbarrier") && `phase ${e.number}`,
                  e.source && `what it read of ${e.source}`].filter(Boolean).join(", ");
-  const amounts = Object.entries({ ...e.counts, ...e.what === "wgmma" && { matmul_flops: e.amount } })
+  const flops = e.kind === "wgmma" && { matmul_flops: e.amount };
+  const amounts = Object.entries({ ...e.counts, ...flops })
     .map(([key, n]) => exactly(n, WORDS[key] || key.replaceAll("_", " "))).join(", ");
   return `${e.launch.kernel}, block ${e.block.number}, warp ${e.warp}: ` +
-    [e.what, about, amounts && `(${amounts})`].filter(Boolean).join(" ") +
+    [doing, about, amounts && `(${amounts})`].filter(Boolean).join(" ") +
     (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
@@ -34,10 +36,10 @@ function meetingOf(e, now) {
   if (e.awaits === undefined) return "";
   const { run } = e, [title, parts] = run.meetings[e.awaits], come = { true: {}, false: {} };
   for (const part of parts.map((index) => run.events[index])) {
-    const here = come[(part.engine ? part.until : part.from) <= now];
+    const here = come[(part.engine ? part.until : part.begin) <= now];
     const who = !part.engine ? `warp ${part.warp}`
-      : part.kind === "product" ? `product with ${part.name}`
-      : `${/read|load/.test(part.what) ? "copy" : "store"} of ${part.name} ` +
+      : part.category === "product" ? `product with ${part.name}`
+      : `${/read|load/.test(part.kind) ? "copy" : "store"} of ${part.name} ` +
         `(${exactly(part.bytes, "B")})`;
     here[who] = (here[who] || 0) + 1;
   }
