@@ -347,6 +347,8 @@ class PageTest(unittest.TestCase):
         self.do("explorer.seek(10)")
         self.press("2", "b")
         self.assertIn("block 1 of 2: Q 0–63", self.label(".timeline", 1))
+        self.do("explorer.setSms(1)")  # the SM that was shown is not there any more
+        self.assertIn("SM 0: ", self.of_panes("pane.find('.timeline small').textContent")[1])
 
     def test_a_wait_tells_who_is_missing(self):
         """At a click on the wait of a warp that is early."""
