@@ -124,6 +124,23 @@ class TraceTest(unittest.TestCase):
                             (0, 1, 0), (0, 1, 1), (0, 1, 1), (0, 1, 3), (0, 2, 1), (1, 1, 1)))])
             self.assertEqual(fault_of(trace)["event"], last)
 
+    def test_a_loop_without_waits_is_cut_into_rounds(self):
+        """A round ends once a lane has touched 512 bytes of HBM, and no sooner: else the trace of a
+        long loop would have an event for each key."""
+        program, path = os.path.join(BIN, "00_naive"), os.path.join(scratch(self), "trace")
+        printed(program, *f"--device sim --heads 1 --seqlen 32 --seqlen-kv 512 --head-dim 8 "
+                f"--check off --trace {path}".split())
+        lane_bytes, rounds = collections.Counter(), []
+        for event in map(json.loads, read(path).splitlines()):
+            warp = event.get("launch"), event.get("block"), event.get("warp")
+            if event.get("kind") == "round":
+                rounds.append(lane_bytes.pop(warp))
+            elif "kind" in event:
+                lane_bytes[warp] += event.get("bytes", 0) / 32
+        self.assertGreater(len(rounds), 10)
+        # Of some warps half the lanes have nothing to do.
+        self.assertTrue(all(256 <= size < 600 for size in rounds), set(rounds))
+
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
         events = [Event(Kind.TMA_LOAD, lands=0, ticks=[0, 1]),
                   *(Event(Kind.MBARRIER_WAIT, awaits=0, ticks=[0, end]) for end in (4, 9, 5))]
