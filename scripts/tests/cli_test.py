@@ -196,10 +196,12 @@ class Files(Case):
 
     def test_shapes_come_from_the_files(self):
         self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
-        for o in self.objects("--device sim --load in --causal --dtype bf16"):
+        for o in self.objects("--device sim --load in --causal --dtype bf16 --trace trace"):
             self.assertEqual([o[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
             self.assertAlmostEqual(o["scale"], 24**-0.5, places=6)
             self.assertTrue(o["causal"])
+        head = json.loads(self.read("trace").splitlines()[0])
+        self.assertEqual([head[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
         self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
 
     def test_what_was_saved_can_be_loaded(self):

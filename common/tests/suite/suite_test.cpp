@@ -346,6 +346,7 @@ void check_settings(Device& device, const Step& step) {
       {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
       {"one_key", 1, 1, 1, 3, 1, 128, false, fp},
+      {"many_heads", 1, 260, 1, 1, 64, 8, false, fp},  // more tiles than a block has threads
   };
   std::vector<Settings> each;
   Settings other;
