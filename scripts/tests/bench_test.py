@@ -139,7 +139,9 @@ class Bench(Fake):
              "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
         self.assertTrue(like(runs[-1], rung="06_backward", step="mma", direction="bwd", heads=2,
                              options="--check full --input outliers", driver="570.1",
-                             commit="abc", sm_mhz=1700, unknown=[1, {"a": None}]), runs[-1])
+                             commit="abc", sm_mhz=1700, unknown=[1, {"a": None}],
+                             kernels=[{"name": "attention", "time_ms": 0.12}]), runs[-1])
+        self.assertNotIn(None, runs[-1].values())
 
     def test_what_is_there_is_kept(self):
         self.bench()

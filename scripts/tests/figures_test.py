@@ -7,14 +7,13 @@ import os
 import pickle
 import re
 import unittest
-from fractions import Fraction
 from unittest import mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read, said
 from ladder.base.console import Stop
 from ladder.base.course import FLASH_V1, FLASH_V2
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import claims, errors, measured, tables
+from ladder.show import claims, errors, measured
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -150,13 +149,6 @@ class Tables(Changed):
         self.assertRegex(self.table("peers"), r"\| 1\.00 \| 1\.00 \(N = 512, d = 64\) \|")
         self.assertRegex(self.table("models"), r"(\d+) of \1 are 1 or more")
         self.assertIs(claims.speed(Files(GPU), FLASH_V2, FLASH_V1, least=1, most=1)[1], True)
-
-    def test_what_no_formula_fits_is_a_number(self):
-        for record in self.records("sim.jsonl", rung="00_naive", seqlen=2048):
-            counts = record["kernels"][0]["arrays"]["Q"]
-            counts["read"] += counts["read"] // 512
-        self.assertEqual(tables.formula(*map(Fraction, (8, 8, 16, 8))), "16 at N = 2,048")
-        self.assertRegex(self.table("visits"), r"\| 00 `naive` \| .* \| 2052 at N = 2,048 r \|")
 
     def test_all_days_of_a_profile_are_said(self):
         self.data["profile.jsonl"][0]["date"] = "2026-01-01"

@@ -79,6 +79,9 @@ ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [FLASH_V1]
 
+# Rungs whose steps the sim counts under the mask too: what they skip.
+CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
+
 # Errors of a step with settings, beside those of a step in the I/O type. `rows` are (text,
 # settings): from NONE, what each setting brings; from ALL, what it costs to leave it out.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}

@@ -8,8 +8,8 @@ import random
 import shlex
 from typing import Any, Collection, NamedTuple, Tuple, Union
 
-from ladder.base.course import (BLOCK_SIZE_TIMED, CAPTURED, HIDDEN, LADDER_LENGTH, MODELS,
-                                QUANTISED, SHIFTED_V, TOKENS)
+from ladder.base.course import (BLOCK_SIZE_COUNTED, BLOCK_SIZE_TIMED, CAPTURED, CAUSAL_COUNTED,
+                                HIDDEN, LADDER_LENGTH, MODELS, QUANTISED, SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -192,12 +192,9 @@ def quantised(steps: list[Step]) -> list[Work]:
 
 def plan_sim(steps: list[Step], dtype: str) -> list[list[Work]]:
     points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
-    points += [Point(1, 1, 512, d, True, dtype) for d in HEAD_DIMS]
-    groups: list[list[Work]] = [[Measurement(step, point) for step in steps] for point in points]
-    for kind in dict.fromkeys((dtype, "fp16")):  # a paper's claim is about fp16
-        outliers = Point(1, 1, 512, 64, False, kind)
-        groups.append([Measurement(step, outliers, ("--input", "outliers")) for step in steps])
-    # A step with a backward pass has the tiles of its forward pass, which another rung shows.
-    tiled = [step for step in steps if not step.backward]
-    return [*groups, quantised(steps),
+    skipping = [step for step in steps if step.rung in CAUSAL_COUNTED]
+    tiled = [step for step in steps if step.key in BLOCK_SIZE_COUNTED]
+    return [*([Measurement(step, point) for step in steps] for point in points),
+            [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in skipping],
+            quantised(steps),
             *(tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from typing import Any
 
 from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.course import SHARED_ROOF
 from ladder.base.files import ROOT, json_text, read_lines, write_whole
 from ladder.base.gpu import output_of
 from ladder.base.records import Record
-from ladder.measure.grid import Key, key
+from ladder.measure.grid import SIM_LENGTHS, Key, key
 
 
 def add_options(parser: argparse.ArgumentParser, out: str) -> None:
@@ -32,6 +34,34 @@ def sm_mhz() -> float | None:
     said = output_of("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
     first = said.partition("\n")[0]
     return float(first) if re.fullmatch(r"[\d.]+", first) else None
+
+
+def counted_anew(run: Record) -> bool:
+    """Whether results_test runs it on the sim and compares all counts: those at the least N, those
+    under the mask, which say what is skipped, and those by tile size."""
+    return run["seqlen"] == min(SIM_LENGTHS) or "--block-q" in run["options"] or (
+        run["causal"] and not run["options"])
+
+
+def kept(run: Record) -> Record:
+    """What a file has of a program's record: what figures, tables and tests read. A value that the
+    record lacks (null) is left out. Of its kernels a GPU's file has name and time. The sim's has
+    those of runs that results_test counts anew, and those that the figure shared_roof shows, with
+    all their counts but those that are 0."""
+    if run["device"] == "gpu":
+        kernels = [{name: kernel[name] for name in ("name", "time_ms")}
+                   for kernel in run["kernels"]]
+    else:
+        kernels = [filled(kernel) for kernel in run["kernels"] if counted_anew(run)
+                   or (run["rung"], run["step"], kernel["name"]) in SHARED_ROOF]
+    return {**{name: value for name, value in run.items() if value is not None},
+            "kernels": kernels}
+
+
+def filled(counts: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null or 0, in the objects inside too."""
+    return {name: filled(count) if isinstance(count, dict) else count
+            for name, count in counts.items() if count}
 
 
 class Results:

@@ -64,7 +64,7 @@ def quantised(files: Files) -> list[tuple[str, list[float]]]:
     def errors_of(step: StepKey, settings: Record) -> list[float]:
         found = [need([r["errors"] for r in counted.find(
             rung=step[0], step=step[1], input=kind, **point._asdict(), **settings)
-                       if r["errors"]])[0] for _, point, _, kind in about["inputs"]]
+                       if "errors" in r])[0] for _, point, _, kind in about["inputs"]]
         # A step that rounds its inputs has two: against these, and against full precision.
         return [(errors.get("o_full") or errors["o"])["rms"] for errors in found]
 

@@ -65,7 +65,7 @@ TABLES: dict[str, Callable[[Files], list[str]]] = {
     "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
     "models": tables.models_table, "claims": claims.claims_table,
-    "steps": partial(tables.ladder_table, root="../../"), "visits": tables.visits_tables,
+    "steps": partial(tables.ladder_table, root="../../"),
     "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,
     "profile": tables.profile_table,
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)

@@ -116,7 +116,7 @@ class Measured:
             (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
         records += [(r["library"], r) for r in self.peers]
         for contender, r in sorted(records, key=lambda record: record[1]["seqlen"]):
-            if of_the_paper(r) and r["time_ms"] is not None:
+            if of_the_paper(r) and "time_ms" in r:
                 timed[r["direction"], contender][shape_of(r)] = r
         return timed
 
@@ -155,7 +155,7 @@ class Measured:
             records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else
                        [r for r in self.peers if (r["library"], r["direction"]) == (who, way)])
             times.append({Point(*(r[name] for name in Point._fields)): r["time_ms"]
-                          for r in records if r["time_ms"] is not None})
+                          for r in records if "time_ms" in r})
         ours, theirs = times
         return {point: theirs[point] / ours[point] for point in ours if point in theirs}
 
@@ -165,7 +165,7 @@ class Measured:
     def machine(self) -> str:
         """The GPU that was measured, its driver, CUDA, clock and the last date."""
         newest = max(self.runs, key=lambda r: r["date"])
-        clock = [r["sm_mhz"] for r in self.runs if r["sm_mhz"]]
+        clock = [r["sm_mhz"] for r in self.runs if "sm_mhz" in r]
         return ", ".join(filter(None, (
             self.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
             f"SM clock {median(clock):.0f} MHz between runs" if clock else "", newest["date"])))

@@ -1,11 +1,9 @@
 """Tables of what no figure shows: the ladder, PyTorch beside it, real models, a rung's steps
-in turn, a step beside others at every N, a kernel's cycles, and visits to each array."""
+in turn, a step beside others at every N, and a kernel's cycles."""
 
 from __future__ import annotations
 
-import collections
 import itertools
-from fractions import Fraction
 from statistics import geometric_mean
 from typing import Mapping, Sequence
 
@@ -324,79 +322,3 @@ def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
         "work; the SM's clock; the kernel's rate. The first two lines are the model, all others "
         f"the GPU's counters: N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, "
         f"driver {r['driver']}, CUDA {r['cuda']}, {r['date']}."))
-
-
-# ---- who visits which array how often, by the sim's counts ----
-
-# A visit is one going through all of an array: the bytes requested of it over the bytes that it
-# has. Over the lengths counted visits are a straight line, a·N + b: so the table shows a formula.
-LENGTHS, HEAD = (512, 1024, 2048), 64
-SIZES = [*((n, HEAD) for n in LENGTHS), (LENGTHS[0], 2 * HEAD)]
-# Arrays → their columns: dS overwrites dP, and fp32 sums count as the array that they become.
-COLUMN_OF = {
-    "fwd": {"S": "S", "P": "P", "Q": "Q", "K": "K", "V": "V", "O": "O", "O_fp32": "O"},
-    "bwd": {"P": "P", "dP": "dP, dS", "Q": "Q", "K": "K", "V": "V", "O": "O, dO", "dO": "O, dO",
-            "dQ": "dQ", "dQ_sum": "dQ", "dK": "dK, dV", "dV": "dK, dV"}}
-
-
-def visits_tables(files: Files) -> list[str]:
-    lines: list[str] = []
-    for way, column_of in COLUMN_OF.items():
-        rows: list[list[str]] = []
-        columns = list(dict.fromkeys(column_of.values()))
-        for step in files.order:
-            visits_at = {(n, d): visits(r, column_of) for n, d in SIZES
-                         for r in files.sim.plain(way, rung=step[0], step=step[1], seqlen=n,
-                                                  head_dim=d, causal=False)[:1]}
-            # Only steps that any GPU runs, and that were counted at each length.
-            if (way == files.own_way(step) and not files.about[step].exact_architecture
-                    and all(size in visits_at for size in SIZES[:3])):
-                rows.append([f"{number(step[0])} `{step[1]}`"])
-                for column in columns:
-                    counts = {direction: [
-                        visits_at.get(size, {}).get((column, direction), Fraction())
-                        for size in SIZES] for direction in ("read", "write")}
-                    rows[-1].append(", ".join(
-                        f"{formula(*at_sizes)} {direction[0]}"
-                        for direction, at_sizes in counts.items() if any(at_sizes)) or NO_VALUE)
-        if rows:
-            lines += [*markdown([WAYS[way], *columns], rows), ""]
-    return need(lines)[:-1]
-
-
-def visits(record: Record, column_of: Mapping[str, str]) -> dict[tuple[str, str], Fraction]:
-    """{(column, "read" or "write"): how often}, of the arrays with at least N·d elements. Where a
-    column has two arrays, the larger number is taken."""
-    of_arrays: dict[tuple[str, str], Fraction] = collections.defaultdict(Fraction)
-    of_columns: dict[tuple[str, str], Fraction] = collections.defaultdict(Fraction)
-    for kernel in record["kernels"]:
-        for array, counts in kernel["arrays"].items():
-            # Each kernel goes over all of an array.
-            size = max(counts["distinct_read"], counts["distinct_write"])
-            for direction in ("read", "write"):
-                if size >= record["seqlen"] * record["head_dim"]:
-                    of_arrays[array, direction] += Fraction(counts[direction], size)
-    for (array, direction), count in of_arrays.items():
-        key = column_of.get(array, array), direction
-        # An array and the fp32 sums that it is rounded from are one; two of a pair are not.
-        of_columns[key] = (of_columns[key] + count if key[0] in ("O", "dQ")
-                           else max(of_columns[key], count))
-    return of_columns
-
-
-def formula(first: Fraction, second: Fraction, third: Fraction, wide: Fraction) -> str:
-    """The text of a·N + b through the counts at LENGTHS; `wide`: the first with heads of 2d."""
-    a = (second - first) / (LENGTHS[1] - LENGTHS[0])
-    b = first - a * LENGTHS[0]
-    if third != a * LENGTHS[2] + b:
-        return f"{float(third):g} at N = {LENGTHS[2]:,}"
-    if not a and wide == 2 * b:  # what doubles with the head size is a part of it
-        return over("d", b / HEAD)
-    return " + ".join(([over("N", a)] if a else []) + ([f"{float(b):g}"] if b else []))
-
-
-def over(name: str, share: Fraction) -> str:
-    """"N/128" of a share of 1/128."""
-    if share == 1:
-        return name
-    return f"{name}/{1 / share}" if share < 1 else f"{share}·{name}"
