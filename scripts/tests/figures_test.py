@@ -11,9 +11,8 @@ from unittest import mock
 
 from base import RESULTS, SCRIPTS, Scratch, like, read, said
 from ladder.base.console import Stop
-from ladder.base.course import FLASH_V1, FLASH_V2
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import claims, errors, measured
+from ladder.show import errors, measured
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -136,11 +135,11 @@ class Tables(Changed):
         self.assertIn("in one run, but for cuDNN in another, on the", self.table("peers"))
 
     def test_grouped_heads_are_not_the_papers_workload(self):
-        before = self.table("ladder"), self.table("claims")
+        before = self.table("ladder"), self.table("peers")
         self.data[GPU] += [{**r, name: 1, "time_ms": 1, "workspace_bytes": r["seqlen"]**2}
                            for r in self.records(head_dim=64, options="--check off")
                            for name in ("kv_heads", "seqlen_kv")]
-        self.assertEqual((self.table("ladder"), self.table("claims")), before)
+        self.assertEqual((self.table("ladder"), self.table("peers")), before)
 
     def test_as_fast_is_1_or_more(self):
         for r in (*self.records(), *self.records(kind="peer")):
@@ -148,28 +147,14 @@ class Tables(Changed):
         self.assertRegex(self.table("mma_beside_flash"), r"mean 1.000 of (\d+) .* \1 are 1 or more")
         self.assertRegex(self.table("peers"), r"\| 1\.00 \| 1\.00 \(N = 512, d = 64\) \|")
         self.assertRegex(self.table("models"), r"(\d+) of \1 are 1 or more")
-        self.assertIs(claims.speed(Files(GPU), FLASH_V2, FLASH_V1, least=1, most=1)[1], True)
 
     def test_all_days_of_a_profile_are_said(self):
         self.data["profile.jsonl"][0]["date"] = "2026-01-01"
         self.assertRegex(self.table("profile"), r", 2026-01-01, [\d-]{10}")
 
-    def test_verdicts_that_the_committed_table_has_not(self):
-        def check(claim, verdict):
-            row = next(line for line in self.table("claims").splitlines() if f'"{claim}"' in line)
-            self.assertEqual(row.rstrip(" |").rpartition("| ")[2], verdict, claim)
-
-        for r in self.records(rung="04_flash_v1"):
-            r["tflops"] *= 100 if r["head_dim"] == 64 else 1000
-        check("2-4x", "yes, and more")
-        check("less-at-128", "**no**")
-        self.drop(lambda r: r["step"] == "ping_pong")
-        check("ping-pong", "not measured yet")
-        self.assertRegex(self.table("hopper_steps"), r"`persistent` \| \S+ \(")  # to `overlap`
-
     def test_a_stale_table_of_several_pages_and_markers_that_are_none(self):
         files = Files(GPU)
-        old = self.write("old.md", "<!-- claims:begin -->\nold\n<!-- claims:end -->\n")
+        old = self.write("old.md", "<!-- models:begin -->\nold\n<!-- models:end -->\n")
         good = self.write("good.md", renewed(old, files)[0])
         self.assertEqual(sum("old.md is stale" in line for line in
                              stale(files, self.root, [good, old, good])), 1)
@@ -214,9 +199,9 @@ class Command(Scratch):
         return result
 
     def test_what_is_drawn_and_goes_stale(self):
-        self.write("page.md", "A lesson.\n<!-- claims:begin -->\n<!-- claims:end -->\n")
+        self.write("page.md", "A lesson.\n<!-- models:begin -->\n<!-- models:end -->\n")
         where = GPU, "--out", "one", "--readme", "page.md"
-        self.assertIn("Wrote the tables of page.md: claims.", self.plot(*where).stderr)
+        self.assertIn("Wrote the tables of page.md: models.", self.plot(*where).stderr)
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
         for name in set(FIGURES) - {"fp8_error"}:  # whose ticks are another matplotlib's others
             drawn, kept = (shapes(*at, f"{name}.svg") for at in ((self.root, "one"),
@@ -233,10 +218,10 @@ class Command(Scratch):
             said = self.plot(GPU, "--out", "one", "--only", "error").stderr
             self.assertEqual("one/error.svg shows these measurements already" in said, kept)
             self.assertEqual(self.read("one/error.svg"), svg if kept else before)
-        self.assertRegex(page, r"(?s)^A lesson.\n<!-- claims:begin -->\n\n\|")
+        self.assertRegex(page, r"(?s)^A lesson.\n<!-- models:begin -->\n\n\|")
         self.plot(*where, "--check")
 
-        self.write("page.md", page.replace("2–4×", "2–5×"))
+        self.write("page.md", page.replace("GPT-2", "GPT-3"))
         os.unlink(self.at("one/error.svg"))
         data = pickle.loads(PICKLED)
         for line in data["sim.jsonl"]:
@@ -247,7 +232,7 @@ class Command(Scratch):
         said = self.plot(*where, "--check", status=1).stdout
         for line in ("one/traffic.svg is stale", "one/error.svg is missing",
                      "one/roofline.svg shows what the files no longer have",
-                     "the table claims of page.md is stale"):
+                     "the table models of page.md is stale"):
             self.assertIn(line + "\n", said)
         self.assertNotIn("decode.svg", said)
         # What is drawn again is the same to the byte; what a new file lacks is removed.

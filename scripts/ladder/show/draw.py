@@ -4,8 +4,7 @@ FILE is what was measured on a GPU, by default in scripts/results the file with 
 its own; the sim's counts (sim.jsonl) and traces (traces.jsonl) are found beside it, and what
 scripts/figures profile counted (profile.jsonl). What the files do not have is left out and said.
 
-What is compared, where no rule gives it, stands in scripts/ladder/base/course.py; the papers'
-claims in scripts/results/README.md, and when they hold in scripts/ladder/show/claims.py.
+What is compared, where no rule gives it, stands in scripts/ladder/base/course.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
 (<!-- ladder:begin --> and <!-- ladder:end -->). --check writes nothing, and names what is stale:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Callable, NamedTuple
 
 from ladder.base import course
-from ladder.show import access, claims, errors, memory, rates, tables
+from ladder.show import access, errors, memory, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -64,7 +64,7 @@ TABLES: dict[str, Callable[[Files], list[str]]] = {
     "ladder": tables.door_table, "gains": tables.gains_table,
     "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
-    "models": tables.models_table, "claims": claims.claims_table,
+    "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
     "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,
     "profile": tables.profile_table,
