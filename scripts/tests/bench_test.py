@@ -243,9 +243,6 @@ def fake_torch():
 
 
 class Peers(Fake):
-    def beside(self):
-        return {(r["library"], *r["beside"]) for r in self.lines("peer")}
-
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
         torch, order = fake_torch(), []
         with mock.patch.object(
@@ -258,53 +255,41 @@ class Peers(Fake):
         self.assertEqual(turns, ["PyTorch",  # the ceilings
                                  "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
                                  "06_backward"])
-        every = ("05_flash_v2 mma", "05_flash_v2 swap", "06_backward mma")
-        self.assertEqual(self.beside(), {(peer, *every) for peer in peers.BACKENDS})
-        for r in self.lines("peer"):
+        found = self.lines("peer", device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
+                           time_ms_max=4, samples=3)
+        self.assertEqual({(r["library"], r["direction"]) for r in found},
+                         {(peer, way) for peer in peers.BACKENDS for way in ("fwd", "bwd")})
+        for r in found:
             flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
-            self.assertTrue(like(r, device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
-                                 time_ms_max=4, samples=3))
-        # A step again, and one peer with it: the others were not beside it. The ceilings stay.
-        before = self.lines("ceilings")
-        self.assertTrue(like(before[0], matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30 * 1e3,
-                             matmul_e4m3_tflops=8192**3 * 1e-9), before)
+        self.assertTrue(self.lines("ceilings", matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30
+                                   * 1e3, matmul_e4m3_tflops=8192**3 * 1e-9))
         self.assertTrue(torch._scaled_mm.called)
-        self.bench(*self.SWAP, "--peers", "flash", torch=torch)
-        self.assertEqual((self.lines("ceilings"), self.beside()), (before, {
-            (peer, *(every[1:2] if peer == "flash" else every)) for peer in peers.BACKENDS}))
-        torch.cuda.get_device_capability.return_value = 8, 0
-        self.bench("--again", "--peers", "flash", torch=torch)  # all again, so the ceilings too
-        self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), 1)
+        torch.cuda.get_device_capability.return_value = 8, 0  # which has no e4m3
+        for again, anew in ((self.SWAP, 0), (["--again"], 1)):  # for a step the ceilings stay
+            self.bench(*again, "--peers", "flash", torch=torch)
+            self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), anew)
 
-    def test_decoding(self):
+    def test_shapes_that_are_not_square(self):
+        torch = fake_torch()
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
-        torch = fake_torch()
-        self.bench("--grid", "decode", "--peers", "flash,,cudnn", torch=torch)
+        self.bench("--grid", "decode,models", "--peers", "flash,,cudnn", torch=torch)
         called = self.calls()
-        self.assertEqual(len(called), 18)
-        self.assertEqual(called[-1], "05_flash_v2 --device gpu --step split_kv --batch 64 "
-                         "--heads 32 --seqlen 1 --head-dim 64 --kv-heads 8 --seqlen-kv 8192 "
-                         "--dtype bf16 --check off --time 5 --json")
+        for step, shape, cache, mask in (  # other heads of K and V, other keys, both
+                ("05_flash_v2 split_kv", "64 --heads 32 --seqlen 1 --head-dim 64",
+                 "8 --seqlen-kv 8192", ""),
+                ("06_backward mma", "4 --heads 32 --seqlen 2048 --head-dim 128",
+                 "8 --seqlen-kv 2048", " --causal"),
+                ("06_backward mma", "16 --heads 20 --seqlen 448 --head-dim 64",
+                 "20 --seqlen-kv 1500", "")):
+            self.assertIn(f"{step.replace(' ', ' --device gpu --step ')} --batch {shape} "
+                          f"--kv-heads {cache} --dtype bf16{mask} --check off --time 5 --json",
+                          called)
         self.assertIn(mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
-                                         requires_grad=False), torch.randn.mock_calls)
-        found = self.lines("peer", direction="fwd", beside=["05_flash_v2 split_kv"])
-        self.assertEqual(len(found), 2 * 18)
-        self.assertEqual(found[0]["copy_bytes_per_s"], 2**30 * 1e3)
-        # It is no step of the ladder.
-        self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
-
-    def test_models(self):
-        torch = fake_torch()
-        self.bench("--grid", "models", "--peers", "flash,cudnn", torch=torch)
-        called = self.calls()
-        for shape, cache, mask in (  # other heads of K and V, other keys, both
-                ("4 --heads 32 --seqlen 2048 --head-dim 128", "8 --seqlen-kv 2048", " --causal"),
-                ("16 --heads 20 --seqlen 448 --head-dim 64", "20 --seqlen-kv 1500", ""),
-                ("1 --heads 32 --seqlen 64 --head-dim 128", "8 --seqlen-kv 16384", " --causal")):
-            self.assertIn(f"05_flash_v2 --device gpu --step mma --batch {shape} --kv-heads {cache} "
-                          f"--dtype bf16{mask} --check off --time 5 --json", called)
+                                requires_grad=False), torch.randn.mock_calls)
         torch.bias.causal_lower_right.assert_called_with(64, 16384)
+        self.assertEqual(len(self.lines("peer", seqlen=1, copy_bytes_per_s=2**30 * 1e3)), 2 * 18)
+        self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
 
     def test_without_part_of_pytorch(self):
         for name, value, said, records, ceilings in (
@@ -323,25 +308,16 @@ class Peers(Fake):
 
 
 class Timing(unittest.TestCase):
-    """PyTorch's attention is timed as our programs time themselves."""
-
     def test_sampling(self):
-        """As common/tests/harness/report_test.cpp has it, by a batch of 4 runs."""
-        for budget_ms, run_ms, warm_up, samples in (
-                (100, lambda i: 1, 100, 100),
-                (50, lambda i: 1 / (1 + 0.01 * i), 176, 968),  # while runs get faster, to 100 ms
-                (20, lambda i: 1 + i // 8 / 32, 20, 52),  # steady batches, but none in turn
-                (20, lambda i: 1 + 0.01 * i, 20, 44),  # while the median moves, to 60 ms
-                (1, lambda i: 500, 4, 4)):
-            times = []
+        """Runs of 1 ms, by batches of 4: a warm-up of twice the budget, then three times it."""
+        times = []
 
-            def batch():
-                times.extend(run_ms(len(times) + i) for i in range(4))
-                return times[-4:]
+        def batch():
+            times.extend(len(times) + i for i in range(4))
+            return times[-4:]
 
-            found = peers.sample(budget_ms, batch, lambda: sum(times))
-            self.assertEqual((len(times) - len(found), len(found)), (warm_up, samples))
-            self.assertEqual(found, times[warm_up:])
+        self.assertEqual(peers.sample(20, batch, lambda: len(times)), times[40:])
+        self.assertEqual(len(times), 100)
 
     def test_batches(self):
         """Of about 20 ms; the GPU waits where the host takes more than half of that to queue."""
@@ -356,52 +332,29 @@ class Timing(unittest.TestCase):
 
 
 class Profile(Fake):
-    def ncu(self, *lacking, tail=""):
-        """One that writes this, by 132 SMs and each metric 20."""
-        names = [name for name in profile.METRICS.values() if name not in lacking]
-        values = ["2,640" if name == "sm__cycles_active.sum" else "20" for name in names]
-        rows = (["ID", "Kernel Name", *names], ["", "", *["inst"] * len(names)],
-                ["0", "attention", *values])
-        self.write("csv", "==PROF== Connected\n" + "".join(
-            ",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
-        self.write("path/ncu", f"""#!/bin/sh
-echo ncu "$@" >>'{self.at("called")}'
-while [ "$1" != --log-file ]; do shift; done
-cp '{self.at("csv")}' "$2"
-{tail}""", 0o755)
-
     def test_kernels_of_the_steps_that_are_named(self):
-        self.ncu()
-        kernels = [{"name": name, "time_ms": ms} for name, ms in (  # a tenth of a step: 0.01234
-            ("attention", 0.1), ("clear", 0.0123), ("merge", 0.0124))]
-        self.tell({f"{rung}/mma": {"changes": {"block_q": 64, "block_kv": 128, "kernels": kernels}}
-                   for rung in ("05_flash_v2", "06_backward")})
-        for new, again in ((4 + 8, []), (0, []), (4 + 8, ["--again"])):  # without ncu and with it
+        values = ["2,640" if name == "sm__cycles_active.sum" else "20"
+                  for name in profile.METRICS.values()]
+        csv = [["ID", *profile.METRICS.values()], ["", *["inst"] * len(values)], ["0", *values]]
+        self.write("csv", "==PROF== Connected\n" + "".join(
+            ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv))
+        ncu = f"#!/bin/sh\necho ncu \"$@\" >>'{self.at('called')}'\ncat '{self.at('csv')}'\n"
+        self.write("path/ncu", ncu, 0o755)
+        self.tell({"06_backward/mma": {"changes": {"kernels": [
+            {"name": "clear", "time_ms": 0.0123}, {"name": "key_gradients", "time_ms": 0.1}]}}})
+        for new, again in ((4 + 4, []), (0, []), (4 + 4, ["--again"])):  # without ncu and with it
             self.call(profile, "05/mma", "06/mma", *again)
-            called = self.calls()
-            self.assertEqual(len(called), new)
-        self.assertEqual(len(self.lines("profile", kernel="merge", time_ms=0.0124)), 4)
-        found = self.lines("profile", kernel="attention")
-        self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"]) for r in found],
-                         [("05_flash_v2", "fwd", "attention", 64),
-                          ("05_flash_v2", "fwd", "attention", 128),
-                          ("06_backward", "bwd", "attention", 64),
-                          ("06_backward", "bwd", "attention", 128)])
-        self.assertTrue(like(found[0], cycles=20, cycles_of_all=2640, time_ms=0.1, commit="abc"))
-
-    def test_what_cannot_be_counted_is_named(self):
+            self.assertEqual(len(self.calls()), new)
+        self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
+                          for r in self.lines("profile", cycles=20, cycles_of_all=2640)],
+                         [("05_flash_v2", "fwd", "attention", 64, 0.12),
+                          ("05_flash_v2", "fwd", "attention", 128, 0.12),
+                          ("06_backward", "bwd", "key_gradients", 64, 0.1),
+                          ("06_backward", "bwd", "key_gradients", 128, 0.1)])
+        self.write("path/ncu", ncu + "echo ERR_NVGPUCTRPERM >&2; exit 1", 0o755)
+        self.assertIn("ERR_NVGPUCTRPERM", self.call(profile, "05/mma", "--again", status=1))
         with mock.patch.dict(self.environment, PATH=self.at("nothing")):
             self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
-        lacking = profile.METRICS["shared"]
-        kernels = [{"name": "attention", "time_ms": 1}]
-        self.tell({"05_flash_v2/mma": {"changes": {"block_q": 64, "block_kv": 64,
-                                                   "kernels": kernels}}})
-        for words, tail, said, status in (
-                ([lacking], "", f"profile.py, '{lacking}'", 3),
-                ([], "echo ERR_NVGPUCTRPERM >&2; exit 1", "ERR_NVGPUCTRPERM", 1)):
-            self.ncu(*words, tail=tail)
-            self.assertIn(said, self.call(profile, "05/mma", status=status))
-            self.assertFalse(os.path.exists(self.at("out.jsonl")))
 
 
 if __name__ == "__main__":

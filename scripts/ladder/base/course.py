@@ -6,15 +6,12 @@ that is added needs nothing here, unless a figure is to single it out.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ladder.base.records import Point
 
-# Steps that several figures and tables compare. FLASH_V2 is what the paper describes; FLASH_V3 is
-# for a GPU that it did not know.
-PLAIN, FLASH_V1 = ("02_safe_softmax", "safe"), ("04_flash_v1", "flash_v1")
-FLASH_V2, FLASH_V3 = ("05_flash_v2", "mma"), ("05_flash_v2", "sm90")
-TRAINING, TRAINING_V3 = ("06_backward", "mma"), ("06_backward", "sm90")
+# Steps that several figures compare.
+FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "mma")
 
 # ---- workloads ----
 
@@ -116,17 +113,4 @@ QUANTISED: dict[str, Any] = {
                             (64, True): [191, 300, 451, 535, 607, 630],
                             (128, False): [536, 707, 752, 838, 889, 916],
                             (128, True): [331, 523, 660, 754, 843, 862]}},
-}
-
-# ---- tables of lessons ----
-
-# A step's rate over those of peers and other steps, at every N, in `dtype` or the figures' type.
-RATIO_TABLES: dict[str, dict[str, Any]] = {
-    "mma_beside_flash": dict(step=FLASH_V2, way="fwd", over=["flash"]),
-    "mma_backward_beside_flash": dict(step=TRAINING, way="bwd", over=["flash"]),
-    "sm90_beside_cudnn": dict(step=FLASH_V3, way="fwd", over=["cudnn", FLASH_V2]),
-    "sm90_beside_cudnn_fp16": dict(step=FLASH_V3, way="fwd", over=["cudnn"], dtype="fp16"),
-    "backward_beside_others": dict(step=TRAINING_V3, way="bwd", over=["cudnn", "flash", TRAINING]),
-    "backward_beside_cudnn_fp16": dict(step=TRAINING_V3, way="bwd", over=["cudnn"], dtype="fp16"),
-    "training_beside_others": dict(step=TRAINING_V3, way="both", over=["cudnn", "flash", TRAINING]),
 }

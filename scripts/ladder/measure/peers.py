@@ -35,34 +35,23 @@ def import_torch() -> Any:
     return torch
 
 
-# ---- timing, as common/machine/gpu times our kernels ----
+# ---- timing ----
 
 
 def sample(budget_ms: float, batch: Callable[[], list[float]],
            clock_ms: Callable[[], float]) -> list[float]:
-    """Times of repeated runs in ms, by the rule of common/machine/gpu/sampling.h: ours and theirs
-    must be equally warm. batch() makes some runs and returns their times.
+    """Times in ms of runs, a batch of which batch() makes. Warm-up and samples take as long as
+    those of our programs at most (common/machine/gpu/sampling.h): ours and theirs must be equally
+    warm, and no rule that stops early is needed twice."""
 
-    It warms up for the budget, and on while batches get faster, at most twice as long. Then it
-    samples for the budget, and on until three batches in turn have moved the median of all samples
-    by 0.2% at most, at most three times as long."""
-    start = clock_ms()
-    last = statistics.median(batch())
-    while clock_ms() - start < 2 * budget_ms:
-        now = statistics.median(batch())
-        if now > 0.99 * last and clock_ms() - start >= budget_ms:
-            break
-        last = now
-    samples: list[float] = []
-    before, stable = 0.0, 0
-    start = clock_ms()
-    while not samples or clock_ms() - start < budget_ms or (
-            stable < 3 and clock_ms() - start < 3 * budget_ms):
-        samples += batch()
-        now = statistics.median(samples)
-        stable = stable + 1 if abs(now - before) <= 0.002 * now else 0
-        before = now
-    return samples
+    def batches(least_ms: float) -> list[float]:
+        start, times = clock_ms(), batch()
+        while clock_ms() - start < least_ms:
+            times += batch()
+        return times
+
+    batches(2 * budget_ms)
+    return batches(3 * budget_ms)
 
 
 class Gpu:

@@ -99,24 +99,17 @@ class Bench:
         tasks = self.tasks(groups)
         self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
         self.results.save()
-        for number, (work, beside) in enumerate(tasks.values(), 1):
+        for number, work in enumerate(tasks.values(), 1):
             what = f"[{number}/{len(tasks)}] {work.text()}"
             if isinstance(work, Measurement):
                 self.run(work, what)
             elif self.pytorch:
-                self.ask_peer(self.pytorch, work, beside, what)
+                self.ask_peer(self.pytorch, work, what)
 
-    def tasks(self, groups: list[list[Work]]) -> dict[Key, tuple[Work, list[str]]]:
-        """What is to be measured, in order, by its key, and the steps measured right after it."""
-        tasks: dict[Key, tuple[Work, list[str]]] = {}
-        compared = self.ladder.beside_peers().values()
-        for group in groups:
-            wanted = list(filter(self.wanted, group))
-            beside = sorted({" ".join(work.step.key) for work in wanted
-                             if isinstance(work, Measurement) and work.step.rung in compared})
-            for work in wanted:
-                tasks.setdefault(key(work.fields()), (work, beside))
-        return tasks
+    def tasks(self, groups: list[list[Work]]) -> dict[Key, Work]:
+        """What is to be measured, in order, by its key."""
+        return {key(work.fields()): work
+                for group in groups for work in group if self.wanted(work)}
 
     def wanted(self, work: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
@@ -168,13 +161,13 @@ class Bench:
         print(f"{measurement.text()}: left out: {why}", file=sys.stderr)
         self.put("skipped", [{"status": status, "reason": why}], measurement)
 
-    def ask_peer(self, pytorch: peers.Gpu, peer: Peer, beside: list[str], what: str) -> None:
+    def ask_peer(self, pytorch: peers.Gpu, peer: Peer, what: str) -> None:
         self.progress.show(what)
         record, why = peers.measure(pytorch, peer, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         pytorch.free()
         if record:
-            self.put("peer", [{**record, "beside": beside}], peer)
+            self.put("peer", [record], peer)
         else:
             self.skip(peer, NO_DEVICE, why)
 

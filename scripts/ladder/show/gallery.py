@@ -12,7 +12,6 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.base import course
 from ladder.show import access, errors, memory, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
@@ -28,7 +27,7 @@ class Figure(NamedTuple):
 FIGURES = {
     "speedup": Figure(rates.speedup, rates.draw_speedup),
     "speedup_steps": Figure(rates.speedup_steps, rates.draw_speedup_steps),
-    **{f"tflops_{way}": Figure(partial(rates.tflops, direction=way), rates.draw_tflops)
+    **{f"tflops_{way}": Figure(partial(rates.tflops, way=way), rates.draw_tflops)
        for way in WAYS},
     "traffic": Figure(memory.traffic, memory.draw_traffic),
     "roofline": Figure(rates.roofline, rates.draw_roofline),
@@ -67,15 +66,9 @@ TABLES: dict[str, Callable[[Files], list[str]]] = {
     "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
     "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,
-    "profile": tables.profile_table,
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "mma", "producer"), ("schedule", "producer", "sm90"))},
-    "decode": rates.decode_table,
     "fp8_error": errors.fp8_error_table, "fp8_times": errors.fp8_times_table,
-    "hopper_steps": partial(tables.steps_table, rung="05_flash_v2", first="mma", way="fwd",
-                            peers=["cudnn"]),
-    **{name: partial(tables.ratios_table, **arguments)
-       for name, arguments in course.RATIO_TABLES.items()},
 }
 
 

@@ -12,7 +12,7 @@ from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import HIDDEN, TOKENS
 from ladder.base.files import ROOT, course_pages, read, read_lines
 from ladder.base.programs import Ladder, Step, step_of
-from ladder.base.records import Point, Record, flops, requested, total
+from ladder.base.records import Point, Record, requested, total
 from ladder.base.text import NO_VALUE
 
 Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
@@ -25,7 +25,7 @@ MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
 PEERS = list(PEER_NAMES)
-WAYS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
+WAYS = {"fwd": "forward", "bwd": "backward"}
 HEADS = (64, 128)
 POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
@@ -121,13 +121,8 @@ class Measured:
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
-        """TFLOP/s; `way` may be both, forward and backward together."""
-        if way != "both":
-            return {shape: r["tflops"] for shape, r in self.timed[way, contender].items()}
-        forward, backward = (self.timed[direction, contender] for direction in ("fwd", "bwd"))
-        return {shape: (flops(forward[shape]) + flops(r))
-                / (forward[shape]["time_ms"] + r["time_ms"]) * 1e-9
-                for shape, r in backward.items() if shape in forward}
+        """TFLOP/s."""
+        return {shape: r["tflops"] for shape, r in self.timed[way, contender].items()}
 
     def rates_by_n(self, way: str, contender: Contender, d: int, causal: bool) -> dict[int, float]:
         return {n: rate for (n, *point), rate in self.rates(way, contender).items()
@@ -138,14 +133,6 @@ class Measured:
         theirs = self.rates(way, rival)
         return {shape: rate / theirs[shape]
                 for shape, rate in self.rates(way, contender).items() if shape in theirs}
-
-    def in_turn(self, way: str, backend: str, step: StepKey) -> bool:
-        """Whether the step was measured right after the backend wherever the paper's workload has
-        both; way: fwd, bwd or both."""
-        return all(" ".join(step) in r.get("beside", ())
-                   for direction in (("fwd", "bwd") if way == "both" else (way,))
-                   for shape, r in self.timed[direction, backend].items()
-                   if shape in self.timed[direction, step])
 
     def ratios_anywhere(self, way: str, contender: Contender,
                         rival: Contender) -> dict[Point, float]:

@@ -7,10 +7,9 @@ import math
 
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
-from ladder.base.text import NO_VALUE, rate_text, three_digits
+from ladder.base.text import rate_text
 from ladder.show.measured import (HEADS, PEER_NAMES, PEERS, POINTS, WAYS, Contender, Data, Files,
-                                  label, length_text, library, markdown, need, number, point_text,
-                                  ratios_text, series)
+                                  label, library, need, number, point_text, series)
 from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, draw_lines, plots,
                                roof, row_axis, spread, two_marks)
 
@@ -107,9 +106,9 @@ def draw_speedup_steps(plt: Pyplot, data: Data) -> Drawing:
     return figure
 
 
-def tflops(files: Files, direction: str) -> Data:
+def tflops(files: Files, way: str) -> Data:
     """Forward what stands for each rung, backward all steps but asides."""
-    panels, way = [], "fwd" if direction == "fwd" else "bwd"
+    panels = []
     for d, causal in POINTS:
         steps = [step for step in files.order
                  if files.own_way(step) == way and files.gpu.rates_by_n(way, step, d, causal)
@@ -118,12 +117,12 @@ def tflops(files: Files, direction: str) -> Data:
         looks: dict[Contender, Data] = {
             step: {**files.look(step), "dashed": not files.gpu.is_default(step)} for step in steps}
         looks |= {backend: {"rung": backend, "label": name} for backend, name in PEER_NAMES.items()}
-        lines = [{**look, **series(files.gpu.rates_by_n(direction, contender, d, causal))}
+        lines = [{**look, **series(files.gpu.rates_by_n(way, contender, d, causal))}
                  for contender, look in looks.items()]
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
-    return {"title": f"Rate of the {WAYS[direction]} pass: 16k tokens in all, hidden size 2048, "
+    return {"title": f"Rate of the {WAYS[way]} pass: 16k tokens in all, hidden size 2048, "
                      f"{files.gpu.text()}", "panels": need(panels)}
 
 
@@ -203,38 +202,28 @@ def draw_roofline(plt: Pyplot, data: Data) -> Drawing:
 # ---- decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy ----
 
 CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
-BESIDE_DECODING = ("cudnn", "flash")
-
-
-def caches(files: Files) -> list[Record]:
-    """Each cache of K and V that was measured with peers beside it: our record, with its `bytes`,
-    how many heads share one of K and V, the rate of a device `copy` in bytes/s, and by "ours" or a
-    peer's name times in ms and shares of that rate."""
-    measured = []
-    for record in files.gpu.decoding():
-        peers = [r for r in files.gpu.peers
-                 if all(r[name] == record[name] for name in Point._fields)]
-        times = {"ours": record["time_ms"], **{r["library"]: r["time_ms"] for r in peers}}
-        if set(BESIDE_DECODING) <= times.keys():
-            size, copy = (4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"]
-                          * record["head_dim"], peers[0]["copy_bytes_per_s"])
-            measured.append({
-                **record, "bytes": size, "shared": record["heads"] // record["kv_heads"],
-                "copy": copy, "times": times,
-                "share": {who: size / ms * 1e3 / copy for who, ms in times.items()}})
-    return need(measured)
 
 
 def decode(files: Files) -> Data:
+    """The rate at which each cache was read, ours and cuDNN's, as a share of a device copy's."""
+    theirs = {tuple(r[name] for name in Point._fields): r
+              for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
-    for cache in sorted(caches(files), key=lambda cache: cache["bytes"]):
-        name = f"batch {cache['batch']}, H/Hk = {cache['shared']}"
-        line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
-        line["bytes"].append(cache["bytes"])
-        for who in ("ours", "cudnn"):
-            line[who].append(cache["share"][who])
+    for record in sorted(files.gpu.decoding(), key=cache_bytes):
+        peer = theirs.get(tuple(record[name] for name in Point._fields))
+        if peer:
+            name = f"batch {record['batch']}, H/Hk = {record['heads'] // record['kv_heads']}"
+            line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})
+            line["bytes"].append(cache_bytes(record))
+            for who, ms in (("ours", record["time_ms"]), ("cudnn", peer["time_ms"])):
+                line[who].append(cache_bytes(record) / ms * 1e3 / peer["copy_bytes_per_s"])
     return {"title": f"Decoding: one query of each head, {files.gpu.text()}",
-            "panels": [dict(sorted(lines.items()))]}
+            "panels": [dict(sorted(need(lines).items()))]}
+
+
+def cache_bytes(record: Record) -> int:
+    """Of K and V."""
+    return 4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"] * record["head_dim"]
 
 
 def draw_decode(plt: Pyplot, data: Data) -> Drawing:
@@ -253,31 +242,3 @@ def draw_decode(plt: Pyplot, data: Data) -> Drawing:
     axis.plot([], [], color=INK, label=PEER_NAMES["cudnn"], **beside)
     axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1), fontsize=8)
     return figure
-
-
-def decode_table(files: Files) -> list[str]:
-    """A line a cache: the time, the share of the copy's rate, and peers' times over ours."""
-    measured = caches(files)
-    rows: dict[str, dict[int, list[str]]] = {}
-    ratios: dict[str, dict[str, float]] = {peer: {} for peer in BESIDE_DECODING}
-    for cache in measured:
-        name = "{batch}, {heads} / {kv_heads}, {}".format(length_text(cache["seqlen_kv"]), **cache)
-        cells = [f"{three_digits(1e3 * cache['time_ms'])} ({cache['share']['ours']:.2f})"]
-        for peer in BESIDE_DECODING:
-            ratio = cache["times"][peer] / cache["time_ms"]
-            cells.append(f"{ratio:.2f}")
-            ratios[peer][f"{name}, d = {cache['head_dim']}"] = ratio
-        rows.setdefault(name, {})[cache["head_dim"]] = cells
-    heads = sorted({cache["head_dim"] for cache in measured}, reverse=True)
-    lines = markdown(["batch, heads / of K and V, keys", *(text for d in heads for text in (
-        f"d = {d}: µs (share)", *(f"{library(peer)}'s / ours" for peer in BESIDE_DECODING)))],
-        [[name, *(text for d in heads for text in cells_of.get(d, [NO_VALUE] * 3))]
-         for name, cells_of in rows.items()], range(1, 1 + 3 * len(heads)))
-    text = (f"`{measured[0]['step']}`, {files.gpu.dtype}, one query of each head, no mask, L2 "
-            f"flushed, medians, on an {files.gpu.machine()}. The share is the rate at which K "
-            "and V are read, divided by a device copy's in the same run, "
-            f"{measured[0]['copy'] / 1e9:,.0f} GB/s read and written. PyTorch's times over ours, "
-            "each point in turn with ours: ")
-    text += "; ".join(f"{library(peer)} {ratios_text(its_ratios)}"
-                      for peer, its_ratios in ratios.items())
-    return [*lines, "", text + "."]

@@ -1,20 +1,19 @@
-"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, a rung's steps
-in turn, a step beside others at every N, and a kernel's cycles."""
+"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, tiles by GPU, and a
+kernel's cycles beside a model of them."""
 
 from __future__ import annotations
 
 import itertools
 from statistics import geometric_mean
-from typing import Mapping, Sequence
+from typing import Mapping
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
 from ladder.base.hardware import EXPS, MATMUL_FLOPS
-from ladder.base.records import Point, Record, flops, shape_text
+from ladder.base.records import Point, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
-from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Contender, Files, Measured, StepKey,
+from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
-                                  number, of_the_paper, over_lengths, point_text, ratios_text,
-                                  step_key, where)
+                                  number, of_the_paper, ratios_text, step_key, where)
 
 
 def door_table(files: Files) -> list[str]:
@@ -171,8 +170,6 @@ def peers_table(files: Files) -> list[str]:
         rows.append([WAYS[way], str(d), "yes" if causal else "no", *(" / ".join(
             rate_text(rate_at.get((n, d, causal))) for rate_at in rates) for n in lengths)])
     names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
-    apart = [library(backend) for backend in ("flash", "cudnn")
-             if not all(gpu.in_turn(way, backend, step) for way, step in ours.items())]
     summary = []
     for way, backend in itertools.product(ours, PEERS):
         ratio_at = gpu.ratios(way, ours[way], backend)
@@ -182,9 +179,9 @@ def peers_table(files: Files) -> list[str]:
                             *(f"{ratio_at[shape]:.2f} ({where(shape)})" for shape in ends),
                             str(len(ratio_at))])
     return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
-            f"{gpu.peers[0]['version']}, alternating in one run"
-            f"{', but for ' + ' and '.join(apart) + ' in another,' if apart else ''} on the "
-            f"{gpu.name}; ours is {' and '.join(names)}.", "",
+            f"{gpu.peers[0]['version']}, on the {gpu.name}; ours is {' and '.join(names)}. In one "
+            "run each point is measured in turn; some of ours were measured anew since, and two "
+            "runs of one step differ by up to 5%.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths))), "",
             "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
@@ -219,78 +216,7 @@ def models_table(files: Files) -> list[str]:
                                   for way, its in ratios.items() if its)])]
 
 
-def name_of(contender: Contender) -> str:
-    return library(contender) if isinstance(contender, str) else f"`{contender[1]}`"
-
-
-def steps_table(files: Files, rung: str, first: str, way: str, peers: Sequence[str]) -> list[str]:
-    """A line a step, from the first on: TFLOP/s at one N, and that over the step before's."""
-    n, steps = LADDER_LENGTH, list(itertools.dropwhile(
-        lambda step: step[1] != first, (step for step in files.order if step[0] == rung)))
-    rows: list[list[str]] = []
-    before: dict[tuple[int, bool], float] = {}
-    contenders: list[Contender] = [*steps, *peers]
-    for contender in contenders:
-        rates = {(d, causal): files.gpu.rates(way, contender).get((n, d, causal))
-                 for d, causal in POINTS}
-        cells = [rate_text(rate) + (f" ({rate / before[point]:.2f})"
-                                    if rate and point in before and contender in steps else "")
-                 for point, rate in rates.items()]
-        before |= {point: rate for point, rate in rates.items() if rate}
-        rows.append([name_of(contender), *cells])
-    need(any(set(row[1:]) != {NO_VALUE} for row in rows[:len(steps)]))
-    return markdown(["step", *(point_text(*point) for point in POINTS)], rows, range(1, 5), (
-        f"TFLOP/s at N = {n:,}, {files.gpu.dtype}, and in brackets against the step above, on an "
-        f"{files.gpu.machine()}. Not all are of one run, and two runs of one step differ by up "
-        "to 5%."))
-
-
-def ratios_table(files: Files, step: StepKey, way: str, over: Sequence[Contender],
-                 dtype: str | None = None) -> list[str]:
-    """A step over what stands beside it, at every N; above 1 the step is faster."""
-    gpu = Measured(files.gpu.path, dtype) if dtype else files.gpu
-    ratios = {rival: gpu.ratios(way, step, rival) for rival in over}
-    lines = over_lengths({shape: " · ".join(
-        f"{ratio_at[shape]:.2f}" if shape in ratio_at else NO_VALUE
-        for ratio_at in ratios.values()) for shape in need(set().union(*ratios.values()))})
-    passes = {"fwd": "", "bwd": ", backward", "both": ", forward and backward together"}[way]
-    text = (f"`{step[1]}` over {' · over '.join(map(name_of, over))}{passes}: ratios of TFLOP/s, "
-            f"{gpu.dtype}, above 1 where `{step[1]}` is faster, on an {gpu.name}.")
-    for rival, ratio_at in ratios.items():
-        if isinstance(rival, str) and ratio_at:
-            n, d, causal = worst = min(ratio_at, key=ratio_at.__getitem__)
-            turn = "each point in turn" if gpu.in_turn(way, rival, step) else "in another run"
-            text += (f" Against {name_of(rival)}, {turn}: geometric mean "
-                     f"{geometric_mean(ratio_at.values()):.3f} of {len(ratio_at)} points, worst "
-                     f"{ratio_at[worst]:.3f} ({point_text(d, causal)}, N = {length_text(n)}), "
-                     f"{sum(ratio >= 1 for ratio in ratio_at.values())} are 1 or more.")
-    return [*lines, "", text]
-
-
 # ---- how busy kernels keep the units of an SM, by the GPU's counters ----
-
-WARP = 32
-
-
-def profile_table(files: Files) -> list[str]:
-    rows = []
-    for r in need(files.profile):
-        cycles, tile = r["cycles"], NO_VALUE
-        if r["block_q"]:  # of an SM; how many there are is what the sum is over the average
-            tiles = (r["batch"] * r["heads"] * -(-r["seqlen"] // r["block_q"])
-                     * -(-r["seqlen_kv"] // r["block_kv"]))
-            tile = f"{r['cycles_of_all'] / tiles:,.0f}"
-        special = r["instructions_special"] * WARP / EXPS / r["cycles_of_all"]
-        rows.append([f"{number(r['rung'])} `{r['step']}` · `{r['kernel']}`", str(r["head_dim"]),
-                     f"{cycles:,.0f}", tile, f"{r['products_busy']:.0f}%",
-                     f"{r['shared'] / cycles:.0%}", f"{special:.0%}",
-                     f"{cycles / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE])
-    dates = ", ".join(dict.fromkeys(r["date"] for r in files.profile))
-    return markdown(["kernel", "d", "cycles", "of a tile", "tensor cores", "shared memory",
-                     "special units", "GHz"], rows, range(1, 8),
-                    f"N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver "
-                    f"{r['driver']}, CUDA {r['cuda']}, {dates}.")
-
 
 SIDE = 128  # of the square of S by which steps compare, whatever their tiles are
 
@@ -313,8 +239,8 @@ def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
             rows[-1] += [NO_VALUE] * 4 if not r else [
                 f"{r['cycles_of_all'] * SIDE**2 / (flops(r) / 4 / d):,.0f}",
                 f"{r['products_busy']:.0f}%",
-                f"{r['cycles'] / r['time_ms'] * 1e-6:.2f}" if r["time_ms"] else NO_VALUE,
-                rate_text(flops(r) / r["time_ms"] * 1e-9 if r["time_ms"] else None)]
+                f"{r['cycles'] / r['time_ms'] * 1e-6:.2f}",
+                rate_text(flops(r) / r["time_ms"] * 1e-9)]
     r = need(found)[max(found, key=lambda key: found[key]["date"])]
     return markdown(["", *(text for d in HEADS for text in (
         f"d = {d}: cycles", "tensor cores", "GHz", "TFLOP/s"))], rows, range(1, 9), (
