@@ -148,7 +148,7 @@ class Tables(Changed):
                              stale(files, self.root, [good, old, good])), 1)
         for text in ("<!-- nosuch:begin -->\n<!-- nosuch:end -->\n", "<!-- peers:begin -->\n",
                      "<!-- peers:end -->\n<!-- peers:begin -->\n"):
-            with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, gains"):
+            with self.assertRaisesRegex(Stop, ":end --> after it, or is none of ladder, headl"):
                 renewed(self.write("page.md", text), files)
 
     def test_each_stands_in_a_page(self):

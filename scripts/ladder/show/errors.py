@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ladder.base import course
-from ladder.base.records import Record, flops
+from ladder.base.records import Point, Record, flops
 from ladder.base.text import NO_VALUE, rate_text
-from ladder.show.measured import (Data, Files, Measured, StepKey, markdown, need, over_lengths,
+from ladder.show.measured import (Data, Files, Measured, StepKey, need, over_lengths,
                                   step_key)
 from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
@@ -56,30 +56,26 @@ def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
     axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
-def quantised(files: Files) -> list[tuple[str, list[float]]]:
-    """[(text, [root mean square error at each of course.QUANTISED's inputs])]: of the step in the
-    I/O type, then of each row of the step with settings. All have to be counted."""
-    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
-
-    def errors_of(step: StepKey, settings: Record) -> list[float]:
-        found = [need([r["errors"] for r in counted.find(
-            rung=step[0], step=step[1], input=kind, **point._asdict(), **settings)
-                       if "errors" in r])[0] for _, point, _, kind in about["inputs"]]
-        # A step that rounds its inputs has two: against these, and against full precision.
-        return [(errors.get("o_full") or errors["o"])["rms"] for errors in found]
-
-    return [(f"fp16, `{about['beside'][1]}`", errors_of(about["beside"], {}))] + [
-        (text, errors_of(about["step"], {"settings": chosen})) for text, chosen in about["rows"]]
-
-
 def fp8_error(files: Files) -> Data:
-    about = course.QUANTISED
-    rows, look = quantised(files), files.look(about["step"])
+    """At each of course.QUANTISED's inputs, a row of the root mean square error of the step in the
+    I/O type, then one for each choice of settings. All have to be counted."""
+    about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
+    look = files.look(about["step"])
+
+    def error_of(step: StepKey, point: Point, kind: str, settings: Record) -> float:
+        errors = need([r["errors"] for r in counted.find(
+            rung=step[0], step=step[1], input=kind, **point._asdict(), **settings)
+            if "errors" in r])[0]
+        # A step that rounds its inputs has two: against these, and against full precision.
+        return (errors.get("o_full") or errors["o"])["rms"]
+
+    rows = [(f"fp16, {about['beside'][1]}", about["beside"], {}), *(
+        (text, about["step"], {"settings": chosen}) for text, chosen in about["rows"])]
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
-                {**look, "label": text.replace("`", ""), "rms": errors[i]}
-                for text, errors in rows]}
-                for i, (title, *_) in enumerate(about["inputs"])]}
+                {**look, "label": text, "rms": error_of(step, point, kind, settings)}
+                for text, step, settings in rows]}
+                for title, point, _, kind in about["inputs"]]}
 
 
 def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
@@ -96,20 +92,6 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
             axis.text(error_ * 1.6, i, f"{error_:.1e}".replace("e-0", "e-"), va="center",
                       fontsize=7)
     return figure
-
-
-def fp8_error_table(files: Files) -> list[str]:
-    """A line a choice of settings: the root mean square error of O at each input."""
-    about = course.QUANTISED
-    rows, titles = quantised(files), [title for title, *_ in about["inputs"]]
-    plain, best = rows[1][1], dict(rows)["all of these"]
-    return markdown(["", *titles], [[text, *(f"{error:.1e}" for error in errors)]
-                                    for text, errors in rows], range(1, 1 + len(titles)), (
-        "Root mean square error of O against float64 of the inputs as they were, all rows of 8 "
-        "heads of N = 1k, no mask. Captured: 2 heads of 256 × 64 of a small trained model, causal. "
-        "V + 1: 64 queries, 16k keys, one head of 64, N(0, 1), and 1 added to V. "
-        "“FP8, one scale a tensor” as a multiple of “all of these”: "
-        + ", ".join(f"{a / b:.3g}" for a, b in zip(plain, best)) + ". Counted on the sim."))
 
 
 def fp8_times_table(files: Files) -> list[str]:

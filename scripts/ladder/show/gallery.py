@@ -60,15 +60,14 @@ def digest(name: str, data: Data) -> str:
 
 # Name → its lines.
 TABLES: dict[str, Callable[[Files], list[str]]] = {
-    "ladder": tables.door_table, "gains": tables.gains_table,
-    "headline": partial(tables.headline, whole=False),
+    "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
     "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
-    "shared_roof": memory.shared_roof_table, "plans": tables.plans_table,
+    "plans": tables.plans_table,
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "mma", "producer"), ("schedule", "producer", "sm90"))},
-    "fp8_error": errors.fp8_error_table, "fp8_times": errors.fp8_times_table,
+    "fp8_times": errors.fp8_times_table,
 }
 
 

@@ -184,14 +184,6 @@ class Files:
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
-        self.above: dict[StepKey, StepKey] = {}  # the step before, of the same pass; not an aside
-        last: dict[str, StepKey] = {}
-        for step in self.order:
-            way = self.own_way(step)
-            if way in last:
-                self.above[step] = last[way]
-            if not self.about[step].by_name_only:
-                last[way] = step
         self.base = self.order[0]  # that all others are compared with
         self.ladder = Ladder(self.about.values())
 

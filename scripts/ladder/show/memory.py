@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 from ladder.base import course
 from ladder.base.files import short_name
 from ladder.base.hardware import MATMUL_FLOPS
-from ladder.show.measured import (HEADS, Contender, Data, Files, StepKey, bytes_a_head, library,
-                                  length_text, markdown, need, number, of_the_paper, series)
+from ladder.show.measured import (HEADS, Contender, Data, Files, bytes_a_head, length_text,
+                                  library, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
                                plots, roof, spread, two_marks)
 
@@ -94,40 +93,22 @@ SHARED_BYTES = 128
 COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 
-class Iteration(NamedTuple):
-    """What one tile of Q against one of K does to shared memory."""
-
-    step: StepKey
-    d: int
-    tile: tuple[int, int]
-    cycles: int  # of its products
-    operands: int  # bytes that products read
-    accessed: int  # all bytes
-
-    def share(self, amount: int) -> float:
-        """The time that shared memory takes for so many bytes, over that of the products."""
-        return amount / SHARED_BYTES / self.cycles
-
-
-def iterations(files: Files) -> list[Iteration]:
-    """Of each kernel that course.py names and the sim has counted. A kernel's count is
-    a·N² + b·N + c: a from iterations, b from tiles, c from blocks that stay. The count at 4N, minus
-    three times that at 2N, plus twice that at N is 6a·N²."""
-    counted = []
-    for (rung, step, kernel), d in itertools.product(course.SHARED_ROOF, HEADS):
-        records = [record for n in COUNTED for record in files.sim.plain(
-            "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)]
-        counts = [k for record in records for k in record["kernels"] if k["name"] == kernel]
-        if len(counts) == len(COUNTED):
-            tile = records[0]["block_q"], records[0]["block_kv"]
-            flops, operands, *accesses = (
-                (counts[2][name] - 3 * counts[1][name] + 2 * counts[0][name])
-                * tile[0] * tile[1] // (6 * COUNTED[0] ** 2)
-                for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes",
-                             "sram_write_bytes"))
-            counted.append(Iteration((rung, step), d, tile, flops // MATMUL_FLOPS, operands,
-                                     sum(accesses)))
-    return need(counted)
+def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, float] | None:
+    """The time that shared memory takes, over that of the products, in what one tile of Q against
+    one of K does: for what products read, and for all bytes. None where a kernel, by rung, step and
+    name, is not counted. A count is a·N² + b·N + c: a from iterations, b from tiles, c from blocks
+    that stay. The count at 4N, minus three times that at 2N, plus twice that at N is 6a·N²."""
+    rung, step, name = key
+    counts = [kernel for n in COUNTED for record in files.sim.plain(
+        "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)
+        for kernel in record["kernels"] if kernel["name"] == name]
+    if len(counts) < len(COUNTED):
+        return None
+    flops, operands, *accesses = (
+        counts[2][name] - 3 * counts[1][name] + 2 * counts[0][name]
+        for name in ("matmul_flops", "sram_operand_bytes", "sram_read_bytes", "sram_write_bytes"))
+    per_byte = MATMUL_FLOPS / SHARED_BYTES / flops
+    return operands * per_byte, sum(accesses) * per_byte
 
 
 def shared_roof(files: Files) -> Data:
@@ -140,9 +121,9 @@ def shared_roof(files: Files) -> Data:
         return {"y": rate / roofs["matmul_tflops"], "tflops": rate, "n": n} if n else {}
 
     for d in HEADS:
-        points = [{**files.look(it.step), "operands": it.share(it.operands),
-                   "every": it.share(it.accessed), **rate} for it in iterations(files)
-                  if it.d == d and (rate := at_the_end(it.step, d))]
+        points = [{**files.look(key[:2]), "operands": counted[0], "every": counted[1], **rate}
+                  for key in course.SHARED_ROOF if (counted := shares(files, key, d))
+                  and (rate := at_the_end(key[:2], d))]
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
@@ -181,22 +162,3 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")
     return figure
-
-
-def shared_roof_table(files: Files) -> list[str]:
-    """Bytes of shared memory against the products' time; a line for steps that have the same."""
-    lines: dict[tuple[str, ...], list[str]] = {}  # cells → steps
-    counted = iterations(files)
-    for step in dict.fromkeys(it.step for it in counted):
-        lines.setdefault(tuple(cell for d in HEADS for it in counted if (it.step, it.d) == (step, d)
-                               for amount in (it.operands, it.accessed)
-                               for cell in (f"{amount:,}", f"{it.share(amount):.2f}")),
-                         []).append(f"`{step[1]}`")
-    tiles = " and ".join(f"{it.tile[0]} × {it.tile[1]}" for it in counted[:len(HEADS)])
-    return [*markdown(["step", *(text for d in HEADS for text in (
-        f"d = {d}: products read", "cycles of it", "all bytes", "cycles of it"))],
-        [[", ".join(steps), *cells] for cells, steps in lines.items()], range(1, 9)), "", (
-        f"An iteration is one tile of Q against one of K, {tiles}: what grows with N² in the sim's "
-        "counts at N = 512, 1,024 and 2,048, bf16, no mask. “Cycles of it”, of shared memory, at "
-        f"{SHARED_BYTES} bytes each, are multiples of the products', {counted[0].cycles:,}. All "
-        "bytes are counted by thread.")]

@@ -87,21 +87,6 @@ def headline(files: Files, whole: bool) -> list[str]:
     return [rest if whole else top]
 
 
-def gains_table(files: Files) -> list[str]:
-    """Where each step gains most, and where least, over the step above it."""
-    rows = []
-    for step, above in files.above.items():
-        ratio_at = files.gpu.ratios_anywhere(files.own_way(step), step, above)
-        if ratio_at:
-            ends = (end(ratio_at, key=ratio_at.__getitem__) for end in (max, min))
-            rows.append([linked(step, "../../"), f"`{above[1]}`", *(
-                text for point in ends for text in (f"{ratio_at[point]:.2f}", (
-                    f"{point.text()}, {point.heads} heads"))), str(len(ratio_at))])
-    return markdown(["step", "over", "most", "at", "least", "at", "points"], need(rows), (2, 4, 6),
-                    f"Times of the step above over the step's, {files.gpu.dtype}, on an "
-                    f"{files.gpu.machine()}: above 1 the step is faster.")
-
-
 def ladder_table(files: Files, root: str) -> list[str]:
     """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `root`: the
     repository's, as links of the page begin."""
