@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from typing import Any
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import SHARED_ROOF
 from ladder.base.files import ROOT, json_text, read_lines, write_whole
-from ladder.base.gpu import output_of
 from ladder.base.records import Record
 from ladder.measure.grid import SIM_LENGTHS, Key, key
 
@@ -27,13 +25,6 @@ def add_options(parser: argparse.ArgumentParser, out: str) -> None:
                         help="of this tree, where it is no git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="the programs (default build/bin; scripts/run builds them)")
-
-
-def sm_mhz() -> float | None:
-    """The SM's clock now, or None where there is none to read."""
-    said = output_of("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
-    first = said.partition("\n")[0]
-    return float(first) if re.fullmatch(r"[\d.]+", first) else None
 
 
 def counted_anew(run: Record) -> bool:

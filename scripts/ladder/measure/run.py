@@ -53,7 +53,7 @@ from ladder.base.sources import named
 from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
                                  loaded, plan)
-from ladder.measure.results import Results, add_options, kept, sm_mhz
+from ladder.measure.results import Results, add_options, kept
 from ladder.measure.traces import write_traces
 
 COMMAND = "scripts/figures measure"
@@ -135,9 +135,8 @@ class Bench:
             self.pytorch.free()
 
     def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
-        about = {} if self.options.sim else {**self.about, "sm_mhz": sm_mhz()}
         fields = measurement.fields() if measurement else {}
-        lines = [{"kind": kind, **fields, **record, **about} for record in records]
+        lines = [{"kind": kind, **fields, **record, **self.about} for record in records]
         self.results.put(key(fields) if measurement else kind,
                          [kept(line) for line in lines] if kind == "run" else lines)
 

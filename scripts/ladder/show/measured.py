@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import os
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any, Container, Dict, Mapping, Sequence, Tuple, TypeVar, Union
 
 from ladder.base.console import BAD_USAGE, Stop
@@ -150,12 +150,9 @@ class Measured:
         return f"{self.name}, {self.dtype}"
 
     def machine(self) -> str:
-        """The GPU that was measured, its driver, CUDA, clock and the last date."""
+        """The GPU that was measured, its driver, CUDA and the last date."""
         newest = max(self.runs, key=lambda r: r["date"])
-        clock = [r["sm_mhz"] for r in self.runs if "sm_mhz" in r]
-        return ", ".join(filter(None, (
-            self.name, f"driver {newest['driver']}", f"CUDA {newest['cuda']}",
-            f"SM clock {median(clock):.0f} MHz between runs" if clock else "", newest["date"])))
+        return f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, {newest['date']}"
 
     def roofs(self) -> Record:
         """The rates of a copy and of matrix products, which were measured beside the steps."""
