@@ -12,7 +12,7 @@ from unittest import mock
 from base import RESULTS, SCRIPTS, Scratch, like, read, said
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
-from ladder.show import errors, measured
+from ladder.show import measured
 from ladder.show.draw import renewed, stale
 from ladder.show.gallery import FIGURES, TABLES, figure_data, table
 from ladder.show.measured import Files
@@ -91,18 +91,6 @@ class Figures(Changed):
         rows = self.figures()["error"]["panels"][1]["rows"]
         self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 mma"])
 
-    def test_a_mark_stands_at_its_error(self):
-        for name, where in (("error", "max"), ("fp8_error", "rms")):
-            panels = self.figures()[name]["panels"]
-            axes = [unittest.mock.Mock() for _ in panels]
-            with unittest.mock.patch.multiple(errors, row_axis=unittest.mock.DEFAULT, plots=lambda
-                                              *_, **__: (None, zip(axes, panels))):
-                FIGURES[name].draw(None, {"panels": panels})
-            for axis, panel in zip(axes, panels):
-                self.assertEqual([call.args for call in axis.plot.call_args_list
-                                  if call.kwargs.get("markersize") == 7],
-                                 [(row[where], i) for i, row in enumerate(panel["rows"])])
-
     def test_the_order_of_a_files_lines_shows_nowhere(self):
         """But for the order of a table's rows, and which of two caches as large is drawn."""
         self.drop(lambda r: r["batch"] == 64 and r["seqlen"] == 1)
@@ -157,18 +145,6 @@ class Tables(Changed):
         self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
 
 
-def shapes(*path):
-    """[(a text, or a shape's look)], [its coordinates] of an SVG."""
-    svg = read(*path)
-    looks = dict(re.findall(r"^\.(c\d+) \{ (.*) \}$", svg.partition("@media")[0], re.MULTILINE))
-    found = [(text or [looks[name] for name in re.findall('class="([^"]*)"', shape)], " ".join(
-        re.findall(r'\b(?:d|x|y|transform)="([^"]*)"', shape))) for text, shape in re.findall(
-            r"<text [^>]*>(.*?)</text>|<((?:path|use|g) [^>]*)>",
-            re.sub(r"(?s)<defs>.*?</defs>", "", svg))]
-    return ([what for what, _ in found],
-            [[float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", at)] for _, at in found])
-
-
 class Command(Scratch):
     """Files on disk: what is drawn and written, and goes stale."""
 
@@ -191,17 +167,10 @@ class Command(Scratch):
         where = GPU, "--out", "one", "--readme", "page.md"
         self.assertIn("Wrote the tables of page.md: models.", self.plot(*where).stderr)
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
-        for name in set(FIGURES) - {"fp8_error"}:  # whose ticks are another matplotlib's others
-            drawn, kept = (shapes(*at, f"{name}.svg") for at in ((self.root, "one"),
-                                                                 (RESULTS, "figures")))
-            self.assertEqual(drawn[0], kept[0], name)
-            for what, at, there in zip(drawn[0], drawn[1], kept[1]):
-                self.assertEqual([round((a - b) / 36) for a, b in zip(at, there)], len(there) * [0],
-                                 (name, what))
         page, before = self.read("page.md"), self.read("one/error.svg")
         # The same data, drawn by the same code, stay as they are; by other code they are drawn.
         touched = before.replace("</svg>", "\n</svg>")
-        for svg, kept in ((touched, True), (re.sub("drawn-by:.", "drawn-by:x", touched), False)):
+        for svg, kept in ((touched, True), (re.sub("[0-9a-f]<", "x<", touched), False)):
             self.write("one/error.svg", svg)
             said = self.plot(GPU, "--out", "one", "--only", "error").stderr
             self.assertEqual("one/error.svg shows these measurements already" in said, kept)

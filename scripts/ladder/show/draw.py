@@ -8,7 +8,7 @@ What is compared, where no rule gives it, stands in scripts/ladder/base/course.p
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
 (<!-- ladder:begin --> and <!-- ladder:end -->). --check writes nothing, and names what is stale:
-each figure carries a digest of its data.
+each figure carries a digest of its data and of the code that drew it.
 
 Examples:
   scripts/figures draw
@@ -25,6 +25,7 @@ import argparse
 import hashlib
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -33,7 +34,7 @@ from typing import Collection, Iterable, Iterator
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
-from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, digest, figure_data, table
+from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, figure_data, table
 from ladder.show.measured import Data, Files
 
 COMMAND = "scripts/figures draw"
@@ -66,7 +67,7 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
             if os.path.exists(path):
                 os.unlink(path)
         elif name in (only or FIGURES):
-            marks = f"{digest(name, data)} {drawn_by(FIGURES[name])}"
+            marks = marks_of(name, data)
             if os.path.exists(path) and marks in read(path):
                 message = f"{os.path.relpath(path)} shows these measurements already."
             else:
@@ -77,10 +78,11 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
         print(message, file=sys.stderr)
 
 
-def drawn_by(figure: Figure) -> str:
-    """A digest of the code that draws the figure."""
-    paths = [inspect.getsourcefile(figure.draw) or "", style.__file__]
-    return "drawn-by:" + hashlib.sha256("".join(map(read, paths)).encode()).hexdigest()[:16]
+def marks_of(name: str, data: Data) -> str:
+    """Digests of a figure's data and of the code that draws it, which the figure has inside."""
+    code = [inspect.getsourcefile(FIGURES[name].draw) or "", style.__file__]
+    texts = (json.dumps([name, data], sort_keys=True), "".join(map(read, code)))
+    return "ladder-sha256:" + " ".join(hashlib.sha256(t.encode()).hexdigest() for t in texts)
 
 
 def svg_of(figure: Figure, data: Data, marks: str) -> str:
@@ -113,13 +115,13 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
 def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
     """Lines that say which figures of a folder, and which tables of these markdown files, do not
-    show what the measured files say."""
+    show what the measured files say, or are drawn by other code."""
     for name, data in figure_data(files).items():
         drawn = os.path.join(out, f"{name}.svg")
         text = read(drawn) if os.path.exists(drawn) else ""
         if text and not data:
             yield f"{os.path.relpath(drawn)} shows what the files no longer have"
-        elif data and digest(name, data) not in text:
+        elif data and marks_of(name, data) not in text:
             yield f"{os.path.relpath(drawn)} is {'stale' if text else 'missing'}"
     for path in pages:
         for name in renewed(path, files)[1]:

@@ -7,7 +7,6 @@ draws the data with matplotlib. A table's returns lines.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from functools import partial
 from typing import Callable, NamedTuple
@@ -49,11 +48,6 @@ def figure_data(files: Files) -> dict[str, Data | None]:
             data_of[name] = json.loads(json.dumps(figure.data(files)),
                                        parse_float=lambda text: float(f"{float(text):.6g}"))
     return data_of
-
-
-def digest(name: str, data: Data) -> str:
-    text = json.dumps([name, data], sort_keys=True)
-    return "ladder-sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 # ---- tables ----

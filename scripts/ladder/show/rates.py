@@ -66,21 +66,17 @@ def bar_panels(plt: Pyplot, data: Data, note: str) -> tuple[Drawing, list[tuple[
 
 def speedup_steps(files: Files) -> Data:
     panels = []
-    for way in ("fwd", "bwd"):
-        for d in HEADS:
-            timed = files.at(way, course.LADDER_LENGTH, d)
-            base = files.base if way == "fwd" else next(iter(timed), None)
-            if base not in timed:
-                continue
-            bars = []
-            for step, record in timed.items():
-                if way == files.own_way(step):
-                    value = timed[base]["time_ms"] / record["time_ms"]
-                    bars.append({**files.look(step), "value": value, "text": (
-                        f"{rate_text(value)}×   {rate_text(record['tflops'])} TFLOP/s"),
-                        "default": files.gpu.is_default(step)})
+    for way, d in itertools.product(("fwd", "bwd"), HEADS):
+        timed = files.at(way, course.LADDER_LENGTH, d)
+        base = files.base if way == "fwd" else next(iter(timed), None)
+        if base in timed:
             against = number(base[0]) if way == "fwd" else label(base)
-            panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": bars})
+            values = {step: timed[base]["time_ms"] / record["time_ms"]
+                      for step, record in timed.items() if way == files.own_way(step)}
+            panels.append({"title": f"{WAYS[way]}, d = {d}, against {against}", "bars": [
+                {**files.look(step), "value": value, "default": files.gpu.is_default(step),
+                 "text": f"{rate_text(value)}×   {rate_text(timed[step]['tflops'])} TFLOP/s"}
+                for step, value in values.items()]})
     return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in all, "
                      f"{files.gpu.text()})", "panels": need(panels)}
 
