@@ -116,11 +116,11 @@ class Figures(Changed):
 
 class Tables(Changed):
     def test_grouped_heads_are_not_the_papers_workload(self):
-        before = self.table("ladder"), self.table("peers")
+        before = self.table("steps"), self.table("peers")
         self.data[GPU] += [{**r, name: 1, "time_ms": 1, "workspace_bytes": r["seqlen"]**2}
                            for r in self.records(head_dim=64, options="--check off")
                            for name in ("kv_heads", "seqlen_kv")]
-        self.assertEqual((self.table("ladder"), self.table("peers")), before)
+        self.assertEqual((self.table("steps"), self.table("peers")), before)
 
     def test_as_fast_is_1_or_more(self):
         for r in (*self.records(), *self.records(kind="peer")):

@@ -27,9 +27,9 @@ class Committed(unittest.TestCase):
         files = Files(newest_measured())
         there, ladder = files.gpu, files.ladder
         paper, known = (
-            {grid.key(one.fields()) for group in grid.plan(
-                measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)
-             for one in group} for grids in ("paper", "paper,long,models"))
+            {grid.key(work.fields()) for work in grid.plan(
+                measure.parse(["--grid", grids, "--dtype", "bf16"]), ladder, ladder.steps)}
+            for grids in ("paper", "paper,long,models"))
         had = {grid.key(r) for r in [*there.runs, *there.skipped, *there.peers]
                if r["dtype"] == "bf16" and r["seqlen"] > 1}
         self.assertEqual((paper - had, had - known), (set(), set()))
@@ -74,8 +74,8 @@ class OfTheCode(unittest.TestCase):
                              "counts anew")
 
     def test_sim_jsonl_has_what_is_planned(self):
-        planned = {grid.key(one.fields()) for group in grid.plan(
-            measure.parse(["--sim"]), self.ladder, self.ladder.steps) for one in group}
+        planned = {grid.key(work.fields()) for work in grid.plan(
+            measure.parse(["--sim"]), self.ladder, self.ladder.steps)}
         self.assertEqual(planned ^ set(map(grid.key, self.runs)), set(),
                          "scripts/figures measure --sim adds them")
         self.assertEqual(self.steps, [{"kind": "step", **step.registered()}

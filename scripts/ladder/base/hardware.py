@@ -4,3 +4,5 @@
 MATMUL_FLOPS = 4096
 # CUDA C++ Programming Guide, arithmetic instructions, 9.0: results per cycle.
 EXPS = 16
+# CUDA C++ Programming Guide: 32 banks of 4 bytes, read or written.
+SHARED_BYTES = 128

@@ -109,8 +109,8 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
         or step.key == QUANTISED["step"])
 
 
-def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[list[Work]]:
-    """What to run of the steps that were chosen, in order; what is of one point together."""
+def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Work]:
+    """What to run of the steps that were chosen, in order."""
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
@@ -126,18 +126,18 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
     rungs = ladder.beside_peers().values()
     compared = [step for step in usual
                 if step.rung in rungs and ladder.stands_for_its_rung(step)]
-    groups: list[list[Work]] = []
+    works: list[Work] = []
     for grid in options.grid:
-        groups += [in_turn([Measurement(step, point, UNCHECKED)
-                            for step in (compared if grid == "models" else steps)
-                            if grid_has(point, step, ladder)], rungs, options.peers, point)
-                   for point in points[grid]]
+        for point in points[grid]:
+            works += in_turn([Measurement(step, point, UNCHECKED)
+                              for step in (compared if grid == "models" else steps)
+                              if grid_has(point, step, ladder)], rungs, options.peers, point)
         if grid == "paper":
+            works += [*wide_heads(usual, dtype), *checks(usual, dtype)]
             timed = [step for step in usual if step.key in BLOCK_SIZE_TIMED]
-            groups.append([*wide_heads(usual, dtype), *checks(usual, dtype), *(
-                measured for d in HEAD_DIMS
-                for measured in tile_sizes(timed, paper_point(2048, d, False, dtype)))])
-    return groups
+            for d in HEAD_DIMS:
+                works += tile_sizes(timed, paper_point(2048, d, False, dtype))
+    return works
 
 
 def in_turn(ours: list[Measurement], compared: Collection[str], libraries: list[str],
@@ -190,11 +190,13 @@ def quantised(steps: list[Step]) -> list[Work]:
             for _, point, options, _ in QUANTISED["inputs"]]
 
 
-def plan_sim(steps: list[Step], dtype: str) -> list[list[Work]]:
-    points = [Point(1, 1, n, d, False, dtype) for n in SIM_LENGTHS for d in HEAD_DIMS]
-    skipping = [step for step in steps if step.rung in CAUSAL_COUNTED]
+def plan_sim(steps: list[Step], dtype: str) -> list[Work]:
+    works: list[Work] = [Measurement(step, Point(1, 1, n, d, False, dtype))
+                         for n in SIM_LENGTHS for d in HEAD_DIMS for step in steps]
+    works += [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in steps
+              if step.rung in CAUSAL_COUNTED]
+    works += quantised(steps)
     tiled = [step for step in steps if step.key in BLOCK_SIZE_COUNTED]
-    return [*([Measurement(step, point) for step in steps] for point in points),
-            [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in skipping],
-            quantised(steps),
-            *(tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype)) for d in HEAD_DIMS)]
+    for d in HEAD_DIMS:
+        works += tile_sizes(tiled, Point(1, 1, 1024, d, False, dtype))
+    return works

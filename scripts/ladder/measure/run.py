@@ -51,7 +51,7 @@ from ladder.base.programs import Ladder, ladder_of, programs_in, run_json
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Key, Measurement, Peer, Work, key,
+from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Measurement, Peer, Work, key,
                                  loaded, plan)
 from ladder.measure.results import Results, add_options, kept
 from ladder.measure.traces import write_traces
@@ -94,22 +94,17 @@ class Bench:
         self.pytorch: peers.Gpu | None = None
         self.failures = 0
 
-    def go(self, groups: list[list[Work]]) -> None:
+    def go(self, works: list[Work]) -> None:
         self.find_pytorch()
-        tasks = self.tasks(groups)
-        self.results.texts.update(dict.fromkeys(tasks, ""))  # missing is better than old
+        wanted = {key(work.fields()): work for work in works if self.wanted(work)}
+        self.results.texts.update(dict.fromkeys(wanted, ""))  # missing is better than old
         self.results.save()
-        for number, work in enumerate(tasks.values(), 1):
-            what = f"[{number}/{len(tasks)}] {work.text()}"
+        for number, work in enumerate(wanted.values(), 1):
+            what = f"[{number}/{len(wanted)}] {work.text()}"
             if isinstance(work, Measurement):
                 self.run(work, what)
             elif self.pytorch:
                 self.ask_peer(self.pytorch, work, what)
-
-    def tasks(self, groups: list[list[Work]]) -> dict[Key, Work]:
-        """What is to be measured, in order, by its key."""
-        return {key(work.fields()): work
-                for group in groups for work in group if self.wanted(work)}
 
     def wanted(self, work: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
@@ -185,7 +180,7 @@ def main(words: list[str]) -> int:
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
         raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
-    groups = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
+    works = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -198,9 +193,9 @@ def main(words: list[str]) -> int:
             if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
-    work = Bench(options, ladder, results, about)
+    bench = Bench(options, ladder, results, about)
     try:
-        work.go(groups)
+        bench.go(works)
     except (KeyboardInterrupt, SystemExit):
         print(f"\n{os.path.relpath(path)} has what was measured; run again to go on",
               file=sys.stderr)
@@ -208,7 +203,7 @@ def main(words: list[str]) -> int:
     if options.sim:
         write_traces(programs, os.path.dirname(path))
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
-    if work.failures:
-        print(f"{work.failures} failed: see above.", file=sys.stderr)
+    if bench.failures:
+        print(f"{bench.failures} failed: see above.", file=sys.stderr)
         return WRONG_RESULT
     return GOOD

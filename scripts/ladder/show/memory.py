@@ -6,7 +6,7 @@ import itertools
 
 from ladder.base import course
 from ladder.base.files import short_name
-from ladder.base.hardware import MATMUL_FLOPS
+from ladder.base.hardware import MATMUL_FLOPS, SHARED_BYTES
 from ladder.show.measured import (HEADS, Contender, Data, Files, bytes_a_head, length_text,
                                   library, need, number, of_the_paper, series)
 from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tick, draw_lines,
@@ -88,8 +88,6 @@ def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
 
 # ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
 
-# An SM reads or writes per cycle. CUDA C++ Programming Guide: 32 banks of 4 bytes.
-SHARED_BYTES = 128
 COUNTED = (512, 1024, 2048)  # N, 2N and 4N
 
 
