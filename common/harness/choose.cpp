@@ -54,9 +54,8 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
                   step.name);
     }
     if (candidates.empty())
-      bad_usage("--step '{}': unknown on the {}; {}give one of {}", options.step,
-                device.kind == DeviceKind::gpu ? "gpu" : "sim",
-                did_you_mean(options.step, all, &Step::name), names);
+      bad_usage("--step '{}': unknown on the {}; give one of {}", options.step,
+                device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
     const Step& step = *candidates.front();
     if (!step.runs_on(device))
       throw Error(Exit::no_device,
@@ -89,8 +88,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
       good |= name == setting.name && std::ranges::count(setting.values, value) > 0;
     }
     if (!good)
-      bad_usage("--set {}={}: {}{} takes {}", name, value,
-                did_you_mean(name, (*chosen)->settings, &Setting::name), (*chosen)->name,
+      bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
                 known.empty() ? "no settings; name a --step that does" : known);
   }
   return **chosen;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <string_view>
 
 #include "float16.h"
@@ -39,38 +40,28 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   const size_t length = data[8] | size_t{data[9]} << 8;
   if (length > size - kBegin) bad_usage("'{}' is truncated: it ends in its header", path);
   const std::string header(reinterpret_cast<const char*>(data) + kBegin, length);
-  std::string plain = header;  // a dictionary of Python's: in any order, and with either quotes
-  std::ranges::replace(plain, '"', '\'');
-  const auto value_of = [&](std::string_view key) {
-    std::string_view rest = plain;
-    rest.remove_prefix(std::min(rest.find(key), rest.size()));
-    rest.remove_prefix(std::min(rest.find_first_not_of(": \t\n", key.size()), rest.size()));
-    return rest;
-  };
-  const std::string_view type = value_of("'descr'"), order = value_of("'fortran_order'");
-  std::string_view shape = value_of("'shape'");
-  const bool half = type.starts_with("'<f2'");
-  if (!(half || type.starts_with("'<f4'")) || !order.starts_with("False") ||
-      !shape.starts_with('('))
+  static const std::regex kHeader(
+      R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\), \}\s*)");
+  std::smatch parts;
+  if (!std::regex_match(header, parts, kHeader))
     bad_usage(
         "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
         "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
         "dtype='float32'))",
         path, json::value(header.substr(0, 100)));
-  NpyArray array;
+  const bool half = parts[1] == "2";
   const size_t item_bytes = half ? 2 : 4;
+  NpyArray array;
   auto bytes = static_cast<int64_t>(item_bytes);
-  for (shape.remove_prefix(1); !shape.starts_with(')');) {
+  const std::string shape = parts[2];
+  for (const char *at = shape.data(), *const end = at + shape.size(); at != end;) {
     int64_t extent = 0;  // stays so where there is no number, or one too large
-    const char* const end = std::from_chars(shape.data(), shape.data() + shape.size(), extent).ptr;
+    at = std::from_chars(at, end, extent).ptr;
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
-      bad_usage(
-          "'{}' has a shape of which a size is no number above 0, or the product exceeds 2⁶³, at "
-          "{}",
-          path, json::value(shape.substr(0, 40)));
+      bad_usage("'{}' has the shape ({}): a size is no number above 0, or the product exceeds 2⁶³",
+                path, shape);
     array.shape.push_back(extent);
-    shape.remove_prefix(end - shape.data());
-    shape.remove_prefix(std::min(shape.find_first_not_of(", "), shape.size()));
+    at = std::find_if(at, end, [](char c) { return '0' <= c && c <= '9'; });
   }
   const size_t there = size - kBegin - length;
   if (there != static_cast<size_t>(bytes))
@@ -95,17 +86,14 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
 }
 
 NpyArray read_npy(const std::string& path) {
-  namespace fs = std::filesystem;
   // Before it is opened: opening a pipe would wait for someone to write to it.
   std::error_code error;
-  if (const auto status = fs::status(path, error);
-      fs::exists(status) && !fs::is_regular_file(status))
+  if (const auto status = std::filesystem::status(path, error);
+      exists(status) && !is_regular_file(status))
     bad_usage("'{}' is not a regular file", path);
-  else if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, error)))
-    bad_usage("'{}' is a link that leads nowhere: mend it or remove it", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) bad_usage("'{}' cannot be opened: {}", path, std::strerror(errno));
-  const size_t size = fs::file_size(path);
+  const size_t size = std::filesystem::file_size(path);
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(host_memory()) / kGiB;
   const double needed = 3.0 * static_cast<double>(size) / kGiB;  // float16, and it widened

@@ -266,11 +266,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   for (int i = 1; i < argc; ++i) {
     const std::string_view element = argv[i], given = element.substr(0, element.find('='));
     const OptionSpec* spec = find_option(given);
-    if (!spec)
-      bad_usage("unknown option '{}'; {}--help lists all", given,
-                did_you_mean(given, kOptions, [](const OptionSpec& other) {
-                  return other.help ? fmt::format("--{}", other.name) : "";
-                }));
+    if (!spec) bad_usage("unknown option '{}'; --help lists all", given);
     const char* value = given != element ? argv[i] + given.size() + 1 : nullptr;
     if (!spec->value && value) bad_usage("{} takes no value, but '{}' was given", given, element);
     if (spec->value && !value && i + 1 < argc && std::strncmp(argv[i + 1], "--", 2) != 0)

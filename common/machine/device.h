@@ -137,8 +137,7 @@ class Device {
 std::unique_ptr<Device> open_gpu(int64_t sram_bytes = 0);
 std::unique_ptr<Device> open_sim(const SimOptions& options);
 
-/// Bytes that this process may have of the host's memory: all, or what its container's groups of
-/// processes (cgroup) leave. `root`: where the files of those are, for a test.
-int64_t host_memory(const std::string& root = "");
+/// Bytes of the host's memory.
+int64_t host_memory();
 
 }  // namespace ladder

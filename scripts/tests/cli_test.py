@@ -218,7 +218,7 @@ class Files(Case):
     def test_do_is_drawn_or_loaded(self):
         self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
         os.symlink("nowhere", self.at("in", "do.npy"))
-        self.assert_bad("--device sim --load in", 2, "'in/do.npy' is a link that leads nowhere")
+        self.assert_bad("--device sim --load in", 2, "'in/do.npy' cannot be opened")
         for name, other in (("do.npy", "dO.npy"), ("dO.npy", "do.npy.txt"), ("q.npy", "Q.NPY")):
             os.rename(self.at("in", name), self.at("in", other))
             self.assert_bad("--device sim --load in", 2, f"'in/{other}' is there: rename it")

@@ -195,20 +195,8 @@ Counts& Counts::operator+=(const Counts& other) {
   return *this;
 }
 
-int64_t host_memory(const std::string& root) {
-  int64_t least = int64_t{sysconf(_SC_PAGESIZE)} * sysconf(_SC_PHYS_PAGES);
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const bool old = line.find(":memory:/") != line.npos;  // 4:memory:/a/b; of version 2 0::/a/b
-    if (!old && !line.starts_with("0::")) continue;
-    const std::string mount = root + "/sys/fs/cgroup" + (old ? "/memory" : "");
-    std::string at = mount + line.substr(line.find(":/") + 1);
-    for (; at.size() >= mount.size(); at.resize(at.rfind('/')))
-      if (int64_t bytes;
-          std::ifstream(at + (old ? "/memory.limit_in_bytes" : "/memory.max")) >> bytes)
-        least = std::min(least, bytes);  // "max" is no number
-  }
-  return least;
+int64_t host_memory() {
+  return int64_t{sysconf(_SC_PAGESIZE)} * sysconf(_SC_PHYS_PAGES);
 }
 
 std::unique_ptr<Device> open_sim(const SimOptions& options) {
