@@ -22,13 +22,6 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-# No more compilers at a time than memory holds, at 500 MB each. (macOS counts caches as used.)
-if(CMAKE_HOST_SYSTEM_NAME STREQUAL Linux)
-  cmake_host_system_information(RESULT megabytes QUERY AVAILABLE_PHYSICAL_MEMORY)
-  math(EXPR compilers "${megabytes} / 500 + 1")
-  set_property(GLOBAL PROPERTY JOB_POOLS compilers=${compilers})
-  set(CMAKE_JOB_POOL_COMPILE compilers)
-endif()
 
 # The least versions: BUILDING.md has the table.
 include(CheckCXXSourceCompiles)

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <utility>
@@ -79,13 +80,12 @@ void list_all_steps() {
   }
 }
 
-/// Writes the files of --save, all or none.
+/// Writes the files of --save.
 void save(const std::string& folder, const Problem& p, const Outputs& out) {
-  std::vector<std::pair<std::string, std::string>> files;
   const auto add = [&](const char* name, const std::vector<int64_t>& shape,
                        const std::vector<float>& values, NpyType type) {
     if (!values.empty())
-      files.emplace_back(fmt::format("{}/{}.npy", folder, name), npy_bytes(shape, values, type));
+      write_file(fmt::format("{}/{}.npy", folder, name), npy_bytes(shape, values, type));
   };
   const auto tensor = [&](const char* name, const Tensor& t, int heads, int rows) {
     add(name, {p.B, heads, rows, p.d}, widen_all(t),
@@ -96,7 +96,6 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   tensor("dq", out.dQ, p.H, p.N);
   tensor("dk", out.dK, p.Hk, p.N_kv);
   tensor("dv", out.dV, p.Hk, p.N_kv);
-  write_files(files);
 }
 
 /// Runs and reports one step; `between` is printed before what follows another report.
@@ -104,7 +103,9 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
             std::string& between) {
   const std::string& trace = options.sim.trace_file;
   if (!options.save.empty()) {
-    make_folder(options.save);
+    std::error_code error;
+    std::filesystem::create_directory(options.save, error);
+    if (error) bad_usage("cannot create the folder '{}': {}", options.save, error.message());
     require_writable(options.save + "/o.npy");
   }
   if (!trace.empty()) require_writable(trace);

@@ -30,7 +30,7 @@ void add(double* to, double x, const double* row, size_t n) {
 
 /// How far float64's sum of n terms may be from the tensor cores' sum of products of e4m3. They add
 /// 32 at a time to the sum so far; each of these loses less than 2⁻¹³ of the largest, and so does
-/// the sum again (hopper_test measures it). The products' losses have either sign: by Hoeffding's
+/// the sum again (fp8_test measures it). The products' losses have either sign: by Hoeffding's
 /// inequality they make more than 6·√n of them in 3 of 10⁸ cases. The sums' may all have one.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;

@@ -175,7 +175,7 @@ void write_trace(const std::string& path, const Step& step, const WorkloadSpec& 
     m.add("fault", f.message).add("launch", f.launch).add("block", f.block);
     write(m.add("thread", f.thread).add("line", place(lines, f.site)));
   }
-  write_files({{path, text}});
+  write_file(path, text);
 }
 
 }  // namespace ladder

@@ -46,13 +46,6 @@ int count_where(int rows, int columns, auto is) {
   return n;
 }
 
-/// Makes `check`, a lambda with template parameters, go through cases: types of Case<...>.
-template <class T, int... n>
-struct Case {};
-void check_each(auto check, auto... cases) {
-  (check(cases), ...);
-}
-
 template <class T>
 std::type_identity<T> element_of(Hbm<T>);
 template <class Parameter>

@@ -45,20 +45,17 @@ function(ladder_cases part name program filter label)
 endfunction()
 
 foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copies_test
-    tile/tile_test tile/narrow_float_test harness/options_test harness/reference_test harness/report_test
-    harness/fast_math_test)
+    tile/tile_test tile/narrow_float_test harness/options_test harness/reference_test harness/report_test)
   get_filename_component(part ${name} DIRECTORY)
   get_filename_component(program ${name} NAME)
   ladder_program(${part} ${program} ${tests}/${name}.cpp)
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
 
-# One is built as with CXXFLAGS=-ffast-math, which our own flags undo; of another a file as if not.
+# Built as with CXXFLAGS=-ffast-math, which our own flags undo.
 set(fast $<$<CXX_COMPILER_ID:GNU>:-ffast-math>)
 target_compile_options(narrow_float_test PRIVATE ${fast})
 target_link_options(narrow_float_test PRIVATE ${fast})
-set_source_files_properties(${tests}/harness/fast_math_test.cpp PROPERTIES
-  COMPILE_OPTIONS ${fast} SKIP_PRECOMPILE_HEADERS ON)
 
 if(LADDER_GPU AND NOT compiles_only)
   ladder_program(sim gpu_test ${tests}/gpu/gpu_test.cu)
@@ -80,9 +77,7 @@ function(ladder_kernel_test name)
     ladder_cases(tile ${name}.Gpu ${name} Gpu* gpu)
   endif()
 endfunction()
-foreach(name hopper_test fp8_test)
-  ladder_kernel_test(${name})
-endforeach()
+ladder_kernel_test(fp8_test)
 
 # The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)

@@ -286,8 +286,8 @@ class Files(Case):
 class Places(Case):
     """Where files cannot be written, or not to their end."""
 
-    # Files of this process may hold 256 bytes: O of TINY, and not dK, which comes later.
-    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)))
+    # Files of this process may hold 100 bytes, and not O of TINY.
+    FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
 
     def test_folders_and_files_that_cannot_be_written(self):
         self.write("file", "a file")

@@ -324,21 +324,6 @@ TEST_F(OptionsTest, ChooseAStep) {
   EXPECT_TRUE(sim.sram_bytes == 4096 && sim.multiprocessors == 7);
 }
 
-// A block's shared memory is that of either pass, to the byte.
-TEST(Memory, OfABlockIsAskedForByBothPasses) {
-  Step step{.name = "both", .is_default = true};
-  step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
-                  .launch = [](auto&, auto&, auto&) {}};
-  step.backward = step.forward;
-  step.backward.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N_kv}; };
-  all_steps().clear();
-  add_all("06_test", {step});
-  for (const Problem& p : {Problem{.N = 100, .N_kv = 50}, {.N = 50, .N_kv = 100}}) {
-    EXPECT_NO_THROW(plan_run(step, p, {}, {.sram_bytes = 100}));
-    EXPECT_THROW(plan_run(step, p, {}, {.sram_bytes = 99}), Error);
-  }
-}
-
 /// The names of the steps in order, or why they make no ladder.
 std::string order() {
   try {
@@ -417,19 +402,6 @@ TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
   EXPECT_EQ(steps[2]->tiles.data(), kWide);
   EXPECT_FALSE(steps[1]->has_lse);
   EXPECT_TRUE(steps[2]->has_lse);
-}
-
-TEST_F(OptionsTest, StepsFollowOneAnotherHoweverTheyAreRegistered) {
-  std::string order, sim, gpu;
-  for (const Step* step : steps_of(kFlash)) {
-    order += step->name + (step->device == kSim ? " " : "+ ");
-    if (!by_name_only(*step)) (step->device == kSim ? sim : gpu) += step->name + " ";
-  }
-  EXPECT_EQ(order,
-            "first+ first mma+ mma alone+ copies+ copies fast+ fast eight_bits+ eight_bits ");
-  // Those that lead to a default run by themselves.
-  EXPECT_EQ(sim, "first mma ");
-  EXPECT_EQ(gpu, "first mma copies fast ");
 }
 
 // Which of its tiles a step takes.

@@ -1,5 +1,5 @@
-// e4m3 on both machines: conversions and functions for quantising give the host's bits. And what
-// the sim keeps of sums of products, which hopper_test.cu compares with the chip's.
+// e4m3 on both machines: conversions give the host's bits, and sums of products are those that the
+// sim makes. (Hopper's other constructs are tested with the steps of 05 and 06 that use them.)
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
 #include "tests/device_test.h"
-#include "tile/fp8.h"
+#include "tile/rows.h"
+#include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -33,42 +33,27 @@ auto bits_of(const std::vector<T>& numbers) {
 constexpr int kThreads = 128;
 
 /// codes[i] = x[i] rounded, and packed: the same again by pack().
-template <class T>
-__global__ void round_to_e4m3(Hbm<const T> x, Hbm<e4m3> codes, Hbm<unsigned> packed, int n) {
+__global__ void round_to_e4m3(Hbm<const float> x, Hbm<e4m3> codes, Hbm<unsigned> packed) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < n) codes[i] = e4m3(x[i]);
-  if (4 * i >= n) return;
-  packed[i] =
-      pack<e4m3>(float(x[4 * i]), float(x[4 * i + 1]), float(x[4 * i + 2]), float(x[4 * i + 3]));
+  for (int k = 4 * i; k < 4 * i + 4; ++k) codes[k] = e4m3(x[k]);
+  packed[i] = pack<e4m3>(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
 }
 __global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
   x[threadIdx.x] = float(codes[threadIdx.x]);
 }
 
 TEST_F(SUITE, ConversionsAreTheHosts) {
-  const auto check = [&]<class T>(Case<T>, const std::vector<OnHost<T>>& numbers) {
-    const int n = static_cast<int>(numbers.size());
-    Array& codes = make("codes", n);
-    Array& packed = make("packed", n);
-    run(round_to_e4m3<T>, ceil_div(n, kThreads), kThreads, 0, upload<T>("x", numbers), codes,
-        packed, n);
-    const auto expected = bits_of(std::vector<ladder::e4m3>(numbers.begin(), numbers.end()));
-    EXPECT_TRUE(bits_of(values<e4m3>(codes)) == expected) << sizeof(T) << " bytes";
-    EXPECT_TRUE(bits_of(values<e4m3>(packed)) == expected) << sizeof(T) << " bytes, packed";
-  };
   // Every upper half of a float with lower halves beside and at a tie.
   std::vector<float> floats;
-  std::vector<ladder::fp16> halves;
-  std::vector<ladder::bf16> bfloats;
-  for (uint32_t high = 0; high < 0x10000; ++high) {
-    halves.push_back(ladder::fp16::from_bits(static_cast<uint16_t>(high)));
-    bfloats.push_back(ladder::bf16::from_bits(static_cast<uint16_t>(high)));
+  for (uint32_t high = 0; high < 0x10000; ++high)
     for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
       floats.push_back(std::bit_cast<float>(high << 16 | low));
-  }
-  check(Case<fp16>{}, halves);
-  check(Case<bf16>{}, bfloats);
-  check(Case<float>{}, floats);
+  const int n = static_cast<int>(floats.size());
+  Array &rounded = make("codes", n), &packed = make("packed", n);
+  run(round_to_e4m3, n / 4 / kThreads, kThreads, 0, upload<float>("x", floats), rounded, packed);
+  const auto expected = bits_of(std::vector<ladder::e4m3>(floats.begin(), floats.end()));
+  EXPECT_TRUE(bits_of(values<e4m3>(rounded)) == expected);
+  EXPECT_TRUE(bits_of(values<e4m3>(packed)) == expected);
 
   std::vector<ladder::e4m3> codes;
   for (int code = 0; code < 256; ++code)
@@ -78,46 +63,71 @@ TEST_F(SUITE, ConversionsAreTheHosts) {
   EXPECT_EQ(bits_of(values<float>(x)), bits_of(std::vector<float>(codes.begin(), codes.end())));
 }
 
-/// Rows of Dh numbers, 32·8/Dh of them in a warp: transformed; the largest of the block; the rows
-/// as they were, times `factor`, rounded.
-template <int Dh, int kWarps>
-__global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
-                                   Hbm<e4m3> codes, float factor) {
-  SharedMemory smem;
-  const auto of_warps = smem.take<float>("of_warps", kWarps);
-  const int at = static_cast<int>(threadIdx.x) * 8;
-  float mine[8];
-  for (int e = 0; e < 8; ++e) mine[e] = x[at + e];
-  write_chunk(codes + at, rounded(mine, factor));
-  const float of_block = block_max<kWarps>(largest(mine), of_warps);
-  if (threadIdx.x == 0) most[0] = of_block;
-  hadamard<Dh>(mine, at % Dh);
-  for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
+constexpr int kN = 64, kK = 64, kDepth = 32;  // of a product 64 × N, K at a time by one instruction
+using Factor = SwizzledTile<e4m3, kN, kK>;
+
+/// C = start + A·Bᵀ, A from registers, of which a lane has those that the PTX manual says.
+__global__ void __launch_bounds__(kWarpgroup)
+    add_products(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> C, float start) {
+  const Factor tile{SharedMemory().take<e4m3>("B", Factor::kElements)};
+  for (int i = threadIdx.x; i < kN * kK; i += kWarpgroup)
+    tile.data[tile.chunk(i / kK, i % kK / tile.kChunk) + i % tile.kChunk] = B[i];
+  fence_proxy_async();
+  __syncthreads();
+  Operand<e4m3, 16, kK> a;
+  for (int k = 0; k < kK / kDepth; ++k)
+    for (int i = 0; i < 4; ++i) {
+      const auto at = A + ((16 * warp_id() + lane_id() / 4 + i % 2 * 8) * kK + kDepth * k +
+                           lane_id() % 4 * 4 + i / 2 * 16);
+      a.r[0][k][i] = pack<e4m3>(float(at[0]), float(at[1]), float(at[2]), float(at[3]));
+    }
+  Accumulator<16, kN> acc;
+  for_each(acc, [&](int, int, float& c) { c = start; });
+  wgmma_fence(acc, a);
+  wgmma_ABt(acc, a, tile);
+  wgmma_commit();
+  wgmma_wait<0>(acc, a);
+  for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
-TEST_F(SUITE, FunctionsForE4m3AreTheHosts) {
-  const auto check = [&]<int Dh, int kWarps>(Case<e4m3, Dh, kWarps>) {
-    SCOPED_TRACE(testing::Message() << "Dh " << Dh << ", " << kWarps << " warps");
-    constexpr int n = kWarps * 256;
-    Matrix x = random_matrix<float>(1, n);
-    x.all[n - 5] = -77;
-    Array& transformed = make("transformed", n * 4);
-    Array& most = make("most", 4);
-    Array& codes = make("codes", n);
-    const auto counts =
-        run(functions_for_e4m3<Dh, kWarps>, 1, 32 * kWarps, shared_bytes<float>(kWarps),
-            upload<float>("x", x), transformed, most, codes, 3.3f);
-    EXPECT_EQ(values<float>(most)[0], 77);
-    std::vector<ladder::e4m3> expected;
-    for (const float number : x.all) expected.emplace_back(number * 3.3f);
-    EXPECT_EQ(bits_of(values<e4m3>(codes)), bits_of(expected));
-    for (int row = 0; row < n; row += Dh) ladder::hadamard(&x(0, row), Dh);
-    EXPECT_EQ(values<float>(transformed), x.all);  // to the bit
-    if (!counts) return;
-    EXPECT_EQ(counts->other_flops, n * (1 + 1 + 1 + std::bit_width(unsigned{Dh}) - 1));
+// Sums of e4m3 products that tell how many bits the chip keeps, and random ones: those of both
+// machines are add_fp8_products(), bit for bit.
+TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
+  if (device().info().compute_capability / 10 != 9)
+    GTEST_SKIP() << device().info().name << " is no Hopper GPU";
+  const auto check = [&](const Matrix& a, const Matrix& b, float start) {
+    Array& C = make("C", 64 * kN * 4);
+    run(add_products, 1, kWarpgroup, shared_bytes<e4m3>(kN * kK), upload<e4m3>("A", a),
+        upload<e4m3>("B", b), C, start);
+    const Matrix got = matrix<float>(C, kN);
+    const auto differs = [&](int i, int j) {
+      float sum = start;
+      for (int k = 0; k < kK; k += kDepth)
+        sum = sim::add_fp8_products(sum, &a.all[i * kK + k], &b.all[j * kK + k]);
+      return std::bit_cast<uint32_t>(got(i, j)) != std::bit_cast<uint32_t>(sum);
+    };
+    EXPECT_EQ(count_where(64, kN, differs), 0) << "from " << start << ", B " << b(0, 1);
   };
-  check_each(check, Case<e4m3, 32, 1>{}, Case<e4m3, 64, 4>{}, Case<e4m3, 128, 2>{},
-             Case<e4m3, 256, 8>{});
+  const auto two_columns = [&](float first, float second) {  // and zeros
+    Matrix m{kK, std::vector<float>(64 * kK)};
+    for (int i = 0; i < 64; ++i) m(i, 0) = first, m(i, 1) = second;
+    return m;
+  };
+  for (int bit = 6; bit <= 17; ++bit)
+    for (const float sign : {1.0f, -1.0f})
+      check(two_columns(1, std::ldexp(1.0f, -bit / 2)),
+            two_columns(1, sign * std::ldexp(1.0f, -(bit - bit / 2))), 0);
+  std::mt19937 random;
+  const auto random_codes = [&] {  // any finite value
+    Matrix m{kK, {}};
+    while (m.all.size() < 64 * kK) {
+      const float x = ladder::e4m3::from_bits(static_cast<uint8_t>(random()));
+      if (std::isfinite(x)) m.all.push_back(x);
+    }
+    return m;
+  };
+  for (const float start : {0.0f, 1.0f, -1.0f, 1.0f / 3, -300.0f, 1e6f, -1e-3f, 0x1.fffffep0f})
+    for (int i = 0; i < 4; ++i) check(random_codes(), random_codes(), start);
 }
 
 #ifdef LADDER_SIM
