@@ -324,6 +324,21 @@ TEST_F(OptionsTest, ChooseAStep) {
   EXPECT_TRUE(sim.sram_bytes == 4096 && sim.multiprocessors == 7);
 }
 
+// A block's shared memory is that of either pass, to the byte.
+TEST(Memory, OfABlockIsAskedForByBothPasses) {
+  Step step{.name = "both", .is_default = true};
+  step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
+                  .launch = [](auto&, auto&, auto&) {}};
+  step.backward = step.forward;
+  step.backward.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N_kv}; };
+  all_steps().clear();
+  add_all("06_test", {step});
+  for (const Problem& p : {Problem{.N = 100, .N_kv = 50}, {.N = 50, .N_kv = 100}}) {
+    EXPECT_NO_THROW(plan_run(step, p, {}, {.sram_bytes = 100}));
+    EXPECT_THROW(plan_run(step, p, {}, {.sram_bytes = 99}), Error);
+  }
+}
+
 /// The names of the steps in order, or why they make no ladder.
 std::string order() {
   try {

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
 #include "tests/device_test.h"
+#include "tile/fp8.h"
 #include "tile/rows.h"
 #include "tile/warpgroup.h"
 
@@ -61,6 +63,37 @@ TEST_F(SUITE, ConversionsAreTheHosts) {
   Array& x = make("x", 256 * 4);
   run(widen_e4m3, 1, 256, 0, upload<e4m3>("codes", codes), x);
   EXPECT_EQ(bits_of(values<float>(x)), bits_of(std::vector<float>(codes.begin(), codes.end())));
+}
+
+constexpr int kRow = 64, kWarps = 4, kElements = kWarps * 256;
+
+/// Rows of kRow numbers: transformed; the largest of the block; the rows as they were, times
+/// `factor`, rounded.
+__global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
+                                   Hbm<e4m3> codes, float factor) {
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kWarps);
+  const int at = static_cast<int>(threadIdx.x) * 8;
+  float mine[8];
+  for (int e = 0; e < 8; ++e) mine[e] = x[at + e];
+  write_chunk(codes + at, rounded(mine, factor));
+  const float of_block = block_max<kWarps>(largest(mine), of_warps);
+  if (threadIdx.x == 0) most[0] = of_block;
+  hadamard<kRow>(mine, at % kRow);
+  for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
+}
+
+// (That they are right for any size and number of warps, the suite shows.)
+TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
+  Matrix x = random_matrix<float>(1, kElements);
+  Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
+        &codes = make("codes", kElements);
+  const auto counts = run(functions_for_e4m3, 1, 32 * kWarps, shared_bytes<float>(kWarps),
+                          upload<float>("x", x), transformed, most, codes, 3.3f);
+  for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x(0, row), kRow);
+  EXPECT_EQ(values<float>(transformed), x.all);  // to the bit
+  if (!counts) return;
+  EXPECT_EQ(counts->other_flops, kElements * (1 + 1 + std::bit_width(unsigned{kRow})));
 }
 
 constexpr int kN = 64, kK = 64, kDepth = 32;  // of a product 64 × N, K at a time by one instruction
