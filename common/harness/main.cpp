@@ -1,6 +1,5 @@
 // The program of a rung: options in, report out. Which rung it is, its steps say.
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -161,9 +160,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::fesetenv(FE_DFL_ENV);  // linked with -Ofast, a program starts with subnormals flushed to 0
-  // A file must not be opened as one of the three, or a message would be written into it.
-  for (int stream = 0; stream <= STDERR_FILENO; ++stream)
-    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDONLY);
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
     ladder::say(fmt::format("{}: {}", ladder::rung_name(), what));

@@ -30,22 +30,6 @@ using OnHost = std::conditional_t<
     std::conditional_t<sizeof(T) == 1, ladder::e4m3,
                        std::conditional_t<std::is_same_v<T, fp16>, ladder::fp16, ladder::bf16>>>;
 
-/// A row-major matrix on the host. A kernel has its elements in some type that they fit.
-struct Matrix {
-  int columns = 1;
-  std::vector<float> all;
-  float& operator()(int i, int j) { return all[i * columns + j]; }
-  float operator()(int i, int j) const { return all[i * columns + j]; }
-};
-
-/// Of how many of rows × columns elements (i, j) `is` is true.
-int count_where(int rows, int columns, auto is) {
-  int n = 0;
-  for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < columns; ++j) n += is(i, j);
-  return n;
-}
-
 template <class T>
 std::type_identity<T> element_of(Hbm<T>);
 template <class Parameter>
@@ -72,25 +56,19 @@ class DeviceTest : public ::testing::Test {
 #endif
   }
 
-  /// From −1 to 1, rounded to T. Of e4m3 integers from −8 to 8: their sums are exact in any order.
+  /// From −1 to 1, rounded to T.
   template <class T>
-  Matrix random_matrix(int rows, int columns) {
+  std::vector<OnHost<T>> random(int n) {
     std::uniform_real_distribution<float> uniform(-1, 1);
-    Matrix m{columns, std::vector<float>(rows * columns)};
-    for (float& x : m.all)
-      x = sizeof(T) == 1 ? static_cast<float>(random_() % 17) - 8
-                         : float(OnHost<T>(uniform(random_)));
-    return m;
+    std::vector<OnHost<T>> numbers;
+    while (std::ssize(numbers) < n) numbers.emplace_back(uniform(random_));
+    return numbers;
   }
   template <class T>
   Array& upload(const char* name, const std::vector<OnHost<T>>& values) {
     Array& array = make(name, std::ssize(values) * int64_t{sizeof(T)});
     device_->upload(array, values.data());
     return array;
-  }
-  template <class T>
-  Array& upload(const char* name, const Matrix& m) {
-    return upload<T>(name, std::vector<OnHost<T>>(m.all.begin(), m.all.end()));
   }
   /// Poisoned: NaN in every type.
   Array& make(const char* name, int64_t bytes) {
@@ -101,11 +79,6 @@ class DeviceTest : public ::testing::Test {
     std::vector<OnHost<T>> all(static_cast<size_t>(array.bytes) / sizeof(T));
     device_->download(all.data(), array);
     return all;
-  }
-  template <class T>
-  Matrix matrix(const Array& array, int columns) {
-    const auto all = values<T>(array);
-    return {columns, {all.begin(), all.end()}};
   }
   /// Runs one kernel; of an Array it takes the elements. On the sim: what it counts.
   template <class... P>

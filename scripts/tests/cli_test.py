@@ -330,10 +330,6 @@ class Places(Case):
             self.execute(f"{TINY} --trace pipe")
             self.assertEqual(cat.communicate()[0], self.read("t"))
 
-    def test_what_would_be_said_on_a_closed_stderr_is_in_no_file(self):
-        self.execute(f"{TINY} --time 1 --trace t", preexec_fn=lambda: os.close(2))
-        self.assertEqual({line[0] for line in self.read("t").splitlines()}, {"{"})
-
     def test_a_run_that_is_interrupted_leaves_no_file(self):
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t".split()
         with subprocess.Popen([PROGRAM, *long], cwd=self.root) as process:

@@ -85,13 +85,13 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
 
 // (That they are right for any size and number of warps, the suite shows.)
 TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
-  Matrix x = random_matrix<float>(1, kElements);
+  std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
         &codes = make("codes", kElements);
   const auto counts = run(functions_for_e4m3, 1, 32 * kWarps, shared_bytes<float>(kWarps),
                           upload<float>("x", x), transformed, most, codes, 3.3f);
-  for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x(0, row), kRow);
-  EXPECT_EQ(values<float>(transformed), x.all);  // to the bit
+  for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x[row], kRow);
+  EXPECT_EQ(values<float>(transformed), x);  // to the bit
   if (!counts) return;
   EXPECT_EQ(counts->other_flops, kElements * (1 + 1 + std::bit_width(unsigned{kRow})));
 }
@@ -128,23 +128,25 @@ __global__ void __launch_bounds__(kWarpgroup)
 TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   if (device().info().compute_capability / 10 != 9)
     GTEST_SKIP() << device().info().name << " is no Hopper GPU";
-  const auto check = [&](const Matrix& a, const Matrix& b, float start) {
+  using Codes = std::vector<ladder::e4m3>;  // 64 rows of kK
+  const auto check = [&](const Codes& a, const Codes& b, float start) {
     Array& C = make("C", 64 * kN * 4);
     run(add_products, 1, kWarpgroup, shared_bytes<e4m3>(kN * kK), upload<e4m3>("A", a),
         upload<e4m3>("B", b), C, start);
-    const Matrix got = matrix<float>(C, kN);
-    const auto differs = [&](int i, int j) {
-      float sum = start;
-      for (int k = 0; k < kK; k += kDepth)
-        sum = sim::add_fp8_products(sum, &a.all[i * kK + k], &b.all[j * kK + k]);
-      return std::bit_cast<uint32_t>(got(i, j)) != std::bit_cast<uint32_t>(sum);
-    };
-    EXPECT_EQ(count_where(64, kN, differs), 0) << "from " << start << ", B " << b(0, 1);
+    const std::vector<float> A(a.begin(), a.end()), B(b.begin(), b.end());
+    std::vector<float> sums(64 * kN, start);
+    for (int i = 0; i < 64; ++i)
+      for (int j = 0; j < kN; ++j)
+        for (int k = 0; k < kK; k += kDepth)
+          sums[i * kN + j] =
+              sim::add_fp8_products(sums[i * kN + j], &A[i * kK + k], &B[j * kK + k]);
+    EXPECT_TRUE(bits_of(values<float>(C)) == bits_of(sums)) << "from " << start << ", B " << B[1];
   };
   const auto two_columns = [&](float first, float second) {  // and zeros
-    Matrix m{kK, std::vector<float>(64 * kK)};
-    for (int i = 0; i < 64; ++i) m(i, 0) = first, m(i, 1) = second;
-    return m;
+    Codes all(64 * kK, ladder::e4m3(0));
+    for (int i = 0; i < 64 * kK; i += kK)
+      all[i] = ladder::e4m3(first), all[i + 1] = ladder::e4m3(second);
+    return all;
   };
   for (int bit = 6; bit <= 17; ++bit)
     for (const float sign : {1.0f, -1.0f})
@@ -152,12 +154,12 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
             two_columns(1, sign * std::ldexp(1.0f, -(bit - bit / 2))), 0);
   std::mt19937 random;
   const auto random_codes = [&] {  // any finite value
-    Matrix m{kK, {}};
-    while (m.all.size() < 64 * kK) {
-      const float x = ladder::e4m3::from_bits(static_cast<uint8_t>(random()));
-      if (std::isfinite(x)) m.all.push_back(x);
+    Codes all;
+    while (all.size() < 64 * kK) {
+      const auto x = ladder::e4m3::from_bits(static_cast<uint8_t>(random()));
+      if (std::isfinite(float(x))) all.push_back(x);
     }
-    return m;
+    return all;
   };
   for (const float start : {0.0f, 1.0f, -1.0f, 1.0f / 3, -300.0f, 1e6f, -1e-3f, 0x1.fffffep0f})
     for (int i = 0; i < 4; ++i) check(random_codes(), random_codes(), start);
