@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "harness/json.h"
-#include "harness/reference_error.h"
+#include "harness/reference.h"
 #include "harness/workload.h"
 #include "machine/device.h"
 #include "rung.h"

@@ -21,7 +21,6 @@
 #endif
 
 namespace ladder::MACHINE {
-namespace {
 
 /// A kernel's type as the host has it.
 template <class T>
@@ -94,11 +93,9 @@ class DeviceTest : public ::testing::Test {
     return *device_;
   }
 
- private:
   std::unique_ptr<Device> device_;
   std::vector<std::shared_ptr<Array>> arrays_;
   std::mt19937 random_{0};
 };
 
-}  // namespace
 }  // namespace ladder::MACHINE

@@ -63,21 +63,14 @@ class Cupti {
     return text;
   }
   static const char* way_out(CUptiResult result) {
-    switch (result) {
-      case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
-      case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:
-        return "the driver lets administrators alone read counters: run as root (a container needs "
-               "--cap-add=SYS_ADMIN), or have one allow it to everybody: "
-               "https://developer.nvidia.com/ERR_NVGPUCTRPERM";
-      case CUPTI_ERROR_HARDWARE_BUSY:
-      case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
-        return "another profiler or monitor (ncu, nsys, DCGM) has the counters; end it and try "
-               "again";
-      case CUPTI_ERROR_INVALID_METRIC_NAME:
-        return "this GPU does not count DRAM bytes";
-      default:
-        return "ncu --metrics dram__bytes_read.sum,dram__bytes_write.sum may read them";
-    }
+    if (result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES ||
+        result == CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES)
+      return "the driver lets administrators alone read counters: run as root (a container needs "
+             "--cap-add=SYS_ADMIN), or have one allow it to everybody: "
+             "https://developer.nvidia.com/ERR_NVGPUCTRPERM";
+    return "another profiler or monitor (ncu, nsys, DCGM) may have the counters; else ncu "
+           "--metrics "
+           "dram__bytes_read.sum,dram__bytes_write.sum may read them";
   }
 
   // The Toolkit's own first: the loader may know of another version. CUPTI's major version is the

@@ -93,34 +93,55 @@ class Sim : public Device {
     launch.rung = rung_;
     launch.schedule = options_.schedule;
     launch.recorder = recorder_ ? &*recorder_ : nullptr;
-    const std::string& kernel = launch.kernel;
     const dim3 grid = launch.grid, block = launch.block;
     if (recorder_)
-      recorder_->start_launch({kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
-                              launch.function);
-    const auto refuse = [&](const std::string& why) {
-      const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, kernel, why);
-      if (recorder_) recorder_->fault(message, -1, false);
-      throw Fault(message);
-    };
+      recorder_->start_launch(
+          {launch.kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, {}},
+          launch.function);
+    check(launch);
+    if (options_.only_launches) return;
+    for (auto* array : arrays_) array->start_kernel(launch.early);
+    run_blocks(launch);
+    // A later kernel waits for this one alone, and must find the one before this ended too.
+    if (launch.early && !launch.waited)
+      refuse(launch, "starts early, and no thread calls wait_for_kernel_before()");
+    next_may_start_ = launch.lets_next_start;
+    report(launch.kernel);
+  }
+
+  DramReport dram(const std::function<void()>&) override {
+    throw Error(Exit::no_device,
+                "the counters are a GPU's; the sim counts requested and distinct bytes");
+  }
+  Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
+
+ private:
+  [[noreturn]] void refuse(const Launch& launch, const std::string& why) {
+    const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, launch.kernel, why);
+    if (recorder_) recorder_->fault(message, -1, false);
+    throw Fault(message);
+  }
+  /// Faults where the launch asks for more than there is.
+  void check(const Launch& launch) {
+    const dim3 grid = launch.grid, block = launch.block;
     const int64_t threads = int64_t{block.x} * block.y * block.z;
     if (threads < 1 || threads > kMaxThreads || block.z > 64)
-      refuse(fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
+      refuse(launch,
+             fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535)
-      refuse(fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)", grid.x,
-                         grid.y, grid.z));
+      refuse(launch, fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)",
+                                 grid.x, grid.y, grid.z));
     if (launch.shared_bytes > options_.sram_bytes)
-      refuse(
-          fmt::format("{} bytes of shared memory for a block, more than the {} there are (--sram)",
-                      launch.shared_bytes, options_.sram_bytes));
-    if (options_.only_launches) return;
-
-    if (launch.early && !next_may_start_)
-      refuse("starts early, but the kernel before never calls let_next_kernel_start()");
-    for (auto* array : arrays_) array->start_kernel(launch.early);
-
-    const int64_t count = int64_t{grid.x} * grid.y * grid.z;
+      refuse(launch, fmt::format("{} bytes of shared memory for a block, more than the {} there "
+                                 "are (--sram)",
+                                 launch.shared_bytes, options_.sram_bytes));
+    if (launch.early && !next_may_start_ && !options_.only_launches)
+      refuse(launch, "starts early, but the kernel before never calls let_next_kernel_start()");
+  }
+  /// On all OS threads. Of several blocks with faults the first in the schedule's order is told.
+  void run_blocks(Launch& launch) {
+    const int64_t count = int64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
     std::atomic<int64_t> next{0};
     std::atomic<bool> stop{false};
     std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the order
@@ -141,13 +162,10 @@ class Sim : public Device {
       this_block = nullptr;
     });
     if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
-    // A later kernel waits for this one alone, and must find the one before this ended too.
-    if (launch.early && !launch.waited)
-      refuse("starts early, and no thread calls wait_for_kernel_before()");
-    next_may_start_ = launch.lets_next_start;
-
-    auto report = std::find_if(reports_.begin(), reports_.end(),
-                               [&](const KernelReport& r) { return r.name == kernel; });
+  }
+  /// Adds what arrays and blocks have counted to the kernel's report.
+  void report(const std::string& kernel) {
+    auto report = std::ranges::find(reports_, kernel, &KernelReport::name);
     if (report == reports_.end())
       report = reports_.insert(reports_.end(), KernelReport{kernel, Counts{}, std::nullopt});
     Counts& counts = *report->counts;
@@ -160,13 +178,6 @@ class Sim : public Device {
     for (auto& b : blocks_) counts += std::exchange(b->counts, {});
   }
 
-  DramReport dram(const std::function<void()>&) override {
-    throw Error(Exit::no_device,
-                "the counters are a GPU's; the sim counts requested and distinct bytes");
-  }
-  Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
-
- private:
   SimOptions options_;
   DeviceInfo info_;
   std::string rung_;

@@ -1,16 +1,13 @@
 // What tests of the sim share: a device with arrays, and what faults must say.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "machine/machine.h"
+#include "tests/device_test.h"
 
 namespace ladder::sim {
 
@@ -44,7 +41,7 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
 /// Shared memory of a block, unless a test says otherwise.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
-class SimTest : public ::testing::Test {
+class SimTest : public DeviceTest {
  protected:
   using Kernel = std::function<void()>;
 
@@ -52,23 +49,11 @@ class SimTest : public ::testing::Test {
     arrays_.clear();
     device_ = open_sim(o);
   }
-  Device& device() {
-    if (!device_) options({});
-    return *device_;
-  }
-  Hbm<float> array(const char* name, int64_t floats) {
-    return hbm<float>(*arrays_.emplace_back(device().allocate(name, floats * 4)));
-  }
+  Hbm<float> array(const char* name, int64_t floats) { return hbm<float>(make(name, floats * 4)); }
   Hbm<float> array(const char* name, const std::vector<float>& values) {
-    const auto x = array(name, std::ssize(values));
-    device().upload(x.array(), values.data());
-    return x;
+    return hbm<float>(upload<float>(name, values));
   }
-  std::vector<float> values(const Hbm<float>& x) {
-    std::vector<float> v(static_cast<size_t>(x.array().bytes) / 4);
-    device().download(v.data(), x.array());
-    return v;
-  }
+  std::vector<float> values(const Hbm<float>& x) { return DeviceTest::values<float>(x.array()); }
   static void start(const char* name, dim3 grid, dim3 block, const Kernel& kernel,
                     int64_t shared_bytes = kSharedBytes) {
     run_kernel({name, grid, block, shared_bytes, nullptr, kernel});
@@ -95,10 +80,6 @@ class SimTest : public ::testing::Test {
                        int64_t shared_bytes = kSharedBytes) {
     return fault_of([&] { start("planted", grid, block, kernel, shared_bytes); });
   }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::vector<std::shared_ptr<Array>> arrays_;
 };
 
 }  // namespace ladder::sim
