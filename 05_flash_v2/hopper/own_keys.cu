@@ -111,7 +111,10 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
+      if (kv_tile == kv_tiles - 1) {
+        wait_for_kernel_before();  // which makes next 0
+        index = gridDim.x + atomicAdd(next, 1);
+      }
       V.acquire();
       V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
     }
@@ -164,8 +167,10 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   });
 }
 
-/// No block has asked for a further tile of Q yet.
+/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
+/// may start.
 __global__ void clear(Hbm<int> next) {
+  let_next_kernel_start();
   next[0] = 0;
 }
 
@@ -322,8 +327,9 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
     const int64_t at_once = resident_blocks();
-    launch("attention", attention<T, Dh, Br, Bc>, dim3(std::min(works, at_once)), dim3(threads(Br)),
-           plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next, p);
+    launch<Start::early>("attention", attention<T, Dh, Br, Bc>, dim3(std::min(works, at_once)),
+                         dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
+                         p);
   });
 }
 

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 11: Q in registers. This project's own.
+// 05 on Hopper, step 10: Q in registers. This project's own.
 //
 //   build/bin/05_flash_v2 --step sm90 --seqlen 512 --causal
 //
@@ -13,9 +13,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `pdl`: where there is room, at d = 128, a consumer keeps Q in registers, so that S = Q·Kᵀ
-// reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few rows too,
-// and takes the fastest; parts.h has what blocks do that share a tile's keys.
+// Since `own_keys`: where there is room, at d = 128, a consumer keeps Q in registers, so that
+// S = Q·Kᵀ reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few
+// rows too, and takes the fastest; parts.h has what blocks do that share a tile's keys.
 
 #include "machine/hopper.h"
 #include "parts.h"
@@ -392,7 +392,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "05_flash_v2",
     .name = "sm90",
-    .after = "pdl",
+    .after = "own_keys",
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "Q in registers",
               .change = {"sram_operand_bytes", "less", "--head-dim 128 --block-q 128"},
