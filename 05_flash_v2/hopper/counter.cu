@@ -16,6 +16,7 @@
 // sets the counter to 0; the blocks start while it still runs, and wait for its end only before
 // they ask for their second tile. The consumer, which stays as it is, is a function from here on.
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -26,57 +27,22 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of Q, of K and of V
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
-// tensor cores.
-constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
+constexpr int kStages = 2;    // of Q, of K and of V
+constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
-constexpr int threads(int Br) {
-  return kWarpgroup * (1 + Br / kWarpgroupRows);
-}
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
-constexpr int producer_registers(int Br) {
-  return Br == 192 ? 32 : 40;
-}
-constexpr int consumer_registers(int Br) {
-  return Br == 192 ? 160 : 232;
-}
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(kStages * Bc * columns) + shared_bytes<Work>(kStages * consumers) +
-         2 * shared_bytes<Mbarrier>(kStages * consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  return stages_bytes(Dh, Br, Bc, kStages, kStages) +
+         shared_bytes<Work>(kStages * Br / kWarpgroupRows);
 }
 
-/// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
-/// what a group of them requests from HBM at its start comes in smaller bursts.
-template <int Br>
-__device__ __forceinline__ WorkList all_work(const Problem& p) {
-  return {.heads = p.B * p.H,
-          .tiles = static_cast<int>(ceil_div(p.N, Br)),
-          .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-          .uneven = p.causal,
-          .group_bytes = 8 << 20};
-}
 /// A tile's first row.
 template <int Br>
 __device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
   const int tiles = ceil_div(p.N, Br);
   return (tiles - 1 - work.tile) * Br;  // the last rows see the most keys
-}
-/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
-template <int Bc>
-__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
-  const int keys = p.keys(min(end, p.N) - 1);
-  return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
@@ -96,7 +62,13 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
         Q.signal_end();
     }
   };
-  const WorkList all = all_work<Br>(p);
+  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
+  // requests from HBM at its start comes in smaller bursts.
+  const WorkList all{.heads = p.B * p.H,
+                     .tiles = static_cast<int>(ceil_div(p.N, Br)),
+                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                     .uneven = p.causal,
+                     .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
     const Work work = longest_first(index, all);
     send(work);
@@ -134,28 +106,6 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   l = alpha * l + row_sum_in_lane(S);
   m = m_new;
   return alpha;
-}
-
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
-template <class T, int Dh>
-__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
-                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
-                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
-                                             int bh, int tile_row, const Problem& p) {
-  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  write_matrices(tile, as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
 }
 
 /// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
@@ -276,55 +226,30 @@ __global__ void __launch_bounds__(threads(Br), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = threads(plan.block_q) / 32;
+  Plan plan = plan_of(p, device, request, kTiles, kStages, smem_bytes);
   plan.workspace = {{"next", 4}};
   return plan;
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-    };
-    const auto map_Q = map("Q", p.N, p.H, kWarpgroupRows), map_K = map("K", p.N_kv, p.Hk, Bc),
-               map_V = map("V", p.N_kv, p.Hk, Bc), map_O = map("O", p.N, p.H, kWarpgroupRows);
-    const auto LSE = hbm<float>(a["LSE"]);
+    const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    const int64_t at_once = resident_blocks();
-    launch<Start::early>("attention", attention<T, Dh, Br, Bc>, dim3(std::min(works, at_once)),
-                         dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
+    launch<Start::early>("attention", attention<T, Dh, Br, Bc>,
+                         dim3(std::min<int64_t>(works, resident_blocks())), dim3(threads(Br)),
+                         plan.smem_bytes, map_Q, map_K, map_V, map_O, hbm<float>(a["LSE"]), next,
                          p);
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
+/// A block asks for another tile of Q after each that it has had, the last time in vain.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = 0; row < p.N; row += plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
-  }
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  // A block asks for another tile of Q after each that it has had, the last time in vain.
-  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  return {{"clear", {{"next", 0, 4}}},
-          {"attention",
-           {{"Q", q, 0},
-            {"K", k, 0},
-            {"V", k, 0},
-            {"O", 0, q},
-            {"LSE", 0, heads * p.N * 4},
-            {"next", asked, asked}}}};
+  const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
+  std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, plan.block_q);
+  arrays.push_back({"next", asked, asked});
+  return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
 }
 
 const Register step{{

@@ -23,6 +23,7 @@
 // where in O it would have to be put right in every tile. The tensor cores' sums keep 14 bits: with
 // two levels they are one tile's at a time, and O is summed in fp32.
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "quantise.h"
 #include "rung.h"
@@ -34,16 +35,13 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;  // of K and of V; kWarpgroupRows, of Q of a consumer, is quantise.h's
+constexpr int kStages = 2;  // of K and of V
 // P is scaled by 2⁵, and the warp's rows keep their m while none is above 2^(5 + kSlack), which is
 // 446 of e4m3's 448. More room would cost small P their bits.
 constexpr int kPExponent = 5;
 constexpr float kSlack = 3.8f;
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
-// tensor cores.
-constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
+constexpr int kPingPong = 4;      // named barriers: each consumer's turn at the tensor cores
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
@@ -62,18 +60,7 @@ constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
 constexpr int part_columns(int Dh, int Bc) {
   return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
-constexpr int threads(int Br) {
-  return kWarpgroup * (1 + Br / kWarpgroupRows);
-}
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
-constexpr int producer_registers(int Br) {
-  return Br == 192 ? 32 : 40;
-}
-constexpr int consumer_registers(int Br) {
-  return Br == 192 ? 160 : 232;
-}
+
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
@@ -89,16 +76,6 @@ struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
 
-/// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
-/// what a group of them requests from HBM at its start comes in smaller bursts.
-template <int Br>
-__device__ __forceinline__ WorkList all_work(const Problem& p) {
-  return {.heads = p.B * p.H,
-          .tiles = static_cast<int>(ceil_div(p.N, Br)),
-          .head_bytes = int64_t{2} * p.N_kv * p.d,
-          .uneven = p.causal,
-          .group_bytes = 8 << 20};
-}
 /// A tile's first row. Tiles are laid from the last row up, since the last rows see the most keys:
 /// so the one that some consumers find empty, with rows before row 0, has the fewest.
 template <int Br>
@@ -108,7 +85,7 @@ __device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
 }
 /// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
 template <int Bc>
-__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
+__device__ __forceinline__ int tiles_seen(int end, const Problem& p) {
   const int last = min(end, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
@@ -139,13 +116,19 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Wo
       Q.fill(map_Q, 0, row, work.head % p.H, work.head / p.H);
     }
   };
-  const WorkList all = all_work<Br>(p);
+  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
+  // requests from HBM at its start comes in smaller bursts.
+  const WorkList all{.heads = p.B * p.H,
+                     .tiles = static_cast<int>(ceil_div(p.N, Br)),
+                     .head_bytes = int64_t{2} * p.N_kv * p.d,
+                     .uneven = p.causal,
+                     .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
     const Work work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
     const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
-    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
+    const int kv_tiles = tiles_seen<Bc>(row_of<Br>(work, p) + Br, p);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
       K.acquire();
@@ -298,8 +281,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p),
-              kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
+    const int own_kv_tiles = tiles_seen<Bc>(tile_row + kWarpgroupRows, p),
+              kv_tiles = tiles_seen<Bc>(block_row + Br, p);
     const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) load(Q_rows, Q.tile(), warp_row);
     __syncwarp();  // all lanes have read these before one releases the tile
@@ -397,11 +380,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = threads(plan.block_q) / 32;
+  Plan plan = plan_of(p, device, request, kTiles, kStages, smem_bytes);
+  const int Dh = plan.head_dim;
   plan.settings = choose_settings(kSettings, request.settings);
   const auto on = [&](const char* name) { return plan.settings.at(name) == "on"; };
   using enum Quantisation::Scope;
@@ -488,14 +468,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
-  int64_t rows = 0, columns = 0, all_kv_tiles = 0;  // of K8 and V8 that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
-    columns += std::min<int64_t>(kv_tiles * plan.block_kv, pitch);
-    all_kv_tiles += kv_tiles;
-  }
+  // Rows of K8, columns of V8, and tiles of both that the tiles of Q of a head read.
+  const auto sum = [&](int64_t of_tile, int64_t most) {
+    return sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {
+      return std::min<int64_t>(kv_tiles * of_tile, most);
+    });
+  };
+  const int64_t rows = sum(plan.block_kv, p.N_kv), columns = sum(plan.block_kv, pitch),
+                all_kv_tiles = sum(1, p.N_kv);
   // A block asks for another tile of Q after each that it has had, the last time in vain.
   const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
   traffic.push_back({"clear", {{"next", 0, 4}}});

@@ -14,7 +14,9 @@
 //
 // Since `producer`: a consumer's product P·V of one tile runs on while it works out the softmax of
 // the next. So S of the next tile is started first, and P·V is waited for only after the softmax.
+// What stays of the block and of the host's code is in block.h from here on.
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -25,32 +27,13 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of K and of V
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
-constexpr int kWarpgroupBarrier = 0;
+constexpr int kStages = 2;  // of K and of V
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
-constexpr int threads(int Br) {
-  return kWarpgroup * (1 + Br / kWarpgroupRows);
-}
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
-constexpr int producer_registers(int Br) {
-  return Br == 192 ? 32 : 40;
-}
-constexpr int consumer_registers(int Br) {
-  return Br == 192 ? 160 : 232;
-}
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
-  const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(kStages * Bc * columns) +
-         2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  return stages_bytes(Dh, Br, Bc, 1, kStages);
 }
 
 /// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
@@ -182,40 +165,19 @@ __global__ void __launch_bounds__(threads(Br), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
-              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  plan.warps = threads(plan.block_q) / 32;
-  return plan;
+  return plan_of(p, device, request, kTiles, kStages, smem_bytes);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-    };
+    const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);
     launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-           dim3(threads(Br)), plan.smem_bytes, map("Q", p.N, p.H, kWarpgroupRows),
-           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc),
-           map("O", p.N, p.H, kWarpgroupRows), hbm<float>(a["LSE"]), p);
+           dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, hbm<float>(a["LSE"]), p);
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = 0; row < p.N; row += plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
-  }
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  return {{"attention",
-           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+  return {{"attention", tiles_traffic(p, plan, plan.block_q)}};
 }
 
 const Register step{{

@@ -5,6 +5,7 @@
 //   merge:       of all shares of a row, by 03's rule, O and LSE
 #pragma once
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -57,7 +58,6 @@ template <class T, int Dh>
 __global__ void __launch_bounds__(kMergeThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
           HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
-  constexpr float kLn2 = 0.693147181f;
   const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
   const int column = static_cast<int>(thread % (Dh / 8)) * 8;
@@ -101,18 +101,17 @@ void merge_parts(const Problem& p, int count, const Arrays& a) {
                        Hbm<const float>(parts.l), hbm<T>(a["O"]), hbm<float>(a["LSE"]), count, p);
 }
 
-/// Rows of K, and of V, that a tile's blocks read in vain: the parts for which there is none of its
-/// kv_tiles tiles of keys.
-int64_t rows_in_vain(const Problem& p, const Plan& plan, int64_t kv_tiles) {
-  return std::max<int64_t>(0, plan.parts - kv_tiles) *
-         std::clamp<int64_t>(p.N_kv - kv_tiles * plan.block_kv, 0, plan.block_kv);
-}
-
-/// Requested bytes where tiles are shared: every part reads Q, and all together `rows` rows of K
-/// and of V.
-Traffic traffic_of_parts(const Problem& p, const Plan& plan, int64_t rows) {
+/// Requested bytes where tiles are shared, instead of those of `whole` tiles: every part reads Q;
+/// and parts for which there is none of a tile's kv_tiles tiles of keys read one in vain.
+Traffic traffic_of_parts(const Problem& p, const Plan& plan,
+                         const std::vector<ArrayTraffic>& whole) {
   const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
-  const int64_t k = rows * p.d * kIoBytes, m_parts = plan.parts * lse, O_parts = m_parts * p.d;
+  const int64_t vain = sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {
+    return std::max<int64_t>(0, plan.parts - kv_tiles) *
+           std::clamp<int64_t>(p.N_kv - kv_tiles * plan.block_kv, 0, plan.block_kv);
+  });
+  const int64_t k = whole[1].read + vain * p.B * p.H * p.d * kIoBytes;
+  const int64_t m_parts = plan.parts * lse, O_parts = m_parts * p.d;
   return {{"attention",
            {{"Q", plan.parts * q, 0},
             {"K", k, 0},

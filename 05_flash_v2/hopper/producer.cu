@@ -16,6 +16,7 @@
 // is free again. No barrier of the whole block is left in the loop. A block has the SM to itself,
 // so the tile is larger, and the producer hands registers to the consumers.
 
+#include "bytes.h"
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -176,20 +177,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = 0; row < p.N; row += plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
-  }
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  return {{"attention",
-           {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
+  return {{"attention", tiles_traffic(p, plan, plan.block_q)}};
 }
 
 const Register step{{

@@ -2,14 +2,13 @@
 // kernel before it writes them to HBM.
 #pragma once
 
+#include "block.h"
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/fp8.h"
 
 namespace ladder::MACHINE {
 namespace {
-
-constexpr int kWarpgroupRows = 64;  // rows of Q that share a scale: a consumer's
 
 /// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
 /// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
@@ -19,7 +18,7 @@ constexpr int quantisers(int Dh, int Bc) {
 
 /// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
 struct ScaledTiles {
-  int q, kv;       // of a head
+  int q, kv;       // of a head; one of Q is a consumer's rows
   int of_Q, of_K;  // of all heads; V has as many as K
   int64_t all;
 };

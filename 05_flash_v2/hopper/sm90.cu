@@ -17,6 +17,7 @@
 // S = Q·Kᵀ reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few
 // rows too, and takes the fastest; parts.h has what blocks do that share a tile's keys.
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "parts.h"
 #include "rung.h"
@@ -29,13 +30,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 // The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
 // P and the sums fit their types.
 constexpr float kSlack = 8;
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3, and its turn at the
-// tensor cores.
-constexpr int kWarpgroupBarrier = 0, kPingPong = 4;
+constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
 /// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and above 128, with a
 /// larger O, there are not enough of them.
@@ -43,28 +41,12 @@ constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// The tiles of Q of all heads. Half as many blocks work at once as in mma, so half as many heads:
-/// what a group of them requests from HBM at its start comes in smaller bursts.
-template <int Br>
-__device__ __forceinline__ WorkList all_work(const Problem& p) {
-  return {.heads = p.B * p.H,
-          .tiles = static_cast<int>(ceil_div(p.N, Br)),
-          .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-          .uneven = p.causal,
-          .group_bytes = 8 << 20};
-}
 /// A tile's first row. Tiles are laid from the last row up, since the last rows see the most keys:
 /// so the one that some consumers find empty, with rows before row 0, has the fewest.
 template <int Br>
 __device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
-}
-/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
-template <int Bc>
-__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
-  const int keys = p.keys(min(end, p.N) - 1);
-  return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
@@ -85,7 +67,13 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
         Q.signal_end();
     }
   };
-  const WorkList all = all_work<Br>(p);
+  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
+  // requests from HBM at its start comes in smaller bursts.
+  const WorkList all{.heads = p.B * p.H,
+                     .tiles = static_cast<int>(ceil_div(p.N, Br)),
+                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                     .uneven = p.causal,
+                     .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
     const Work work = longest_first(index, all);
     send(work);
@@ -138,31 +126,6 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S, Q_rows);
   else
     wgmma_wait<groups>(S);
-}
-
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
-template <class T, int Dh>
-__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
-                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
-                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
-                                             int bh, int tile_row, const Problem& p) {
-  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  if constexpr (q_in_registers(Dh))  // no registers are left for stmatrix's places
-    write(tile, O_sum, warp_row);
-  else
-    write_matrices(tile, as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
 }
 
 /// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
@@ -284,8 +247,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     skip(end - own_end);
     if constexpr (kSplit)
       store_part(O_sum, m, l, parts, work.head, tile_row, p);
-    else
-      store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    else  // With Q in registers none are left for stmatrix's places.
+      store_output<!q_in_registers(Dh)>(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     if (kStages == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
@@ -340,24 +303,20 @@ bool asks(const Plan& plan) {
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles, kHopperHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const auto map = [&](const char* name, int rows, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
-    };
-    const auto map_Q = map("Q", p.N, p.H, kWarpgroupRows), map_K = map("K", p.N_kv, p.Hk, Bc),
-               map_V = map("V", p.N_kv, p.Hk, Bc), map_O = map("O", p.N, p.H, kWarpgroupRows);
+    const Maps maps = maps_of<T>(p, a, Bc);
     const auto LSE = hbm<float>(a["LSE"]);
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     if constexpr (may_split(Dh, Br))
       if (plan.parts > 1) {
         launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
-               dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, Hbm<int>{},
+               dim3(threads(Br)), plan.smem_bytes, maps.Q, maps.K, maps.V, maps.O, LSE, Hbm<int>{},
                false, parts_in(a), p);
         return merge_parts<T, Dh>(p, plan.parts, a);
       }
     const auto start = [&]<Start when>(Hbm<int> next) {
       const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * resident_blocks();
       launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
-                   dim3(threads(Br)), plan.smem_bytes, map_Q, map_K, map_V, map_O, LSE, next,
+                   dim3(threads(Br)), plan.smem_bytes, maps.Q, maps.K, maps.V, maps.O, LSE, next,
                    asks(plan), Parts{}, p);
     };
     if (!asks(plan)) return start.template operator()<Start::after>(Hbm<int>{});
@@ -367,24 +326,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads whole tiles of K and V as far as its last row sees,
-/// and one at least.
+/// A block that asks does so after each tile of Q that it has had, the last time in vain.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
-  for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= plan.block_q) {
-    const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
-    const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, plan.block_kv));
-    rows += std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv) + rows_in_vain(p, plan, kv_tiles);
-  }
-  if (plan.parts > 1) return traffic_of_parts(p, plan, heads * rows);
-  const int64_t k = heads * rows * p.d * kIoBytes;
-  std::vector<ArrayTraffic> arrays = {
-      {"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}};
+  std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, kWarpgroupRows);
+  if (plan.parts > 1) return traffic_of_parts(p, plan, arrays);
   if (!asks(plan)) return {{"attention", arrays}};
-  // A block asks for another tile of Q after each that it has had, the last time in vain.
-  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
+  const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
   arrays.push_back({"next", asked, asked});
   return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
 }

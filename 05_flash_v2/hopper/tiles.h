@@ -9,16 +9,15 @@
 
 #include <array>
 
+#include "block.h"
 #include "machine/hopper.h"
 #include "rung.h"
 #include "tile/schedule.h"
-#include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kMostParts = 32;      // that the plan takes
+constexpr int kMostParts = 32;  // that the plan takes
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
@@ -59,10 +58,6 @@ constexpr int stages_of_Q(int Dh) {
 constexpr int stages_of_KV(int Dh, int Bc) {
   return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
 }
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
-constexpr int threads(int Br) {
-  return kWarpgroup * (1 + Br / kWarpgroupRows);
-}
 /// Blocks that share an SM: those of one consumer, so that one's start and end run under another's
 /// products.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
@@ -77,12 +72,9 @@ constexpr int consumer_registers(int Dh, int Br, int Bc) {
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
-  const int of_Q = stages_of_Q(Dh), of_KV = stages_of_KV(Dh, Bc);
-  const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
-         shared_bytes<Work>(of_Q * consumers) + 2 * shared_bytes<Mbarrier>(of_Q * consumers) +
-         4 * shared_bytes<Mbarrier>(of_KV);
+  const int of_Q = stages_of_Q(Dh);
+  return stages_bytes(Dh, Br, Bc, of_Q, stages_of_KV(Dh, Bc)) +
+         shared_bytes<Work>(of_Q * Br / kWarpgroupRows);
 }
 
 /// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes

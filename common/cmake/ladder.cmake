@@ -241,8 +241,9 @@ target_precompile_headers(ladder_main REUSE_FROM headers)
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
 # CI only: all rungs' files become two sources, Hopper's and the others, since headers dominate nvcc's
-# time. Each file is in a namespace of its own within gpu, each kernel is compiled for bf16 and
-# d = 128 alone, and all is linked once: nobody runs it.
+# time. Each file is in a namespace of its own within its folder's, where the folder's own headers are
+# included once; each kernel is compiled for bf16 and d = 128 alone, and all is linked once: nobody
+# runs it.
 if(compiles_only)
   file(GLOB headers ${here}/common/machine/hopper.h ${here}/common/tile/*.h)
   list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
@@ -251,9 +252,20 @@ if(compiles_only)
     string(REPLACE portable/ "" pattern "[0-9][0-9]_*/${group}/*.cu")
     file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${here}/${pattern})
     set(text "${headers}")
+    set(folder)
     foreach(path ${sources})
       string(MAKE_C_IDENTIFIER ${path} step)
-      string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${step}\n"
+      get_filename_component(of_step ${path} DIRECTORY)
+      if(NOT of_step STREQUAL folder)
+        set(folder ${of_step})
+        string(MAKE_C_IDENTIFIER ${folder} space)
+        string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${space}\n")
+        file(GLOB shared CONFIGURE_DEPENDS ${here}/${folder}/*.h)
+        foreach(header ${shared})
+          string(APPEND text "#include \"${header}\"\n")
+        endforeach()
+      endif()
+      string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${space}::${step}\n"
         "#include \"${PROJECT_SOURCE_DIR}/${path}\"\n")
     endforeach()
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/${group}.cu CONTENT "@text@" @ONLY)

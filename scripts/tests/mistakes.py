@@ -17,6 +17,7 @@ import unittest
 
 from base import ROOT, scratch
 from ladder.base.changed import changed
+from ladder.base.sources import included
 
 # What the tests say of a mistake, and, by that, which tests of its step must find it.
 WRONG, FAULT, BITS, FORMULA = "max error", "exception .* kernel .*", r"\.bits\n", r" formula\n"
@@ -69,8 +70,10 @@ def plant(source, folder):
     """Writes the copy of a source with all its mistakes; its path."""
     path = pathlib.Path(ROOT, source)
     text = path.read_text(encoding="utf-8")
-    for header in path.parent.glob("*.h"):  # which may hold mistakes too
-        text = text.replace(f'#include "{header.name}"\n', header.read_text(encoding="utf-8"))
+    for header, inlined in reversed(included(source, text).items()):  # may hold mistakes too
+        line = f'#include "{os.path.basename(header)}"\n'
+        before, _, after = text.partition(line)
+        text = before + inlined + after.replace(line, "")
     for number, m in enumerate(MISTAKES[source]):
         now = m.now.replace("ON", f"(ladder::kMistake == {number})").replace("WAS", m.was)
         text = text.replace(m.was, now, 1)

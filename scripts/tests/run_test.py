@@ -13,7 +13,7 @@ import unittest
 from types import SimpleNamespace
 from unittest import mock
 
-from base import ROOT, SECONDS, Scratch, said
+from base import ROOT, SECONDS, Scratch, read, said
 from fake_ladder import FakeLadder
 from ladder.base import console, text
 from ladder.base.sources import read_sources
@@ -278,7 +278,20 @@ class AloneTest(Scratch):
         self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and what it needs", said)
         self.assertIn("\nnvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o "
                       "build/alone/00_naive build/alone/00_naive.cu && ", said)
-        self.run_it(run, "--alone", "01/pipeline")  # a step's name, with nothing built
+        path = self.at("01_tiled_matmul/attention.cu")  # a step's name, with nothing built
+        self.run_it(run, "--alone", "01/pipeline")
+        whole = read(self.at("build/alone/01_pipeline.cu"))
+        head, start, rest = read(path).partition("namespace ladder::MACHINE {\nnamespace {\n")
+        moved, _, rest = rest.partition("\n/// ")  # to a header of the folder
+        self.write("01_tiled_matmul/moved.h", '#pragma once\n\n#include "rung.h"\n\n' + start +
+                   moved + "}  // namespace\n}  // namespace ladder::MACHINE\n")
+        self.write(path, head.replace("#include", '#include "moved.h"\n#include', 1) + start +
+                   "\n/// " + rest)
+        self.run_it(run, "--alone", "01/pipeline")
+        join = "}  // namespace\nnamespace {\n"
+        made = read(self.at("build/alone/01_pipeline.cu"))
+        self.assertIn(moved + join, made)
+        self.assertEqual(made.replace(join, ""), whole)
         self.assertEqual(os.listdir(self.at("build")), ["alone"])
         for step, said in (("07", "there is no 07. The rungs and their steps:\n"),
                            ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90"),

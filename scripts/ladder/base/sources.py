@@ -19,15 +19,28 @@ DEFINITION = re.compile(
     r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
 
 
+def included(path: str, text: str) -> dict[str, str]:
+    """The headers of its own folder that a file includes, and they in turn: path → text, and each
+    comes after those that it includes."""
+    found: dict[str, str] = {}
+    for name in re.findall('#include "(.*)"', text):
+        header = os.path.join(os.path.dirname(path), name)
+        if header not in found and os.path.exists(os.path.join(ROOT, header)):
+            of_header = read(os.path.join(ROOT, header))
+            found |= {**included(header, of_header), header: of_header}
+    return found
+
+
 class Source:
     """One .cu file of a rung; `step` is the name of its step, as its registration says, "" of a
-    library's."""
+    library's. `headers`: those of its folder that it includes."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.rung, _, file = path[:-len(".cu")].partition(os.sep)
         self.text = read(os.path.join(ROOT, path))
         self.lines = self.text.splitlines()
+        self.headers = included(path, self.text)
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
         self.step = name[1] if name and ".library = true" not in self.text else ""
         stem = os.path.basename(file)
@@ -79,6 +92,12 @@ def names_of(definition: str) -> set[str]:
     return {name[1] or name[2]} if name else set()
 
 
+def defined(text: str) -> dict[str, str]:
+    """The definitions of a text, by the names that they define."""
+    return {name: definition for definition in DEFINITION.findall(text)
+            for name in names_of(definition)}
+
+
 class Diff:
     """What changed from a step's file to another's, line by line."""
 
@@ -94,6 +113,17 @@ class Diff:
         """Lines added, removed, kept."""
         kept = sum(block.size for block in self.matcher.get_matching_blocks())
         return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
+
+    def moved(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Headers that the new file includes, and the old one does not, with the names of what the
+        old file has itself: those of what is the same there, and those of what is not."""
+        own = defined(self.old.text)
+        for header, text in self.new.headers.items():
+            if header not in self.old.headers:
+                there = {name: now == own[name] for name, now in defined(text).items()
+                         if name in own}
+                yield (header, [name for name, same in there.items() if same],
+                       [name for name, same in there.items() if not same])
 
     def hunks(self, context: int) -> Iterator[list[str]]:
         """The lines of each hunk, as diff -U has them; its first is the @@ line."""

@@ -17,7 +17,7 @@ from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import ready, run_json
 from ladder.base.records import Record, undecided, uneven_counts
-from ladder.base.sources import DEFINITION, Diff, Source, find, names_of, read_sources
+from ladder.base.sources import Diff, Source, defined, find, read_sources
 from ladder.exercises.kinds import CASES, NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
 from ladder.exercises.lessons import of_rungs
 
@@ -55,9 +55,10 @@ class Task:
         # Of the head comment what has changed since the step before.
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
-        # Name → text.
-        self.was, self.now = ({name: text for text in DEFINITION.findall(source.text)
-                               if "const Register" not in text for name in names_of(text)}
+        # Name → text, but of what is in a header of the folder, too.
+        shared = {name for text in real.headers.values() for name in defined(text)}
+        self.was, self.now = ({name: text for name, text in defined(source.text).items()
+                               if "const Register" not in text and name not in shared}
                               for source in (self.old, real))
 
     def start(self) -> str:

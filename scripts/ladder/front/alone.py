@@ -39,10 +39,21 @@ def resolve(text: str, used: Container[str]) -> str:
                   text)
 
 
-def body(text: str) -> str:
-    """A step's file from its first definition on, without what tells the harness of it."""
-    text = text.partition("namespace ladder::MACHINE {\n")[2]
-    return re.sub(r"const Register step\{.*?\}\};\n\n", "", text, flags=re.DOTALL)
+def body(source: Source) -> str:
+    """A step's file from its first definition on, without what tells the harness of it, and before
+    it the headers of its folder."""
+    *headers, text = (text.partition("namespace ladder::MACHINE {\n")[2]
+                      for text in (*source.headers.values(), source.text))
+    return "".join(header.rpartition("}  // namespace ladder")[0] for header in headers) + \
+        re.sub(r"const Register step\{.*?\}\};\n\n", "", text, flags=re.DOTALL)
+
+
+def includes(source: Source) -> str:
+    """The lines that include something else than the headers of its folder."""
+    own = {os.path.basename(path) for path in source.headers}
+    return "".join(line + "\n" for text in (*source.headers.values(), source.text)
+                   for line in text.splitlines()
+                   if (name := re.match('#include ["<](.*)[">]', line)) and name[1] not in own)
 
 
 def file_of(source: Source) -> str:
@@ -51,13 +62,13 @@ def file_of(source: Source) -> str:
 
 def alone(sources: list[Source], source: Source) -> str:
     """The text of the file."""
-    headers, step = source.text, body(source.text)
+    headers, step = includes(source), body(source)
     for other in re.findall(r'\.forward_of = "(\w+/\w+)"', source.text):
         forward = find(sources, other)  # all of it, in a namespace of its name
         name = forward.step
-        headers += forward.text
+        headers += includes(forward)
         step = (f"\nnamespace {name} {{\n" +
-                body(forward.text).replace("namespace ladder::MACHINE", f"namespace {name}") +
+                body(forward).replace("namespace ladder::MACHINE", f"namespace {name}") +
                 f"using {name}::plan, {name}::forward, {name}::traffic;\n{step}")
 
     frame = resolve(read(FRAME).partition("\n\n")[2], words(step))

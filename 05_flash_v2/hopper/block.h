@@ -1,0 +1,99 @@
+// 05 on Hopper: what the steps from `overlap` on keep as an earlier step has it: a block of a
+// producer and consumers (producer), how a tile of Q ends, and the host code for both. Not a step
+// of its own.
+#pragma once
+
+#include "bytes.h"
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
+constexpr int kWarpgroupBarrier = 0;
+
+/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+constexpr int threads(int Br) {
+  return kWarpgroup * (1 + Br / kWarpgroupRows);
+}
+/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
+/// get the others.
+constexpr int producer_registers(int Br) {
+  return Br == 192 ? 32 : 40;
+}
+constexpr int consumer_registers(int Br) {
+  return Br == 192 ? 160 : 232;
+}
+
+/// Bytes of shared memory of stages of tiles of Q, and of K and V, and of their barriers.
+constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
+  const int consumers = Br / kWarpgroupRows;
+  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
+         2 * shared_bytes<Mbarrier>(of_Q * consumers) + 4 * shared_bytes<Mbarrier>(of_KV);
+}
+
+/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
+template <int Bc>
+__device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
+  const int keys = p.keys(min(end, p.N) - 1);
+  return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
+/// takes it.
+template <bool kStmatrix = true, class T, int Dh>
+__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
+                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
+                                             int bh, int tile_row, const Problem& p) {
+  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  if constexpr (kStmatrix)
+    write_matrices(tile, as_operand<T>(O_sum), warp_row);
+  else
+    write(tile, O_sum, warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
+/// The plan with one of `tiles`.
+template <class Tiles, class SmemBytes>
+Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& request,
+             const Tiles& tiles, int stages, SmemBytes smem_bytes) {
+  const int Dh = padded_head_dim(p.d);
+  Plan plan{.head_dim = Dh, .stages = stages};
+  choose_tile(plan, tiles, request, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  plan.warps = threads(plan.block_q) / 32;
+  return plan;
+}
+
+/// Tensor maps: of Q and O with boxes of a consumer's rows, of K and V of Bc.
+struct Maps {
+  TensorMap Q, K, V, O;
+};
+template <class T>
+Maps maps_of(const Problem& p, const Arrays& a, int Bc) {
+  const auto map = [&](const char* name, int rows, int heads, int box_rows) {
+    return tensor_map<T>(a[name], p.d, rows, heads, p.B, box_rows);
+  };
+  return {map("Q", p.N, p.H, kWarpgroupRows), map("K", p.N_kv, p.Hk, Bc),
+          map("V", p.N_kv, p.Hk, Bc), map("O", p.N, p.H, kWarpgroupRows)};
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE

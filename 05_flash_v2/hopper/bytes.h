@@ -1,0 +1,33 @@
+// 05 on Hopper: the bytes that the steps from `tma` on request. Not a step of its own.
+#pragma once
+
+#include "machine/machine.h"
+#include "rung.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+/// The sum over a head's tiles of Q of f(tiles of K and V that it reads): as many as its last row
+/// sees, and one at least. The last tile of Q ends at N, rounded up to a multiple of `unit`.
+template <class F>
+int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
+  int64_t sum = 0;
+  for (int64_t end = ceil_div(p.N, unit) * unit; end > 0; end -= plan.block_q) {
+    const int keys = p.keys(static_cast<int>(std::min<int64_t>(end, p.N) - 1));
+    sum += f(std::max<int64_t>(1, ceil_div(keys, plan.block_kv)));
+  }
+  return sum;
+}
+/// Requested bytes of the arrays of the forward pass: every tile of Q reads whole tiles of K and V.
+inline std::vector<ArrayTraffic> tiles_traffic(const Problem& p, const Plan& plan, int64_t unit) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t rows = sum_over_tiles(p, plan, unit, [&](int64_t kv_tiles) {
+    return std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
+  });
+  const int64_t k = heads * rows * p.d * kIoBytes;
+  return {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}};
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
