@@ -1,4 +1,4 @@
-// 06 on Hopper, step 6: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+// 06 on Hopper, step 5: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
 //
 //   build/bin/06_backward --step ahead --seqlen 512 --causal
 //

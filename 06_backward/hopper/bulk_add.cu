@@ -1,4 +1,4 @@
-// 06 on Hopper, step 5: gradients leave by TMA (Shah et al. 2024, FlashAttention-3, Appendix B).
+// 06 on Hopper, step 4: gradients leave by TMA (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
 //   build/bin/06_backward --step bulk_add --seqlen 512 --causal
 //

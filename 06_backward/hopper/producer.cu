@@ -1,9 +1,11 @@
-// 06 on Hopper, step 3: warp specialisation (Shah et al. 2024, FlashAttention-3, §3.1).
+// 06 on Hopper, step 2: a producer of copies by TMA (Shah et al. 2024, FlashAttention-3, §3.1).
 //
 //   build/bin/06_backward --step producer --seqlen 512 --causal
 //
-// Since `tma`: a warpgroup of its own has a thread that keeps copies under way, and hands its
-// registers to the two that multiply. None of their warps waits for a stage to be free any more.
+// Since `wgmma`: the copies, as in 05. A warpgroup of its own has one thread have TMA fetch the
+// tiles of Q and dO into rings of stages, LSE with Q and D with dO; a stage is free again when each
+// warp that multiplies has said so. The others of that warpgroup give their registers to the two
+// that multiply.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -341,10 +343,11 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "producer",
-    .after = "tma",
+    .after = "wgmma",
+    .formerly = {"tma"},
     .shown = {.idea = "a copying warpgroup",
               .change = {"consumer_copies", "to 0"},
-              .summary = "and a producer of copies, consumers of tiles",
+              .summary = "and its copies by TMA, started by a producer",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",

@@ -1,4 +1,4 @@
-// 06 on Hopper, step 8: persistent blocks. This project's own way.
+// 06 on Hopper, step 7: persistent blocks. This project's own way.
 //
 //   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //

@@ -1,4 +1,4 @@
-// 06 on Hopper, step 7: the queries of a tile of keys split among blocks. This project's own way.
+// 06 on Hopper, step 6: the queries of a tile of keys split among blocks. This project's own way.
 //
 //   build/bin/06_backward --step split --seqlen 512 --heads 8 --kv-heads 1 --causal --verbose
 //

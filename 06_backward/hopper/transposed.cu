@@ -1,4 +1,4 @@
-// 06 on Hopper, step 4: S and dP transposed (Shah et al. 2024, FlashAttention-3, Appendix B).
+// 06 on Hopper, step 3: S and dP transposed (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
 //   build/bin/06_backward --step transposed --seqlen 512 --causal
 //

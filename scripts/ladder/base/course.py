@@ -66,7 +66,7 @@ ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O i
 
 # Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
-    "mma", "wgmma", "tma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
+    "mma", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
 # Shown on the roofline beside each rung's default.
