@@ -61,10 +61,16 @@ def write(*path, text, mode=0o644):
     return path
 
 
-def said(name):
-    """What said.md has under a name."""
-    begin = f"\n## {name}\n\n```\n"
-    return read(SCRIPTS, "tests/said.md").partition(begin)[2].partition("```\n")[0]
+def expect_said(test, name, text):
+    """said.md has this text under this name. Where LADDER_WRITE_EXPECTED is set, as by
+    scripts/test --write-expected, the text is written there."""
+    path, begin, end = os.path.join(SCRIPTS, "tests/said.md"), f"\n## {name}\n\n```\n", "```\n"
+    head, found, rest = read(path).partition(begin)
+    was, closed, rest = rest.partition(end)
+    if os.environ.get("LADDER_WRITE_EXPECTED"):
+        write(path, text="".join([head, begin, text, end, rest]))
+    else:
+        test.assertEqual(was, text, f"{name}: scripts/test --write-expected writes it anew")
 
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

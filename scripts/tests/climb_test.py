@@ -15,7 +15,7 @@ import subprocess
 import unittest
 from unittest import mock
 
-from base import ROOT, SCRIPTS, Scratch, programs, read, said, scratch, write
+from base import ROOT, SCRIPTS, Scratch, expect_said, programs, read, scratch, write
 from ladder.base.console import Stop
 from ladder.exercises import breaks, climb, kinds
 
@@ -115,11 +115,12 @@ class Judging(unittest.TestCase):
         self.assertEqual(climb.Copy.cases(copy, ""), [climb.Case("a", "", False),
                                                       climb.Case("b", "")])
 
-    def test_what_is_said(self):
+    def test_what_is_said_is_as_written(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
                       "the order of blocks.", self.judged(1).why)
-        self.assertEqual(self.judged(0.5, *[f"o: max error {error}, 0 not finite" for error in (
-            0.017881, 1e-05)], *"abcd", *[kinds.NOT_RUN] * 2).why + "\n", said("a climb"))
+        expect_said(self, "a climb", self.judged(0.5, *[
+            f"o: max error {error}, 0 not finite" for error in (0.017881, 1e-05)],
+            *"abcd", *[kinds.NOT_RUN] * 2).why + "\n")
         record = {"seqlen": 256, "kernels": [{"arrays": {"K": {"read": 0, "distinct_read": 64}}}]}
         for read_bytes, text in ((64, ""), (96, ""), (256, ", read 4 times (N/64)")):
             record["kernels"][0]["arrays"]["K"]["read"] = read_bytes

@@ -16,7 +16,7 @@ import zlib
 from unittest import mock
 from urllib.parse import quote
 
-from base import ROOT, Scratch, printed, programs, read, said, scratch, write
+from base import ROOT, Scratch, expect_said, printed, programs, read, scratch, write
 import browser
 from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
@@ -393,7 +393,7 @@ class PageTest(unittest.TestCase):
             ["TMA K", "TMA Q", "TMA V", "TMA stores", "tensor cores", "warp 0", "warpgroup 2",
              "warpgroup 3"])  # the rows of warpgroup 1 would lie before row 0
 
-    def test_what_it_says(self):
+    def test_what_it_says_is_as_written(self):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
         more than queries, under the mask, with copies past the last row."""
         for words, *moments in (("", 9, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), (
@@ -404,7 +404,7 @@ class PageTest(unittest.TestCase):
             for moment in moments:
                 self.do(f"explorer.seek({moment})")
                 shown += [f"\ntick {moment}", *sum(self.of_panes(SHOWN), [])]
-            self.assertEqual("\n".join(shown) + "\n", said(f"scripts/explore {words}".strip()))
+            expect_said(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
         self.assertEqual(self.value("[0, 999, 1e3, 999499, 999500].map(n => scaled(n, 'B'))"),
                          ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
 

@@ -9,7 +9,7 @@ import re
 import unittest
 from unittest import mock
 
-from base import RESULTS, SCRIPTS, Scratch, like, read, said
+from base import RESULTS, SCRIPTS, Scratch, expect_said, like, read
 from ladder.base.console import Stop
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
 from ladder.show import measured
@@ -51,7 +51,7 @@ class Changed(Scratch):
 
 
 class Figures(Changed):
-    def test_what_is_not_measured_is_left_out(self):
+    def test_what_is_left_out_is_as_written(self):
         """(what is taken away; said.md has the figures that go then, and the tables)"""
         shown = []
         for what, change in (
@@ -69,8 +69,8 @@ class Figures(Changed):
                       *(name for name, data in figure_data(files).items() if not data), "and",
                       *(name for name in TABLES if name != "models" and table(
                           files, name).startswith("*Not measured yet"))]
-        self.assertEqual(" ".join(shown).replace(" without", "\nwithout") + "\n",
-                         said("what is left out"))
+        expect_said(self, "what is left out",
+                    " ".join(shown).replace(" without", "\nwithout") + "\n")
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""

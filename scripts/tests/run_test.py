@@ -13,7 +13,7 @@ import unittest
 from types import SimpleNamespace
 from unittest import mock
 
-from base import ROOT, SECONDS, Scratch, read, said
+from base import ROOT, SECONDS, Scratch, expect_said, read
 from fake_ladder import FakeLadder
 from ladder.base import console, text
 from ladder.base.sources import read_sources
@@ -117,9 +117,9 @@ class RunTest(FakeLadder):
         """All, as said.md has it; of progress test_progress_and_interrupts."""
         result = self.table(*words, status=None)
         shown = result.stdout + re.sub(r"(?m)^.* \.\.\.\n", "", result.stderr)
-        self.assertEqual(f"{shown}{result.returncode}\n", said(shlex.join(("scripts/run", *words))))
+        expect_said(self, shlex.join(("scripts/run", *words)), f"{shown}{result.returncode}\n")
 
-    def test_all_that_is_said(self):
+    def test_all_that_is_said_is_as_written(self):
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
                      "03_online_softmax": ["softmax", "two_pass"], "05_flash_v2": ["mma", "sm90"],
                      "06_backward": ["mma"]}, gpu=True)
@@ -135,7 +135,7 @@ class RunTest(FakeLadder):
             self.assert_said(*words.split())
         self.assertNotRegex(self.called(), "--dram .*--device sim")
 
-    def test_what_steps_do_wrong_is_in_their_rows_and_below(self):
+    def test_what_steps_do_wrong_is_as_written(self):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
@@ -230,7 +230,7 @@ class StoryTest(unittest.TestCase):
 
 
 class Told(unittest.TestCase):
-    def test_numbers(self):
+    def test_numbers_are_as_written(self):
         """At the limits between two ways to tell them."""
         lines = [" | ".join(map(told, numbers)) for told, *numbers in (
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
@@ -241,7 +241,7 @@ class Told(unittest.TestCase):
                   for count, was, now in (
                       ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),
                       ("atomics", 100_000, 1), ("new_count", 0, 999_999), ("sectors", 10**6, 0))]
-        self.assertEqual("\n".join(lines) + "\n", said("numbers"))
+        expect_said(self, "numbers", "\n".join(lines) + "\n")
 
 
 class AloneTest(Scratch):

@@ -17,6 +17,7 @@
 #include "harness/report.h"
 #include "harness/run.h"
 #include "harness/steps.h"
+#include "tests/expected.h"
 #include "tiles.h"
 
 namespace ladder {
@@ -260,10 +261,8 @@ TEST_F(OptionsTest, RefusesBadNumbers) {
 }
 
 TEST_F(OptionsTest, HelpIsAsWritten) {
-  std::ifstream file(std::filesystem::path(__FILE__).replace_filename("help.md"));
-  const std::string written{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_EQ(written, "# --help of the steps of options_test.cpp\n\n```\n" +
-                         printed(kFlash, "--help") + "```\n");
+  expect_in_file(std::filesystem::path(__FILE__).replace_filename("help.md"), "\n\n```\n",
+                 printed(kFlash, "--help"), "```\n");
 }
 
 // ------------------------------------------------------------------------------------------- steps

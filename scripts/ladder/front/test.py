@@ -16,7 +16,7 @@ from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Pars
                                  some_of, wrap)
 from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_whole
 from ladder.base.gpu import machine
-from ladder.base.programs import ready
+from ladder.base.programs import ready, rungs
 from ladder.base.records import Record
 from ladder.base.sources import Source, find, read_sources
 
@@ -35,6 +35,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--preset", default="default", choices=[one["name"] for one in presets])
     parser.add_argument("--sanitize", type=some_of(*TOOLS), default=[])
     parser.add_argument("--commit")
+    parser.add_argument("--write-expected", action="store_true")
     options, words = parser.parse_known_args(words)
     options.parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     options.passed = words[len(options.parts):]
@@ -54,12 +55,33 @@ def cases_of(sources: list[Source], part: str) -> str:
     return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
+def write_expected(preset: str, programs: str) -> int:
+    """Has the tests that compare whole texts, which are called so, write them."""
+    if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
+                 *(f"tests_{rung}" for rung in rungs())):
+        return WRONG_RESULT
+    # Of these every text is written, so that none stays of what is no more.
+    for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
+                       ("suite/plans.jsonl", "")):
+        write_whole(os.path.join(ROOT, "common/tests", path), head)
+    texts = [[os.path.join(programs, name), "--gtest_filter=*AsWritten*", "--gtest_brief=1"]
+             for name in sorted(os.listdir(programs)) if name.endswith("_test")]
+    texts += [[sys.executable, os.path.join(ROOT, f"scripts/tests/{name}_test.py"), *folder,
+               "-k", "as_written"] for name, *folder in (
+                   ("run",), ("figures",), ("explore", programs), ("climb", programs))]
+    environment = {**os.environ, "LADDER_WRITE_EXPECTED": "1"}
+    return max(abs(subprocess.run(words, env=environment, check=False).returncode)
+               for words in texts)
+
+
 def main(words: list[str]) -> int:
     options = parse(words)
     preset, parts = options.preset, options.parts
     named = [part for part in parts if part in PARTS]
     folder = os.path.join(ROOT, "build", *([preset] if preset != "default" else []))
     programs = os.path.join(folder, "bin")
+    if options.write_expected:
+        return write_expected(preset, programs)
     sources = read_sources()
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
     steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
