@@ -60,8 +60,7 @@ BREAKS = [
           " makes it 0 is missing.",
           [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
     Break("short", "attention.cu",
-          "whole tiles: right; ragged, causal, few keys: o wrong; counts differ: matmul_flops, "
-          "barriers, P, V",
+          "whole tiles: right; ragged, causal, few keys: o wrong",
           "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
           [("const int slices = ceil_div(p.N_kv, kInner);",
             "const int slices = p.N_kv / kInner;")]),

@@ -28,7 +28,7 @@ BREAKS = [
           "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
           [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
     Break("crowd", "attention.cu",
-          "always: o wrong or right, by the order of threads; counts differ: barriers",
+          "always: o wrong or right, by the order of threads",
           "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
           "rows writes its sum of the next while others still read.",
           [("        __syncthreads();  // the warps' sums may be overwritten\n", "")]),

@@ -4,9 +4,9 @@
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
-# Every test has as a label the part of scripts/test that it belongs to: a folder here, `mistakes`,
-# `climb`, `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs.
-foreach(part sim tile harness mistakes climb scripts gpu)
+# Every test has as a label the part of scripts/test that it belongs to: a folder here, `climb`,
+# `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs.
+foreach(part sim tile harness climb scripts gpu)
   add_custom_target(tests_${part})
 endforeach()
 
@@ -79,14 +79,13 @@ function(ladder_kernel_test name)
 endfunction()
 ladder_kernel_test(fp8_test)
 
-# The suite of every rung; and some rungs' with mistakes that it must find, which it compiles.
+# The suite of every rung; and steps with mistakes that it must find, which a test compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM test_headers)
-ladder_test(mistakes mistakes Python3::Interpreter -B ${scripts}/mistakes.py ${PROJECT_BINARY_DIR} -v)
 ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
-set_tests_properties(mistakes climb PROPERTIES COST 100 PROCESSORS 2)
+set_tests_properties(climb PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
   add_custom_target(tests_${rung})  # DEPENDS would take no # in the path
@@ -125,5 +124,4 @@ set_tests_properties(ready diff PROPERTIES COST 20)
 
 add_dependencies(tests_harness 06_backward)
 add_dependencies(tests_climb suite programs)
-add_dependencies(tests_mistakes 01_tiled_matmul_test 05_flash_v2_test)
 add_dependencies(tests_scripts programs)

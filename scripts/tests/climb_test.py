@@ -1,5 +1,5 @@
 """Climbing: the step before fails by its own row and by nothing else; the real file has all points;
-what learners do to a kernel ends in bounded time, with a message that names the line.
+mistakes planted in kernels end in bounded time, and the suite of tests finds them.
 
 `climb_test.py BIN` climbs three steps, and those whose file has changed since the commit before,
 and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment (`scripts/test climb`)
@@ -17,7 +17,8 @@ from unittest import mock
 
 from base import ROOT, SCRIPTS, Scratch, expect_said, programs, read, scratch, write
 from ladder.base.console import Stop
-from ladder.exercises import breaks, climb, kinds
+from ladder.base.sources import included
+from ladder.exercises import breaks, climb, kinds, program
 
 BUILD = os.path.dirname(programs())
 TASKS = climb.read_tasks()
@@ -29,44 +30,69 @@ CLIMBED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
 BREAKS = breaks.read_breaks()
 BROKEN = BREAKS if ALL else ("01/hasty", "05/tally", "06/alone")
 
-KERNEL = r"(__global__[^{;]*\{\n)"
-# What is planted at the head of each kernel, ARRAY being one of its own, or takes the place of a
-# text, WAS; and what a check says of it. Which, LADDER_MISTAKE chooses while the program runs.
-PLANTED = {
-    "loops for ever": ("for (volatile int x = 0;; x = x + 1) {}", "had not ended after 1 seconds"),
-    "reads past the end": ("(void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
-    "writes elsewhere": ("static int* volatile none; *none = 1;", "memory that is not its own"),
-    "fills its stack": ("struct F { static int f(volatile int n) { volatile char a[999]; a[n] = 1; "
-                        "return f(0) + a[n]; } }; F::f(0);", "its stack is full"),
-    "wants all memory": ("*(volatile char*)(::operator new(1ull << 40)) = 1;", "bad_alloc"),
-    "ends the program": ("std::exit(0);", "it ends the program"),
-    "prints without end": ("static char text[99999]; for (;;) if (::write(1, text, 99999) < 0) {}",
-                           "more than 100 MB"),
-    "does nothing": ("return;", r"max error|unwritten|nobody"),
-    "forgets a barrier": ("__syncthreads();", "if (!ON) WAS", r"\S"),
-    "forgets the scale": ("p.scale", "(ON ? 1 : WAS)", "max error")}
+# ---- what is planted: (a text, or the head of each kernel; what takes its place; what the suite
+# says of it). ON is whether the mistake is chosen, by LADDER_MISTAKE while the program runs; WAS
+# the text, and ARRAY one that the kernel has. ----
+
+HEAD = r"__global__[^{;]*\{\n"
+WRONG, FAULT = "max error", "kernel .*"
+BY_ORDER = r"\S"  # anything, by another order of threads
+FORMULA = "formula"  # which is not among what is said
+OF_ANY = [
+    (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "had not ended after 2 seconds"),
+    (HEAD, "WAS if (ON) (void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
+    (HEAD, "WAS if (ON) { static int* volatile none; *none = 1; }", "memory that is not its own"),
+    (HEAD, "WAS if (ON) std::exit(0);", "it ends the program"),
+    (HEAD, "WAS if (ON) return;", "max error|unwritten|nobody"),
+    (r"__syncthreads\(\);", "if (!ON) WAS", BY_ORDER),
+    (r"p\.scale", "(ON ? 1 : WAS)", WRONG)]
+OF_SOURCES = {
+    "01_tiled_matmul/tile.cu": [
+        # Reads what nobody wrote; and writes what others still read.
+        ("__syncthreads();  // the tiles are complete", "if (!ON) WAS", FAULT),
+        ("__syncthreads();  // everybody is done with them", "if (!ON) WAS", BY_ORDER),
+        ("inside && i < p.N", "WAS + ON", FAULT),
+        ("int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",
+         FAULT + "wrote in the same kernel"),
+        ("ceil_div(p.N_kv, kTile)", "(ON ? p.N_kv / kTile : WAS)", FORMULA)],
+    "05_flash_v2/hopper/fp8.cu": [
+        ("return column_at(i)", "return ON ? i : column_at(i)", WRONG),
+        ("exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
+        ("scales[work.head * scaled.q + row / kWarpgroupRows]",
+         "scales[(ON ? 0 : work.head * scaled.q) + row / kWarpgroupRows]", WRONG),
+        ("if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", WRONG),
+        ("__syncthreads();  // the tile is transposed", "if (!ON) WAS", FAULT + "transposed")]}
 NOT_COMPILED = {
-    "is no C++": (KERNEL, r"\1  what?;\n", r"{}:\d+:\d+: error: .*what"),
-    "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone"),
-    "has a large array": (KERNEL, r"\1volatile char a[99999]; a[blockIdx.x] = 1;",
-                          r"{}:\d+:\d+: error: the frame size")}
+    "is no C++": (HEAD, r"\g<0>  what?;\n", r"{}:\d+:\d+: error: .*what"),
+    "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone")}
 
 
-def planted(text):
-    """A step's text with all of PLANTED."""
-    kernels, plan, rest = text.partition("\nPlan plan")
-    heads = ""
-    for number, (was, *now, _) in enumerate(PLANTED.values()):
-        on = f"(ladder::kMistake == {number})"
-        if now:
-            kernels = kernels.replace(was, now[0].replace("ON", on).replace("WAS", was))
-        else:
-            heads += f" if {on} {{ {was} }}"
-    kernels = re.sub(KERNEL, lambda head: head[0] + heads.replace(
-        "ARRAY", re.findall(r"Hbm<(?:const )?\w+> (\w+)", head[0])[0]), kernels)
-    return ("namespace ladder { inline const int kMistake = [] { const char* m = "
-            'std::getenv("LADDER_MISTAKE"); return m ? std::atoi(m) : -1; }(); }\n' + kernels
-            + plan + rest)
+def mistakes_in(path, text):
+    """(a pattern, how often it is replaced, by what, what is said) of each that it may have."""
+    return [*((was, 0, now, said) for was, now, said in OF_ANY if re.search(was, text)),
+            *((re.escape(was), 1, now, said) for was, now, said in OF_SOURCES.get(path, ()))]
+
+
+def planted(path):
+    """A step's text, its own headers' in it, with all of its mistakes."""
+    text = read(ROOT, path)
+    for header, inlined in reversed(included(path, text).items()):
+        line = f'#include "{os.path.basename(header)}"\n'
+        before, _, after = text.partition(line)
+        text = before + inlined + after.replace(line, "")
+    for number, (was, count, now, _) in enumerate(mistakes_in(path, text)):
+        def changed(found, now=now, on=f"(ladder::kMistake == {number})"):
+            array = re.search(r"Hbm<(?:const )?\w+> (\w+)", found[0])
+            return now.replace("ON", on).replace("WAS", found[0]).replace(
+                "ARRAY", array[1] if array else "")
+        end = len(text if count else text.partition("\nPlan plan")[0])  # of all kernels
+        text = re.sub(was, changed, text[:end], count=count) + text[end:]
+    return """#include <cstdlib>
+namespace ladder {
+inline const char* const kChosen = std::getenv("LADDER_MISTAKE");
+inline const int kMistake = kChosen ? std::atoi(kChosen) : -1;
+}
+""" + text
 
 
 class Tables(unittest.TestCase):
@@ -88,7 +114,7 @@ class Judging(unittest.TestCase):
         return climb.judged_by(
             TASKS["05/skip"], [climb.Check(name, name != climb.RESULTS or right == 1,
                                            right if name == climb.RESULTS else 1, name)
-                               for name in names], [climb.Case("seven", one) for one in said])
+                               for name in names], [program.Case("seven", one) for one in said])
 
     def test_points_follow_results(self):
         self.assertEqual(self.judged(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
@@ -97,7 +123,8 @@ class Judging(unittest.TestCase):
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
     def test_the_worst_shape_counts_and_sectors_where_bytes_do_not(self):
-        copy = mock.MagicMock(task=TASKS["05/skip"], cases=lambda *_: [climb.Case("seven", "")])
+        case = program.Case("seven", "")
+        copy = mock.MagicMock(cases=lambda: [case], bits=lambda: [case])
         copy.run.return_value.records = [{"kernels": [
             {"name": "a", "requested_read_bytes": 1, "model_read_bytes": 2}]}]
         with mock.patch.multiple(
@@ -105,26 +132,27 @@ class Judging(unittest.TestCase):
                     name: [climb.Check(name, at == 1, at, f"{name} {at}") for at in (1, worst, 1)]
                     for name, worst in (("K", 0.5), ("K sectors", 0.6), ("V sectors", 0.4),
                                         ("Q", 1), ("Q sectors", 1), ("V", 1))}):
-            self.assertRegex(climb.check(copy).why, r"(?s) (\d+) of \1; --heads 1 --seqlen 256: a: "
+            self.assertRegex(climb.check(TASKS["05/skip"], copy).why,
+                             r"(?s) (\d+) of \1; --heads 1 --seqlen 256: a: "
                              r"HBM .*counted 1 .*wanted: Q, V\n✗ K 0.5\n✗ V sectors 0.4\n")
 
-    def test_a_formula_that_is_not_the_count(self):
-        said = ("[====] Running 2 tests\n[ RUN      ] /skip_a\n  formula\n[  FAILED  ]\n"
-                "[ RUN      ] /skip_b\n[       OK ]\n")
-        copy = mock.Mock(step="skip", printed=lambda *_, **__: (1, said), ending=lambda *_: "")
-        self.assertEqual(climb.Copy.cases(copy, ""), [climb.Case("a", "", False),
-                                                      climb.Case("b", "")])
+    def test_what_the_suite_says(self):
+        """A case that fails by its formula alone has right results; of one that fails by anything
+        else they are not; and what did not end, or begin, is a case too."""
+        said = ("[====] Running 5 tests\n[ RUN      ] A/skip_a\n  formula\n[  FAILED  ] A/skip_a, "
+                "where GetParam() = 05 --step skip --batch 1 (2 ms)\n[ RUN      ] A/skip_b\n"
+                "[       OK ] A/skip_b (1 ms)\n[ RUN      ] A/skip_c\nelse\n[  FAILED  ] A/skip_c\n"
+                "[ RUN      ] A/skip_d\n")
+        copy = mock.Mock(step="skip", printed=lambda *_, **__: (0, said))
+        self.assertEqual(program.Program.some(copy, "", ""), [
+            program.Case("a", "", False, "--batch 1"), program.Case("b", ""),
+            program.Case("c", "it fails"), program.Case("d", "it ends the program", False),
+            program.Case("another", program.NOT_RUN, False)])
 
     def test_what_is_said_is_as_written(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
                       "the order of blocks.", self.judged(1).why)
-        expect_said(self, "a climb", self.judged(0.5, *[
-            f"o: max error {error}, 0 not finite" for error in (0.017881, 1e-05)],
-            *"abcd", *[kinds.NOT_RUN] * 2).why + "\n")
-        record = {"seqlen": 256, "kernels": [{"arrays": {"K": {"read": 0, "distinct_read": 64}}}]}
-        for read_bytes, text in ((64, ""), (96, ""), (256, ", read 4 times (N/64)")):
-            record["kernels"][0]["arrays"]["K"]["read"] = read_bytes
-            self.assertEqual(climb.times_read(record, "K"), text)
+        expect_said(self, "a climb", self.judged(0.5, *"aabcd").why + "\n")
 
 
 class Climbs(unittest.TestCase):
@@ -133,28 +161,31 @@ class Climbs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls)
+        real = {TASKS[name].file: TASKS[name] for name in CLIMBED}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.real = {name: pool.submit(cls.copy, "real", name, planted(TASKS[name].real.text))
-                        for name in CLIMBED}
-            cls.before = {name: pool.submit(cls.copy, "before", name, TASKS[name].old.text)
+            cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path, planted(path))
+                        for path in {**real, **OF_SOURCES}}
+            cls.before = {name: pool.submit(cls.copy, "before", TASKS[name], TASKS[name].file,
+                                            TASKS[name].old.text)
                           for name in (TASKS if ALL else ["01/fragment"])}
 
     @classmethod
-    def copy(cls, of, name, text):
-        return climb.Copy(BUILD, TASKS[name], write(cls.folder, of, TASKS[name].file, text=text))
+    def copy(cls, of, task, path, text):
+        copy = write(cls.folder, of, path, text=text)
+        return climb.built(task, BUILD, copy) if task else program.Program(BUILD, path, copy)
 
     def test_the_step_before_has_no_points(self):
         for name, copy in self.before.items():
             with self.subTest(name):
-                judged = climb.check(copy.result())
+                judged = climb.check(TASKS[name], copy.result())
                 self.assertEqual((judged.right, judged.share), (False, 0), judged.why)
                 self.assertEqual({check for check, held, _ in judged.checks if not held},
                                  {*TASKS[name].check.fails}, judged.why)
 
     def test_the_real_step_has_all(self):
-        for name, copy in self.real.items():
+        for name in CLIMBED:
             with self.subTest(name):
-                judged = climb.check(copy.result())
+                judged = climb.check(TASKS[name], self.real[TASKS[name].file].result())
                 self.assertTrue(judged.right, judged.why)
 
     @unittest.skipUnless(ALL, "not run here: scripts/test climb compiles all blanks")
@@ -162,31 +193,31 @@ class Climbs(unittest.TestCase):
         for name, task in TASKS.items():
             if task.check.blanks:
                 with self.subTest(name):
-                    judged = climb.check(self.copy("blanks", name, task.blanks()))
+                    judged = climb.check(task, self.copy("blanks", task, task.file, task.blanks()))
                     self.assertFalse(judged.right)
 
-    @mock.patch.object(kinds, "SECONDS", 1)
-    def test_what_learners_do_ends_and_names_its_line(self):
-        for name in CLIMBED if ALL else ["05/skip"]:
-            copy, text = self.real[name].result(), TASKS[name].real.text
-            file = os.path.basename(copy.copy)
-            for number, (what, (was, *now, said)) in enumerate(PLANTED.items()):
+    @mock.patch.object(program, "SECONDS", 2)
+    def test_mistakes_end_and_are_found(self):
+        for path in self.real if ALL else [TASKS["05/skip"].file, *OF_SOURCES]:
+            copy = self.real[path].result()
+            cases = ":".join(f"Sim.*/{copy.step}_{case}" for case in (
+                "ragged_grouped", "long_causal", "keys_before", "values_that_grow"))
+            wanted = [(-1, "", "")] + [(number, now, said) for number, (_, _, now, said) in
+                                       enumerate(mistakes_in(path, read(ROOT, path)))]
+            for number, now, said in wanted:
+                tests = f"Schedules.*/{copy.step}" if said == BY_ORDER else cases
                 copy.stopped = False
-                if now and was not in text:
-                    continue
-                with self.subTest(name, what=what), \
+                with self.subTest(path, mistake=now, number=number), \
                         mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
-                    wrong = " ".join(case.said for case in copy.cases(
-                        f"Sim.*/{copy.step}_long_causal"
-                        + f":Schedules.*/{copy.step}" * (what == "forgets a barrier")))
-                    self.assertRegex(wrong, said)
-                    if not re.search(r"max error|ends the program|MB|\\S", said):
-                        self.assertRegex(wrong, rf"\({file}:\d+\)")
-            for what, (was, now, said) in NOT_COMPILED.items():
-                if ALL or what != "has a large array":  # which a compiler says last of all
-                    with self.subTest(name, what=what), \
-                            self.assertRaisesRegex(Stop, said.format(re.escape(file))):
-                        self.copy("wrong", name, re.sub(was, now, text, count=1))
+                    found = copy.some(copy.suite, tests)
+                    wrong = " ".join(case.said or FORMULA * (not case.formula) for case in found)
+                    self.assertRegex(wrong, said or "^ *$")
+
+    def test_what_does_not_compile_is_named(self):
+        task = TASKS["05/skip"]
+        for what, (was, now, said) in NOT_COMPILED.items():
+            with self.subTest(what), self.assertRaisesRegex(Stop, said.format("skip.cu")):
+                self.copy("wrong", task, task.file, re.sub(was, now, task.real.text, count=1))
 
 
 class Breaks(Scratch):

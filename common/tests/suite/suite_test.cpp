@@ -43,8 +43,16 @@ struct Param {
   Case shape;
 };
 
+/// What runs a case again, but for the values of one whose inputs are made.
 void PrintTo(const Param& p, std::ostream* out) {
-  *out << p.step.rung << " " << p.step.name << ", " << p.shape.name;
+  const Case& c = p.shape;
+  *out << p.step.rung << " --step " << p.step.name << " --batch " << c.B << " --heads " << c.H
+       << " --kv-heads " << c.Hk << " --seqlen " << c.N << " --seqlen-kv " << c.N_kv
+       << " --head-dim " << c.d;
+  *out << (c.causal ? " --causal" : "") << (c.dtype == bf ? " --dtype bf16" : "")
+       << (c.input == Input::outliers ? " --input outliers" : "");
+  if (c.scale != 1) *out << fmt::format(" --scale {:.6g}", spec_of(c).problem.scale);
+  if (c.made) *out << ", with values of its own";
 }
 
 std::vector<Param> params(DeviceKind device) {

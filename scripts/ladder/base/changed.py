@@ -15,8 +15,8 @@ from ladder.base.files import ROOT
 
 def limited(seconds: int, *command: str) -> list[str]:
     """A command that has so many seconds of a core, and may take 4 GB and write 100 MB a file."""
-    return ["sh", "-c", f"""for most in '-c 0' '-f 200000' '-v 4000000' '-S -t {seconds}' \\
-            '-H -t {seconds + 2}'; do ulimit $most; done 2>/dev/null; exec "$@\"""", "sh", *command]
+    limits = f"ulimit -c 0; ulimit -f 200000; ulimit -v 4000000; ulimit -t {seconds}"
+    return ["sh", "-c", f'{{ {limits}; }} 2>/dev/null; exec "$@"', "sh", *command]
 
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:

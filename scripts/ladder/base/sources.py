@@ -81,6 +81,14 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
                BAD_USAGE)
 
 
+def cases_of(sources: list[Source], step: Source) -> str:
+    """GoogleTest's filter of all of the suite's cases of a step."""
+    # Another step's name may begin as this one's.
+    others = [source.step for source in sources if source.step.startswith(f"{step.step}_")]
+    cases = [f"*/{name}:*/{name}_*" for name in (step.step, *others)]
+    return f"{cases[0]}-{':'.join(cases[1:])}"
+
+
 def names_of(definition: str) -> set[str]:
     """The names that it defines: one, none for an operator, several for an #if … #endif."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)

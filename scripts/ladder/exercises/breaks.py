@@ -10,15 +10,14 @@ from typing import NamedTuple
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, read, write_whole
-from ladder.base.sources import Source
 from ladder.exercises import climb
-from ladder.exercises.kinds import Break, Program, Run, edited, wrong_outputs
+from ladder.exercises.kinds import Break, edited, wrong_outputs
 from ladder.exercises.lessons import of_rungs
+from ladder.exercises.program import Program, Run
 
 SHAPES = {**climb.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
           "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40"}
 ORDERS = ("forward", "reverse", "random:7")  # of threads
-COUNTED = ("matmul_flops", "barriers", "workspace_bytes")  # beside each array's bytes
 
 
 class Seen(NamedTuple):
@@ -45,15 +44,14 @@ class Broken:
         self.lines = range(same + 1 - missing, len(self.text) - end + 1 + missing)
 
     def seen(self, build: str, copy: str) -> Seen:
-        program, step = Program(build, self.path, copy), Source(self.path)
+        program = Program(build, self.path, copy)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
                            for order in ORDERS] for shape, options in SHAPES.items()}
         lines: list[str] = []
         shapes: dict[str, list[str]] = {}  # what is seen in short → where
-        differ: dict[str, None] = {}
         faults: dict[str, str] = {}  # one of each kind
-        for shape, options in SHAPES.items():
+        for shape in SHAPES:
             runs = [run.result() for run in ran[shape]]
             told = ["; ".join(
                 f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
@@ -67,17 +65,8 @@ class Broken:
                       for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
             shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
                               + ", by the order of threads" * ordered, []).append(shape)
-            if runs[0].records:
-                real = climb.counts_of(climb.counted_by(build, step, options))
-                arrays = {array for kernel in runs[0].records[-1]["kernels"]
-                          for array in kernel["arrays"]}
-                for name, count in climb.counts_of(runs[0].records[-1]).items():
-                    if name in {*arrays, *COUNTED} and count != real[name]:
-                        differ[name] = None
-                        lines.append(f"  {'':<12}{name}: {count:,}, and {real[name]:,} of the step")
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
                          for short in shapes)
-        line += f"; counts differ: {', '.join(differ)}" * bool(differ)
         lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
         return Seen(line, "\n".join(lines), list(faults.values()))
 

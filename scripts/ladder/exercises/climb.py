@@ -10,16 +10,17 @@ import functools
 import math
 import os
 import re
-from typing import Collection, Iterable, NamedTuple, Sequence
+from typing import Collection, NamedTuple, Sequence
 
 from ladder.base.changed import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read
-from ladder.base.programs import ready, run_json
-from ladder.base.records import Record, undecided, uneven_counts
+from ladder.base.programs import run_json
+from ladder.base.records import Record, uneven_counts
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.kinds import CASES, NOT_RUN, Climb, Judged, Program, Run, wrong_outputs
+from ladder.exercises.kinds import Climb, Judged, wrong_outputs
 from ladder.exercises.lessons import of_rungs
+from ladder.exercises.program import Case, Program, Run
 
 # What is compared: whole tiles, ragged and grouped, causal.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
@@ -120,51 +121,9 @@ def read_tasks() -> dict[str, Task]:
             for rung, climb in of_rungs("CLIMBS")}
 
 
-# ---- a copy, built and run ----
-
-
-class Case(NamedTuple):
-    name: str
-    said: str  # what is wrong with its results, "" for nothing
-    formula: bool = True  # whether its traffic() says what is counted
-
-
-# What the suite prints of a case: its name, what it says, and "" where it did not end.
-CASE = re.compile(r"^\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:^\[ +(OK|FAILED) +\]|\Z)",
-                  re.MULTILINE | re.DOTALL)
-WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown|^(\w+: max error .*)|'
-                   r"^(rows whose sum .*)|(element \d+)|(a\.O\.bits)", re.MULTILINE)
-UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not as traffic() says
-
-
-class Copy(Program):
-    """A reader's copy, built as the real step."""
-
-    def __init__(self, build: str, task: Task, path: str) -> None:
-        self.task, rung = task, task.real.rung
-        Program(build, task.file)  # raises Stop where it is not built
-        if not os.path.exists(f"{build}/CMakeFiles/suite.dir/common/tests/suite/suite_test.cpp.o"):
-            preset = "default" if os.path.basename(build) == "build" else os.path.basename(build)
-            if not ready("scripts/exercise", "build", preset, "suite", rung):
-                raise Stop("the suite of tests could not be built", NO_DEVICE)
-        super().__init__(build, task.file, path, task.registered(read(path)))
-        self.suite = self.linked(f"{rung}_test")
-
-    def cases(self, tests: str, share: int = 0, shares: int = 1) -> list[Case]:
-        """Those of the suite's tests that are a share's, those that did not run any more too."""
-        status, said = self.printed(self.suite, f"--gtest_filter={tests}",
-                                    GTEST_TOTAL_SHARDS=str(shares), GTEST_SHARD_INDEX=str(share))
-        found = []
-        for name, text, end in CASE.findall(said):
-            wrong = "".join(next(iter(WRONG.findall(text)), ())) if end else \
-                "it ends the program" * (status >= 0)
-            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong)
-            wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
-            found.append(Case(name.removeprefix(f"{self.step}_"),
-                              self.ending(0 if end else status, text, wrong),
-                              bool(end) and not UNCOUNTED.search(text)))
-        ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
-        return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
+def built(task: Task, build: str, path: str) -> Program:
+    """A reader's copy, as the real step."""
+    return Program(build, task.file, path, task.registered(read(path)))
 
 
 # ---- what is compared ----
@@ -180,15 +139,6 @@ def counts_of(record: Record) -> dict[str, int]:
     return counts
 
 
-def times_read(record: Record, array: str) -> str:
-    """", read 4 times (N/64)" where an array is read whole, and so often."""
-    of_it = [kernel["arrays"][array] for kernel in record["kernels"] if array in kernel["arrays"]]
-    size = max((one["distinct_read"] for one in of_it), default=0)
-    times = sum(one["read"] for one in of_it) / size if size else 0
-    whole = times > 1 and record["seqlen"] % times == 0
-    return f", read {times:.0f} times (N/{record['seqlen'] / times:.0f})" if whole else ""
-
-
 def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, list[Check]]:
     """Name → a check for each shape, of which there are what was counted and what is wanted."""
     found: dict[str, list[Check]] = {}
@@ -199,12 +149,10 @@ def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, 
                                    "workspace_bytes", *task.check.fails]):
             a, b = (counts_of(record).get(name, 0) for record in both)
             held = a == b if name in EXACT else a >= b if name in task.more else a <= b
-            said = [f"{count:,}{times_read(record, name) * (shape == 'whole tiles')}"
-                    for count, record in zip((a, b), both)]
             if name not in BY_CASES:
                 found.setdefault(name, []).append(Check(
                     name, held, 1 if held else min(a, b) / max(a, b), f"{name}"
-                    f"{' bytes' * (name in arrays)}: {said[0]}; wanted {said[1]} ({SHAPES[shape]})",
+                    f"{' bytes' * (name in arrays)}: {a:,}; wanted {b:,} ({SHAPES[shape]})",
                     f"{a:,} → {b:,}"))
     return found
 
@@ -248,7 +196,7 @@ def targets(task: Task, build: str) -> str:
 def times(task: Task, build: str, path: str) -> str:
     """On a GPU: the step before, the copy and the real step, a line each."""
     real, lines = task.real, [f"A run of {TIMED}:"]
-    mine = Program(build, real.path, path, task.registered(read(path)))
+    mine = built(task, build, path)
     made = linked(build, real.rung, *compiled(build, real.rung, real.path, mine.made, mine.folder,
                                               gpu=True), mine.folder)
     for whose, program, step in ((task.old.name, f"{build}/bin/{task.old.rung}", task.old.step),
@@ -264,22 +212,16 @@ def times(task: Task, build: str, path: str) -> str:
     return "\n".join(lines)
 
 
-def check(copy: Copy) -> Judged:
+def check(task: Task, copy: Program) -> Judged:
     """Checks a reader's copy: everything that holds first, then what is nearest to it."""
-    task, real = copy.task, copy.task.real
-    longer = ":".join(f"Sim.*/{other.step}_*" for other in read_sources()
-                      if other.rung == real.rung and other.step.startswith(f"{real.step}_"))
-    shares = max(4, os.cpu_count() or 1)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        suite = [pool.submit(copy.cases, f"Sim.*/{real.step}_*-{longer}", share, shares)
-                 for share in range(shares)]
-        bits = pool.submit(copy.cases, f"Schedules.*/{real.step}")
         runs = {name: pool.submit(copy.run, f"{options} --check full") for name, options in
                 [*SHAPES.items(), *((case, case) for case in task.check.cases)]}
-        wanted = {shape: pool.submit(counted_by, copy.build, real, options)
+        wanted = {shape: pool.submit(counted_by, copy.build, task.real, options)
                   for shape, options in SHAPES.items()}
-    ran = [case for share in suite for case in share.result()]
-    cases = ran + [Case(name, said_of(run.result())) for name, run in runs.items()]
+    suite, bits = copy.cases(), copy.bits()
+    cases = suite + [Case(name, said_of(run.result()), options=SHAPES.get(name, ""))
+                     for name, run in runs.items()]
     counted = compared(task, {shape: (runs[shape].result().records[-1], record.result())
                               for shape, record in wanted.items() if runs[shape].result().records})
     uneven = next((f"; {SHAPES[shape]}: {kernel['name']}: {uneven_counts(kernel)}"
@@ -288,14 +230,14 @@ def check(copy: Copy) -> Judged:
     checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
               for name, good, text in (
                   (RESULTS, [not case.said for case in cases], "results right in {} of {}"),
-                  (SCHEDULES, [not case.said for case in bits.result()],
+                  (SCHEDULES, [not case.said for case in bits],
                    "the same bits in each order of threads: {} of {}"),
-                  (FORMULA, [case.formula for case in ran],
+                  (FORMULA, [case.formula for case in suite],
                    "its traffic() says what is counted in {} of {}" + uneven))]
     checks += [min(each, key=lambda one: one.share) for each in counted.values()]
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
                for name in task.check.fails if name not in {one.name for one in checks}]
-    return judged_by(task, checks, cases + [case for case in bits.result() if case.said])
+    return judged_by(task, checks, cases + [case for case in bits if case.said])
 
 
 def said_of(run: Run) -> str:
@@ -303,11 +245,10 @@ def said_of(run: Run) -> str:
     if not run.records:
         return run.last_words()
     return "" if "so this failure is expected" in run.err else ", ".join(
-        [f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items()] or
-        [f"{name}: its check decides nothing" for each in run.records for name in undecided(each)])
+        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items())
 
 
-def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Judged:
+def judged_by(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Judged:
     """The step before has no points, by what it lacks; what it had is to stay. With wrong results
     there is half at most, and by how many are right."""
     own = [one.held for one in checks if one.name in task.check.fails]
@@ -320,17 +261,9 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Iterable[Case]) -> Jud
     lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
     lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
     lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
-    wrong: dict[str, list[Case]] = {}  # by faults that are alike but for numbers
-    for case in (case for case in cases if case.said):
-        wrong.setdefault(re.sub(r"\d[\d.e+-]*", "#", case.said), []).append(case)
-    after = len(wrong.pop(NOT_RUN, ()))
-    lines += [f"  {case.name} {CASES.get(case.name, SHAPES.get(case.name, ''))}".rstrip() + ": "
-              + re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda long: f"{float(long[0]):.3g}",
-                       case.said.replace(", 0 not finite", ""))
-              + f"; the same in {len(more)} more" * bool(more)
-              for case, *more in list(wrong.values())[:3]]
-    lines += [f"  and {len(wrong) - 3} other faults"] * (len(wrong) > 3)
-    lines += [f"  the {after} other cases were not run after that"] * (after > 0)
+    wrong = {case.said: case for case in reversed(cases) if case.said}  # of each fault the first
+    lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
+              for case in [*reversed(wrong.values())][:3]]
     lines.append("Right: its results are, and it counts what the step counts" +
                  f"; not checked: {task.check.unchecked}" * bool(task.check.unchecked) + "."
                  if not lacks else
