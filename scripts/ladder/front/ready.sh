@@ -3,10 +3,6 @@
 # CMake alone. This and the scripts that source it run with bash 3.2 and BSD tools, which macOS has;
 # there with `set -u` an empty array is an error, so none sets it.
 
-# A stream that is closed is for nobody; else the next file would be opened in its place.
-true 3<&2 || exec 2>/dev/null
-for fd in 0 1; do { true 3<&$fd; } 2>/dev/null || eval "exec $fd<>/dev/null"; done
-
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
@@ -74,26 +70,19 @@ apt() {
 # want PACKAGE COMMAND...: gets what a build can do without, where this command fails.
 want() { "${@:2}" >/dev/null 2>&1 || get "$1" || true; }
 
-# Waits for its turn in a build folder, whose lock is open as 9.
-turn() {
-  local said
-  if said=$(python3 -I -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>&1) ||
-    [[ $said != *BlockingIOError* ]]; then return; fi # some network file systems have no locks
-  say "another build in this clone is under way; waiting for its end."
-  python3 -I -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
-}
-
 # build PRESET [TARGET...]: configures, and builds these or all. Ninja itself says how far it is.
 build() {
   local preset=$1 folder=$root/build log chosen was hint options=()
   shift
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
-  mkdir -p "$folder" 2>/dev/null || true
-  [[ -d $folder && -w $folder ]] || die "$folder is no folder that can be written. Did root make" \
-    "it? sudo chown -R \"\$USER\" . in the clone makes all of it yours."
+  mkdir -p "$folder"
   exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
-  turn
+  local turn='import fcntl; fcntl.flock(9, fcntl.LOCK_EX'
+  if ! python3 -I -c "$turn | fcntl.LOCK_NB)" 2>/dev/null; then
+    say "another build in this clone is under way; waiting for its end."
+    python3 -I -c "$turn)" || true # some network file systems have no locks
+  fi
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
   # has moved, or where it did not go well, it has to decide again.
