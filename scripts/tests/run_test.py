@@ -17,7 +17,7 @@ from base import ROOT, SECONDS, Scratch, expect_said, read
 from fake_ladder import FakeLadder
 from ladder.base import console, text
 from ladder.base.sources import read_sources
-from ladder.front import alone, run, table
+from ladder.front import alone, table
 
 COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
 
@@ -215,7 +215,7 @@ class StoryTest(unittest.TestCase):
                                            (900, 0, "workspace 500 B → 0"),
                                            (2000, 0, "2.00× more, workspace 500 B → 0"),
                                            (2000, 500, "2.00× more")):
-            runs = [run.Run(SimpleNamespace(rung="03_x", name=name, idea="", after="",
+            runs = [table.Run(SimpleNamespace(rung="03_x", name=name, idea="", after="",
                                             change=["workspace_bytes", "to 0", ""]), "sim",
                             records=[{"step": name, "direction": "fwd", "workspace_bytes": left,
                                       "requested_read_bytes": moved,
@@ -241,6 +241,8 @@ class Told(unittest.TestCase):
                   for count, was, now in (
                       ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),
                       ("atomics", 100_000, 1), ("new_count", 0, 999_999), ("sectors", 10**6, 0))]
+        with self.assertRaisesRegex(console.Stop, "about misspelt"):
+            table.change_of(mock.Mock(change=["misspelt"]), {"blocks": 1}, {"blocks": 2})
         expect_said(self, "numbers", "\n".join(lines) + "\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, NamedTuple
 
+from ladder.base.console import WRONG_RESULT, Stop
 from ladder.base.text import NO_VALUE
 
 # An object of a program's --json or --list, or a line of a file of results.
@@ -47,7 +48,10 @@ def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
 
 def count_of(record: Record, count: str) -> int | None:
     """A count by its key; by one without _read or _write ("hbm_sectors") both together."""
-    return record[count] if count in record else total(record, *count.rsplit("_", 1))
+    kind, _, unit = count.rpartition("_")
+    if not {count, f"{kind}_read_{unit}"} & record.keys():
+        raise Stop(f"a step's idea is about {count} (.change), which is not counted", WRONG_RESULT)
+    return record[count] if count in record else total(record, kind, unit)
 
 
 def requested(record: Record) -> int | None:

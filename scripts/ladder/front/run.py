@@ -7,7 +7,6 @@ The programs do the work, this only gathers: `PROGRAM --list` names a rung's ste
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import os
 import shlex
@@ -19,7 +18,7 @@ from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RES
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
-from ladder.front.table import TIME, TRAFFIC, Table, print_tables
+from ladder.front.table import TIME, TRAFFIC, Run, Table, print_tables
 
 COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
@@ -28,27 +27,18 @@ PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "
 DRAM = ["--dram"]  # which says where the GPU's counters may not be read, and nothing is missed
 
 
-@dataclasses.dataclass
-class Run:
-    """One step on one device: its records, two with a backward pass, or why there are none."""
-    step: Step
-    device: str
-    status: int = GOOD
-    records: list[Record] = dataclasses.field(default_factory=list)
-    message: str = ""
-
-    def judge(self, status: int, records: list[Record], message: str) -> None:
-        """Takes what the program said, and sets the status that it deserves."""
-        lines = (line.removeprefix(f"{self.step.rung}: ") for line in message.splitlines())
-        self.status, self.records, self.message = status, records, "\n".join(lines)
-        if status < 0:
-            crash = signal.Signals(-status).name
-            self.status, self.message = 128 - status, f"{self.message}\nkilled by {crash}".strip()
-        elif status == GOOD:
-            faults = [uneven_counts(record) or "wrong result" * (record.get("pass") is False)
-                      for record in records] or ["the program reported nothing"]
-            if any(faults):
-                self.status, self.message = WRONG_RESULT, next(filter(None, faults))
+def judge(run: Run, status: int, records: list[Record], message: str) -> None:
+    """Takes what the program said, and sets the status that it deserves."""
+    lines = (line.removeprefix(f"{run.step.rung}: ") for line in message.splitlines())
+    run.status, run.records, run.message = status, records, "\n".join(lines)
+    if status < 0:
+        crash = signal.Signals(-status).name
+        run.status, run.message = 128 - status, f"{run.message}\nkilled by {crash}".strip()
+    elif status == GOOD:
+        faults = [uneven_counts(record) or "wrong result" * (record.get("pass") is False)
+                  for record in records] or ["the program reported nothing"]
+        if any(faults):
+            run.status, run.message = WRONG_RESULT, next(filter(None, faults))
 
 
 def go(runs: list[Run], options: list[str], progress: Progress) -> None:
@@ -64,8 +54,8 @@ def go(runs: list[Run], options: list[str], progress: Progress) -> None:
             go([run], options, progress)
         return
     for run in runs:
-        run.judge(status, [record for record in records
-                           if len(runs) == 1 or record["step"] == run.step.name], message)
+        judge(run, status, [record for record in records
+                            if len(runs) == 1 or record["step"] == run.step.name], message)
 
 
 def parse(words: list[str]) -> argparse.Namespace:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import sys
-from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 from ladder.base.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH,
                                  YELLOW, WRONG_RESULT, Paint, wrap)
@@ -14,8 +15,16 @@ from ladder.base.records import (Record, count_of, error_text, largest_error, re
                                  shape_text, total, undecided)
 from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_text
 
-if TYPE_CHECKING:  # it imports this module
-    from ladder.front.run import Run
+
+@dataclasses.dataclass
+class Run:
+    """One step on one device: its records, two with a backward pass, or why there are none."""
+    step: Step
+    device: str
+    status: int = GOOD
+    records: list[Record] = dataclasses.field(default_factory=list)
+    message: str = ""
+
 
 # Head → text of a record.
 COLUMNS: dict[str, Callable[[Record], str]] = {
@@ -134,7 +143,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
     """"conflicts 100,352 → 0": what becomes of the count that the step's idea is about, empty where
     that is requested bytes, or where the number is the same here."""
     count = step.change[0]
-    if count in ("", "requested_bytes") or not before:
+    if count in ("", "requested_bytes") or not before or not record:
         return ""
     old, new = count_of(before, count), count_of(record, count)
     if old is None or new is None or old == new:
