@@ -46,45 +46,39 @@ def door_table(files: Files) -> list[str]:
 def headline(files: Files, whole: bool) -> list[str]:
     """How fast the last steps are beside cuDNN and FlashAttention-2, over all that was measured: in
     a sentence, or with what every GPU runs."""
-    types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
-    rungs = files.ladder.beside_peers()
-
-    def ratios(steps: Mapping[str, StepKey], rival: str) -> dict[str, dict[Point, float]]:
-        return {way: {point: ratio for gpu in types
-                      for point, ratio in gpu.ratios_anywhere(way, step, rival).items()}
-                for way, step in steps.items()}
-
-    def means(ratios: Mapping[str, Mapping[Point, float]]) -> list[str]:
-        return [f"{geometric_mean(its.values()):.2f}" for its in ratios.values()]
-
+    rungs = need(files.ladder.beside_peers())
     need(set(rungs.values()) <= files.gpu.defaults.keys())
     last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
     portable = {way: (step.rung, step.name) for way, rung in rungs.items()
                 if (step := files.ladder.last_portable(rung))}
-    over_cudnn, over_flash = (ratios(last, rival) for rival in ("cudnn", "flash"))
-    others = ratios(portable, "flash")
-    need(all(all(its.values()) for its in (over_cudnn, over_flash, others)))
-    (cudnn, _), (flash, _), (worst, point) = (
-        min((ratio, at) for its in of.values() for at, ratio in its.items())
-        for of in (over_cudnn, over_flash, others))
-    every = [ratio for its in over_cudnn.values() for ratio in its.values()]
-    mine, yours = ([f"{number(rung)} `{step}`" for rung, step in steps.values()]
-                   for steps in (last, portable))
-    passes = [WAYS[way] for way in last]
-    top = f"On an {files.gpu.name}, " + " and ".join(
-        f"the last {way} kernel is **{mean} times as fast as cuDNN**"
-        for way, mean in zip(passes, means(over_cudnn))) + (
-        f" (geometric means; of {len(every)} measured points {sum(r >= 1 for r in every)} are 1 or "
-        f"more, and the worst is {cudnn:.2f}).")
-    rest = (
-        f"Over all measured points, the last steps for this card, {' and '.join(mine)}, are "
-        f"{' and '.join(means(over_cudnn))} times as fast as cuDNN {' and '.join(passes)} (worst "
-        f"{cudnn:.2f}), and {' and '.join(means(over_flash))} times as fast as FlashAttention-2 "
-        f"(worst {flash:.2f}). The last steps that need no Hopper GPU, {' and '.join(yours)}, "
-        f"have {' and '.join(means(others))} times FlashAttention-2's rate on the same card; their "
-        f"worst is {worst:.2f}, at {point.seqlen:,} queries over {point.seqlen_kv:,} keys. Both "
-        f"libraries run through {files.gpu.peers[0]['version']}.")
-    return [rest if whole else top]
+    types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
+
+    def over(rival: str, steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
+        """Each pass's mean in words, and all ratios, the worst first."""
+        ratios = [[(ratio, point) for gpu in types
+                   for point, ratio in gpu.ratios_anywhere(way, step, rival).items()]
+                  for way, step in steps.items()]
+        return (" and ".join(f"{geometric_mean(ratio for ratio, _ in need(its)):.2f}"
+                             for its in ratios), sorted(itertools.chain(*ratios)))
+
+    def names(steps: Mapping[str, StepKey]) -> str:
+        return " and ".join(f"{number(rung)} `{step}`" for rung, step in steps.values())
+
+    (means, ratios), (over_flash, by_flash) = over("cudnn", last), over("flash", last)
+    passes = " and ".join(WAYS[way] for way in last)
+    if not whole:
+        return [f"On an {files.gpu.name}, the last {passes} kernels are **{means} times as fast as "
+                f"cuDNN** (geometric means; of {len(ratios)} measured points "
+                f"{sum(ratio >= 1 for ratio, _ in ratios)} are 1 or more, and the worst is "
+                f"{ratios[0][0]:.2f})."]
+    means_of_portable, [(worst, point), *_] = over("flash", portable)
+    return [f"Over all measured points, the last steps for this card, {names(last)}, are {means} "
+            f"times as fast as cuDNN {passes} (worst {ratios[0][0]:.2f}), and {over_flash} times "
+            f"as fast as FlashAttention-2 (worst {by_flash[0][0]:.2f}). The last steps that need "
+            f"no Hopper GPU, {names(portable)}, have {means_of_portable} times FlashAttention-2's "
+            f"rate on the same card; their worst is {worst:.2f}, at {point.seqlen:,} queries over "
+            f"{point.seqlen_kv:,} keys. Both libraries run through "
+            f"{files.gpu.peers[0]['version']}."]
 
 
 def ladder_table(files: Files, root: str) -> list[str]:
