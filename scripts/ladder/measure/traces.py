@@ -5,40 +5,56 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Any
 
 from ladder.base.course import TRACED
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
-from ladder.trace.read import Kind, Ranges, Trace
+from ladder.trace.read import Event, Kind, Trace
 
 TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
                  "--check off")
 
 
 def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
-    """A trace reduced to rows: {"figure", "rung", …, "command", "events": [[kernel, block, phase,
-    array, "r" or "w", first row, past the last]]}. A phase lies between two barriers of a block."""
+    """A trace reduced to slots of time: {"rung", …, "command", "slots": how many, "parts":
+    {block or kernel: its first slot}, "visits": [[array, slot, "r" or "w", first row, past the
+    last]]}. A slot begins where a tile of Q, K or V arrives, after a barrier of a block, and lasts
+    until the next one does; a kernel without barriers, whose blocks do one tile each, takes one."""
     rung, name = step
     words = ["--step", name, *TRACE_OPTIONS.split()]
     trace, (record, *_), *_ = Trace.of(programs[rung], words)
-    head = {**trace.head, "block_q": record["block_q"], "block_kv": record["block_kv"],
-            "command": shlex.join([rung, *words])}
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
-    rows: list[list[Any]] = []
-    for (launch, block), events in trace.blocks().items():
+    blocks = {(trace.kernel_of(launch), block): events
+              for (launch, block), events in trace.blocks().items()}
+    kernels = {kernel for kernel, _ in blocks}
+    with_barriers = {kernel for (kernel, _), events in blocks.items()
+                     if any(event.kind is Kind.SYNCTHREADS for event in events)}
+    parts: dict[str, int] = {}
+    visits: dict[tuple[str, int, str], list[int]] = {}
+    slot = -1
+    for (kernel, block), events in blocks.items():
         phases: dict[int, int] = {}  # by warp
-        touched: dict[tuple[int, str, str], Ranges] = {}
+        touched: dict[int, list[Event]] = {}  # by phase
         for event in events:
             if event.kind is Kind.SYNCTHREADS:
                 phases[event.warp] = event.number + 1
-            elif event.direction:
-                touched.setdefault((phases.get(event.warp, 0), event.name, event.direction[0]),
-                                   []).extend(event.ranges)
-        rows += [[trace.kernel_of(launch), block, *place, min(runs)[0] // width[place[1]],
-                  -(-max(end for _, end in runs) // width[place[1]])]
-                 for place, runs in sorted(touched.items())]
-    return {"figure": "access", **head, "events": rows}
+            elif event.direction and event.name[0] in "QKVO":
+                touched.setdefault(phases.get(event.warp, 0), []).append(event)
+        for _, its in sorted(touched.items()):
+            part = f"block {block}" if len(kernels) == 1 else kernel
+            arrives = any(event.name in "QKV" and event.direction == "read" for event in its)
+            slot += part not in parts or arrives and kernel in with_barriers
+            parts.setdefault(part, slot)
+            for event in sorted(its, key=lambda event: (event.name, event.direction)):
+                rows = visits.setdefault((event.name[0], slot, event.direction[0]),
+                                         [trace.rows_of(event.name), 0])
+                for begin, end in event.ranges:
+                    rows[:] = (min(rows[0], begin // width[event.name]),
+                               max(rows[1], -(-end // width[event.name])))
+    return {**trace.head, "block_q": record["block_q"],
+            "block_kv": record["block_kv"], "command": shlex.join([rung, *words]),
+            "slots": slot + 1, "parts": parts,
+            "visits": [[*place, *rows] for place, rows in visits.items()]}
 
 
 def all_traces(programs: dict[str, str]) -> list[Record]:

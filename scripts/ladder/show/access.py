@@ -48,7 +48,7 @@ def draw_access(plt: Any, data: Data) -> Any:
 
 def access(files: Files) -> Data:
     """A slot for each visit of a tile, in the two orders of loops."""
-    first, *_ = traces = need([trace for trace in files.traces if trace["figure"] == "access"])
+    first, *_ = traces = need(files.traces)
     return {"title": f"Who touches what, and when: one head, N = {first['seqlen']}, d = "
                      f"{first['head_dim']}, tiles of {first['block_q']}×{first['block_kv']} (sim)",
             "panels": list(map(access_panel, traces)),
@@ -58,34 +58,17 @@ def access(files: Files) -> Data:
 
 
 def access_panel(trace: Record) -> Data:
-    """Time in slots. One begins where a tile of Q, K or V arrives and lasts until the next one
-    does; a kernel whose blocks do one tile each, all at once, takes one."""
-    events = trace["events"]
-    arrives = {tuple(at) for *at, array, op, _, _ in events if array in "QKV" and op == "r"}
-    kernels = {kernel for kernel, *_ in events}
-    short = kernels - {kernel for kernel, _, phase, *_ in events if phase}
-    slot, place = -1, None
-    touched: dict[tuple[str, int, str], list[int]] = {}
-    parts: dict[str, int] = {}
-    for kernel, block, phase, array, op, first, last in events:
-        at = (kernel, 0, 0) if kernel in short else (kernel, block, phase)
-        if at != place and (at in arrives or place is None or place[0] != kernel):
-            slot += 1
-        place = at
-        part = f"block {block}" if len(kernels) == 1 else kernel
-        parts.setdefault(part, slot)
-        rows = touched.setdefault((array[0], slot, op), [first, last])
-        rows[:] = min(rows[0], first), max(rows[1], last)
-    lanes: dict[str, list[list[Any]]] = {
-        lane: [["lane", 0, slot + 1]] for lane in "QKVO"}
-    for (lane, begin, op), rows in touched.items():
-        if lane in lanes:
-            # Where a slot reads and writes the same rows, the write takes the later half of it.
-            half = 0.5 * ((lane, begin, "w" if op == "r" else "r") in touched)
-            lanes[lane].append([op, begin + half * (op == "w"), begin + 1 - half * (op == "r"),
-                                *(row / trace["seqlen"] for row in rows)])
+    visits = {tuple(place): rows for *place, first, last in trace["visits"]
+              for rows in [(first, last)]}
+    end, parts = trace["slots"], trace["parts"]
+    lanes: dict[str, list[list[Any]]] = {lane: [["lane", 0, end]] for lane in "QKVO"}
+    for (lane, begin, op), rows in visits.items():
+        # Where a slot reads and writes the same rows, the write takes the later half of it.
+        half = 0.5 * ((lane, begin, "w" if op == "r" else "r") in visits)
+        lanes[lane].append([op, begin + half * (op == "w"), begin + 1 - half * (op == "r"),
+                            *(row / trace["seqlen"] for row in rows)])
     step = trace["rung"], trace["step"]
     return {"lanes": list(lanes.items()),
-            "title": f"{label(step)}: {course.TRACED[step]}", "end": slot + 1, "parts": [
+            "title": f"{label(step)}: {course.TRACED[step]}", "end": end, "parts": [
                 [begin, until, name] for (name, begin), until in
-                zip(parts.items(), [*list(parts.values())[1:], slot + 1])]}
+                zip(parts.items(), [*list(parts.values())[1:], end])]}
