@@ -9,86 +9,18 @@
 // products dV and dK want their left operand. Only dS goes through shared memory, for dQ, in which
 // all keys meet; it has two stages, and an iteration one barrier less.
 
-#include "machine/hopper.h"
-#include "rung.h"
+#include "backward.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
-#include "tile/schedule.h"
-#include "tile/stages.h"
-#include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
 namespace {
-
-constexpr float kLog2e = 1.44269504f;
-
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
-constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
-
-constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
-constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
-constexpr int kWarpgroupKeys = 64;                                 // of a consumer
-constexpr int kStages = 2;  // of copies of Q and dO, and of dS
-
-/// Registers of a thread of a consumer, and of the producer: together what three started with.
-constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kAll = 1;  // the named barrier of all consumers
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
   return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
          shared_bytes<fp16>(kStages * Bc * Br) + 2 * shared_bytes<float>(kStages * Br) +
          4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
-}
-
-/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
-/// columns.
-template <int R, int C>
-struct Part {
-  static constexpr int kColumns = R == 64 ? C / 2 : C;
-  int consumer;
-  __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
-  __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
-};
-
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
-
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
-template <class T, int Dh>
-__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                           int rows, Problem p) {
-  constexpr int kLanes = Dh / 8;
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  const int column = threadIdx.x % kLanes * 8;
-  const int64_t head = at / rows;
-  const int row = static_cast<int>(at % rows);
-  const bool real = row < p.N;
-  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
-  float sum = 0;
-  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
-  if (real && column < p.d) {
-    const int64_t from = (head * p.N + row) * p.d + column;
-    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
-    for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
-  }
-  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
-  if (column == 0) {
-    minus_delta[at] = -sum;
-    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-  }
-}
-
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
-  return longest_first(index, {.heads = p.B * p.Hk,
-                               .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                               .uneven = p.causal});
 }
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
@@ -108,24 +40,22 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// heads into their rings.
 template <int Br, class RingKV, class RingQ, class RingdO>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        const TensorMap& map_Q, const TensorMap& map_dO,
+__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO, const Maps& maps,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
                                         int bh, int key, int first_row, int rows,
                                         const Problem& p) {
   const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
-  K.fill(map_K, 0, key, head_kv, batch);
-  V.fill(map_V, 0, key, head_kv, batch);
+  K.fill(maps.K, 0, key, head_kv, batch);
+  V.fill(maps.V, 0, key, head_kv, batch);
 #pragma unroll 1  // or a fifth of the code would be copies of these loops, which only wait
   for (int head = bh * group; head < (bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = first_row; row < p.N; row += Br) {
       const int64_t at = int64_t{head} * rows + row;
       Q.acquire();
-      Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      Q.fill(maps.Q, 0, row, head % p.H, batch, LSE_log2e + at);
       dO.acquire();
-      dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+      dO.fill(maps.dO, 0, row, head % p.H, batch, minus_delta + at);
     }
 }
 
@@ -207,10 +137,9 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
 /// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
-    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
-                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
-                  Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
+    key_gradients(const __grid_constant__ Maps maps, Hbm<const float> minus_delta,
+                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK, Hbm<T> dV, int tiles,
+                  int rows, Problem p) {
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
@@ -237,8 +166,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    produce<Br>(K, V, Q, dO, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, bh, key,
-                first_row, rows, p);
+    produce<Br>(K, V, Q, dO, maps, LSE_log2e, minus_delta, bh, key, first_row, rows, p);
     return;
   }
 
@@ -276,74 +204,25 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .warps = 4 * (1 + kConsumersBackward), .stages = kStages};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
-              [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
-  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
-  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
-  return plan;
+  return plan_of(p, device, backward_smem_bytes);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
-  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
+  const Kept kept = kept_of(p, plan, a);
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
-    const auto map = [&](const char* name, int length, int heads, int box_rows) {
-      return tensor_map<T>(a[name], p.d, length, heads, p.B, box_rows);
-    };
-    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
-           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
-           p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
-           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, map("Q", p.N, p.H, Br),
-           map("K", p.N_kv, p.Hk, Bc), map("V", p.N_kv, p.Hk, Bc), map("dO", p.N, p.H, Br),
-           minus_delta, LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
-    launch("postprocess", postprocess<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum,
-           hbm<T>(a["dQ"]), rows, p);
+    launch_preprocess<T, Dh>(p, kept, a);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(kept.tiles_of_all),
+           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, maps_of<T, Br, Bc>(p, a),
+           kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]),
+           kept.tiles, kept.rows, p);
+    launch("postprocess", postprocess<T, Dh>,
+           dim3(ceil_div(kept.rows_of_all * (Dh / 8), kElementwise)), dim3(kElementwise), 0,
+           kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
   });
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
-  const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
-  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
-  for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
-    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
-    if (first < p.N) {
-      queries += p.N - first;
-      tiles += ceil_div(p.N - first, plan.block_q);
-    }
-  }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  return {{"preprocess",
-           {{"O", q, 0},
-            {"dO", q, 0},
-            {"LSE", heads * p.N * 4, 0},
-            {"minus_delta", 0, padded * 4},
-            {"LSE_log2e", 0, padded * 4},
-            {"dQ_sum", 0, sums}}},
-          {"key_gradients",
-           {{"Q", read, 0},
-            {"K", kv, 0},
-            {"V", kv, 0},
-            {"dO", read, 0},
-            {"minus_delta", rows * 4, 0},
-            {"LSE_log2e", rows * 4, 0},
-            {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
-            {"dK", 0, kv},
-            {"dV", 0, kv}}},
-          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+  return traffic_of(p, plan, false);
 }
 
 const Register step{{

@@ -292,10 +292,8 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
-    if (first < p.N) {
-      queries += p.N - first;
-      tiles += ceil_div(p.N - first, plan.block_q);
-    }
+    queries += p.N - first;
+    tiles += ceil_div(p.N - first, plan.block_q);
   }
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums

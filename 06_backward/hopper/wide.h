@@ -9,26 +9,20 @@
 // Each is at another tile of Q at a time, so that the tensor cores have work while one computes.
 #pragma once
 
-#include "machine/hopper.h"
-#include "rung.h"
+#include "shares.h"
 #include "tile/columns.h"
 #include "tile/rows.h"
-#include "tile/schedule.h"
-#include "tile/stages.h"
-#include "tile/warpgroup.h"
 
 namespace ladder::MACHINE {
 namespace {
 namespace wide {
 
-constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kTiles[] = {{256, 64, 64}};
 constexpr int Br = 64, Bc = 64;
 
 constexpr int kConsumers = 3;                            // warpgroups that multiply
 constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // of a block
 constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
-constexpr int kStages = 2;                               // of copies of Q and of dO
 constexpr int kPiece = 64;                               // columns of dQ, one after the other
 /// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
 /// producer; together what four started with.
@@ -47,7 +41,7 @@ enum Named {
   kdK_written
 };
 
-/// What is to be done at once, as in sm90.cu: a share of the tiles of Q that see a tile of keys.
+/// What is to be done at once, as in shares.h: a share of the tiles of Q that see a tile of keys.
 struct Share {
   int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
   int first_row;  // of each head of Q that sees one of the keys; in whole tiles
@@ -55,8 +49,7 @@ struct Share {
   int q_tiles;    // of Q from there on; none where there are more parts than tiles
 };
 
-template <int Dh>
-int64_t smem_bytes(int, int) {
+inline int64_t smem_bytes(int Dh, int, int) {
   return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(kStages * Br * Dh) +
          shared_bytes<fp16>(Bc * Br) + shared_bytes<float>(Bc * Br) +
          2 * shared_bytes<float>(kStages * Br) + shared_bytes<Share>(1) +
@@ -69,41 +62,8 @@ __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
 }
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
-
-/// As in sm90.cu, but with a warp for each row.
-template <class T, int Dh>
-__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                           Hbm<float> dK_sum, Hbm<float> dV_sum, int64_t kv_chunks, Hbm<int> next,
-                           int rows, Problem p) {
-  const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / 32;
-  if (chunk < kv_chunks) {
-    write_chunk(dK_sum + 8 * chunk, Chunk<float>{});
-    write_chunk(dV_sum + 8 * chunk, Chunk<float>{});
-  }
-  if (at >= int64_t{p.B} * p.H * rows) return;  // a whole block
-  const int column = lane_id() * 8;
-  const int64_t head = at / rows;
-  const int row = static_cast<int>(at % rows);
-  const bool real = row < p.N;
-  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
-  float sum = 0;
-  if (column < Dh) write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
-  if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
-  if (real && column < p.d) {
-    const int64_t from = (head * p.N + row) * p.d + column;
-    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
-    for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
-  }
-  sum = warp_sum(sum);
-  if (column == 0) {
-    minus_delta[at] = -sum;
-    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
-  }
-}
-
-/// Share `index` of `parts` for each tile of keys: as in sm90.cu.
+/// Share `index` of `parts` for each tile of keys: as in shares.h, but with the divisions of the
+/// consumers, whose registers are all in use.
 __device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
                                           const Problem& p) {
   const int group = p.H / p.Hk;
@@ -129,11 +89,9 @@ __device__ __forceinline__ Share share_of(int index, int tiles, int parts, int a
 /// The producer, one thread: as in sm90.cu.
 template <class RingKV, class Ring>
 __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Share> smem_share,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        const TensorMap& map_Q, const TensorMap& map_dO,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Hbm<int> next, int tiles, int rows, int parts,
-                                        const Problem& p) {
+                                        const Maps& maps, Hbm<const float> LSE_log2e,
+                                        Hbm<const float> minus_delta, Hbm<int> next, int tiles,
+                                        int rows, int parts, const Problem& p) {
   int index = blockIdx.x;
   while (index < tiles * p.B * p.Hk * parts) {
     const Share share = share_of(index, tiles, parts, gridDim.x, p);
@@ -143,16 +101,16 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
     for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
       const int64_t at = int64_t{head} * rows + row;
       Q.acquire();
-      Q.fill(map_Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      Q.fill(maps.Q, 0, row, head % p.H, batch, LSE_log2e + at);
       if (q_tile == 0) {
         K.acquire();  // once the last dK and dV have left
         smem_share[0] = share;
-        K.fill(map_K, 0, key, head_kv, batch);
+        K.fill(maps.K, 0, key, head_kv, batch);
         V.acquire();
-        V.fill(map_V, 0, key, head_kv, batch);
+        V.fill(maps.V, 0, key, head_kv, batch);
       }
       dO.acquire();
-      dO.fill(map_dO, 0, row, head % p.H, batch, minus_delta + at);
+      dO.fill(maps.dO, 0, row, head % p.H, batch, minus_delta + at);
       row += Br;
       if (row >= p.N) ++head, row = share.first_row;
     }
@@ -352,9 +310,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
 /// As in sm90.cu: dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 1)
-    key_gradients(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-                  const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_dO,
-                  const __grid_constant__ TensorMap map_dK,
+    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ TensorMap map_dK,
                   const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
                   Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
                   Hbm<float> dV_sums, Hbm<int> next, int tiles, int rows, int parts, Problem p) {
@@ -392,8 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == 0)
-      produce(K, V, Q, dO, smem_share, map_K, map_V, map_Q, map_dO, LSE_log2e, minus_delta, next,
-              tiles, rows, parts, p);
+      produce(K, V, Q, dO, smem_share, maps, LSE_log2e, minus_delta, next, tiles, rows, parts, p);
     return;
   }
   if (warpgroup_id() == 1) {
@@ -428,79 +383,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       write_out<kdK_written, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
     });
   }
-}
-
-/// Sums of dQ, dK or dV times a factor, in the I/O type, in pieces of C columns. N rows of a head,
-/// `rows` in whole tiles. grid: (pieces of tiles, of all heads).
-template <class T, int Dh, int C>
-__global__ void __launch_bounds__(kWarpgroup)
-    postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
-  constexpr int kPieces = Dh / C;
-  const int piece = static_cast<int>(blockIdx.x) % kPieces, column = piece * C;
-  const int64_t at = int64_t{blockIdx.x} / kPieces * 64;  // its tile's first row of all
-  const int row = static_cast<int>(at % rows);
-  Accumulator<16, C> sum;
-  read_fragments(sum, sums + (at * Dh + place<C>(piece, warp_id())));
-  for_each(sum, [&](int, int, float& x) { x *= factor; });
-  SharedMemory smem;
-  using Tile = SwizzledTile<T, 64, C>;
-  const Tile tile{smem.tiles<Tile>("tile")};
-  write(tile, sum, warp_id() * 16);
-  __syncthreads();
-  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
-                       threadIdx.x);
-}
-
-/// But for what sm90.cu adds for all head sizes.
-Plan plan(const Problem& p, const DeviceInfo& device) {
-  Plan plan{.head_dim = padded_head_dim<kHopperHeadDims>(p.d),
-            .warps = 4 * (1 + kConsumers),
-            .stages = kStages};
-  choose_tile(plan, kTiles, {}, device.sram_bytes,
-              plan.head_dim == 192 ? smem_bytes<192> : smem_bytes<256>);
-  return plan;
-}
-
-void backward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const auto next = hbm<int>(a["next"]);
-  const int rows = static_cast<int>(ceil_div(p.N, Br)) * Br;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, Bc));
-  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
-  const int64_t tiles_of_all = int64_t{tiles} * p.B * p.Hk;
-  // Where nothing is added up, the kernels touch neither.
-  const auto dK_sum = hbm<float>(a[plan.parts > 1 ? "dK_sum" : "dQ_sum"]);
-  const auto dV_sum = hbm<float>(a[plan.parts > 1 ? "dV_sum" : "dQ_sum"]);
-  with_type_and_head_dim<kHopperHeadDims>(p, [&]<class T, int Dh>() {
-    if constexpr (Dh > 128) {
-      const int64_t kv_chunks = plan.parts > 1 ? tiles_of_all * Bc * (Dh / 8) : 0;
-      const auto map = [&](const char* name, int length, int heads) {
-        return tensor_map<T>(a[name], p.d, length, heads, p.B, 64);
-      };
-      launch("preprocess", preprocess<T, Dh>,
-             dim3(ceil_div(std::max(rows_of_all * 32, kv_chunks), kElementwise)),
-             dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
-             hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, dK_sum, dV_sum, kv_chunks,
-             next, rows, p);
-      launch("key_gradients", key_gradients<T, Dh>,
-             dim3(std::min<int64_t>(tiles_of_all * plan.parts, resident_blocks())), dim3(kThreads),
-             plan.smem_bytes, map("Q", p.N, p.H), map("K", p.N_kv, p.Hk), map("V", p.N_kv, p.Hk),
-             map("dO", p.N, p.H), map("dK", p.N_kv, p.Hk), map("dV", p.N_kv, p.Hk), minus_delta,
-             LSE_log2e, dQ_sum, dK_sum, dV_sum, next, tiles, rows, plan.parts, p);
-      launch("postprocess", postprocess<T, Dh, kPiece>, dim3(rows_of_all / Br * (Dh / kPiece)),
-             dim3(kWarpgroup), shared_bytes<T>(Br * kPiece), dQ_sum, hbm<T>(a["dQ"]), p.N, rows,
-             p.d, p.scale);
-      if (plan.parts == 1) return;
-      constexpr int C = Sums<Dh>::kColumns;
-      const auto postprocess_keys = [&](const char* name, Hbm<float> sums, const char* out) {
-        launch(name, postprocess<T, Dh, C>, dim3(tiles_of_all * (Dh / C)), dim3(kWarpgroup),
-               shared_bytes<T>(Bc * C), sums, hbm<T>(a[out]), p.N_kv, tiles * Bc, p.d, 1.0f);
-      };
-      postprocess_keys("postprocess_dK", dK_sum, "dK");
-      postprocess_keys("postprocess_dV", dV_sum, "dV");
-    }
-  });
 }
 
 }  // namespace wide

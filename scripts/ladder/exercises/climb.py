@@ -88,7 +88,7 @@ class Task:
             raise Stop("there are no blanks: what is new cannot be taken out line by line",
                        BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
-                       for at in ("__global__", r"\nPlan \w+\("))
+                       for at in ("__(?:global|device)__", r"\nPlan \w+\("))
         lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
                  for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
                               else [f"// yours; new lines here: {j2 - j1}",

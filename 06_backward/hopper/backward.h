@@ -1,0 +1,196 @@
+// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it in its place.
+// Not a step of its own.
+#pragma once
+
+#include "machine/hopper.h"
+#include "rung.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+
+/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
+
+constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
+constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
+constexpr int kWarpgroupKeys = 64;                                 // of a consumer
+constexpr int kStages = 2;  // of copies of Q and dO; from `transposed` on, of dS too
+
+/// Registers of a thread of a consumer, and of the producer: together what three started with.
+constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+constexpr int kAll = 1;  // the named barrier of all consumers
+
+/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
+/// columns.
+template <int R, int C>
+struct Part {
+  static constexpr int kColumns = R == 64 ? C / 2 : C;
+  int consumer;
+  __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
+  __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
+};
+
+constexpr int kElementwise = 256;  // threads of a block of a small kernel
+
+/// What a lane of preprocess does for row `at` of all, which has kLanes lanes: −delta =
+/// −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units of ln 2;
+/// and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows there, of
+/// which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no key, whose
+/// LSE is −∞.
+template <int kLanes, int Dh, class T>
+__device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
+                                               Hbm<const float> LSE, Hbm<float> minus_delta,
+                                               Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
+                                               const Problem& p) {
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  const bool real = row < p.N;
+  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
+  float sum = 0;
+  if (column < Dh) write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (real && column < p.d) {
+    const int64_t from = (head * p.N + row) * p.d + column;
+    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
+    for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
+  }
+  for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+  if (column == 0) {
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  }
+}
+/// All rows. Dh/8 lanes per row: those of a tile fill whole blocks.
+template <class T, int Dh>
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           int rows, Problem p) {
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / (Dh / 8);
+  preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
+}
+
+/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
+/// are seen by the most rows.
+__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+  return longest_first(index, {.heads = p.B * p.Hk,
+                               .tiles = tiles,
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .uneven = p.causal});
+}
+
+/// Arrays as TMA copies them, a tile at a time: of keys; and all that a block reads.
+template <class T, int Bc>
+TensorMap map_of_keys(const Problem& p, Array& array) {
+  return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
+}
+struct Maps {
+  TensorMap Q, K, V, dO;
+};
+template <class T, int Br, int Bc>
+Maps maps_of(const Problem& p, const Arrays& a) {
+  return {tensor_map<T>(a["Q"], p.d, p.N, p.H, p.B, Br), map_of_keys<T, Bc>(p, a["K"]),
+          map_of_keys<T, Bc>(p, a["V"]), tensor_map<T>(a["dO"], p.d, p.N, p.H, p.B, Br)};
+}
+
+/// The plan of a step whose blocks take smem_bytes(Dh, Br, Bc) of shared memory.
+template <const auto& tiles = kBackwardTiles, const auto& sizes = kHeadDims, class F>
+Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
+             int consumers = kConsumersBackward) {
+  const int Dh = padded_head_dim<sizes>(p.d);
+  Plan plan{.head_dim = Dh, .warps = 4 * (1 + consumers), .stages = kStages};
+  choose_tile(plan, tiles, {}, device.sram_bytes,
+              [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
+  return plan;
+}
+
+/// What is kept between the kernels, and its size.
+struct Kept {
+  Hbm<float> minus_delta, LSE_log2e, dQ_sum;
+  int rows, tiles;  // of a head of Q, in whole tiles; tiles of a head of K and V
+  int64_t rows_of_all, tiles_of_all;
+};
+inline Kept kept_of(const Problem& p, const Plan& plan, const Arrays& a) {
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  return {hbm<float>(a["minus_delta"]),
+          hbm<float>(a["LSE_log2e"]),
+          hbm<float>(a["dQ_sum"]),
+          rows,
+          tiles,
+          int64_t{p.B} * p.H * rows,
+          int64_t{p.B} * p.Hk * tiles};
+}
+template <class T, int Dh>
+void launch_preprocess(const Problem& p, const Kept& kept, const Arrays& a) {
+  launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(kept.rows_of_all * (Dh / 8), kElementwise)),
+         dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
+         hbm<const float>(a["LSE"]), kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, kept.rows, p);
+}
+
+/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
+/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles;
+/// whether postprocess reads the sums of whole tiles, or those of dQ's elements alone, a step says.
+/// From `split` on several blocks, plan.parts, may share a tile of keys: each that has a tile of Q
+/// reads K and V and adds its part of dK and dV to sums in HBM.
+inline Traffic traffic_of(const Problem& p, const Plan& plan, bool whole_tiles) {
+  const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
+  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t keys = 0, shares = 0;    // rows of K and of V that a head's blocks read, and how many
+  for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);
+    const int64_t of_tile = std::min<int64_t>(plan.parts, p.H / p.Hk * q_tiles);
+    queries += p.N - first;
+    tiles += q_tiles;
+    keys += of_tile * std::min<int64_t>(plan.block_kv, p.N_kv - key);
+    shares += of_tile;
+  }
+  const bool split = plan.parts > 1;
+  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;      // bytes of K, and of V
+  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's sums, and of dV's
+  const int64_t kv_sums = kv_heads * ceil_div(p.N_kv, plan.block_kv) * tile_bytes;
+  const int64_t added = kv_heads * shares * tile_bytes;
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  Traffic all{{"preprocess",
+               {{"O", q, 0},
+                {"dO", q, 0},
+                {"LSE", heads * p.N * 4, 0},
+                {"minus_delta", 0, padded * 4},
+                {"LSE_log2e", 0, padded * 4},
+                {"dQ_sum", 0, sums}}},
+              {"key_gradients",
+               {{"Q", read, 0},
+                {"K", kv_read, 0},
+                {"V", kv_read, 0},
+                {"dO", read, 0},
+                {"minus_delta", rows * 4, 0},
+                {"LSE_log2e", rows * 4, 0},
+                {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
+                {"dK", 0, split ? 0 : kv},
+                {"dV", 0, split ? 0 : kv}}},
+              {"postprocess", {{"dQ_sum", whole_tiles ? sums : 2 * q, 0}, {"dQ", 0, q}}}};
+  if (split) {
+    for (const char* name : {"dK_sum", "dV_sum"}) {
+      all[0].arrays.push_back({name, 0, kv_sums});
+      all[1].arrays.push_back({name, added, added});
+    }
+    all.push_back({"postprocess_dK", {{"dK_sum", kv_sums, 0}, {"dK", 0, kv}}});
+    all.push_back({"postprocess_dV", {{"dV_sum", kv_sums, 0}, {"dV", 0, kv}}});
+  }
+  return all;
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE

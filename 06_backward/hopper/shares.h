@@ -1,0 +1,161 @@
+// 06 on Hopper: what `split` and `sm90` share, wide heads too: a tile of keys shared out among
+// several blocks. Not a step of its own.
+#pragma once
+
+#include "backward.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+/// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
+/// of all query heads of the head of K and V, one head after the other.
+struct Share {
+  int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
+  int first_row;      // of Q that sees one of the keys; in whole tiles
+  int tiles_of_head;  // tiles of Q from there on
+  int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
+};
+/// Share `index` of `parts` for each tile of keys. The first keys are seen by the most rows.
+/// at_once: blocks that the GPU has room for.
+template <int Br, int Bc>
+__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
+                                          const Problem& p) {
+  const int group = p.H / p.Hk;
+  const auto [bh_part, tile] =
+      longest_first(index, {.heads = p.B * p.Hk * parts,
+                            .tiles = tiles,
+                            .head_bytes = int64_t{4} * kIoBytes * p.N * p.d * group / parts,
+                            .uneven = p.causal,
+                            .at_once = at_once});
+  const int first_row = p.first_query(tile * Bc) / Br * Br, part = bh_part % parts;
+  const int tiles_of_head = static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int64_t all = int64_t{group} * tiles_of_head;
+  return {bh_part / parts,
+          tile,
+          first_row,
+          tiles_of_head,
+          static_cast<int>(all * part / parts),
+          static_cast<int>(all * (part + 1) / parts)};
+}
+
+/// Lanes of preprocess for each row.
+constexpr int lanes_of(int Dh) {
+  return Dh > 128 ? 32 : Dh / 8;
+}
+/// Clears the sums of dK and dV, chunks of 8 elements each; none where one block has all of a tile.
+__device__ __forceinline__ void clear_key_sums(Hbm<float> dK_sum, Hbm<float> dV_sum,
+                                               int64_t kv_chunks, int64_t chunk) {
+  if (chunk < kv_chunks) {
+    write_chunk(dK_sum + 8 * chunk, Chunk<float>{});
+    write_chunk(dV_sum + 8 * chunk, Chunk<float>{});
+  }
+}
+
+/// As bulk_add.cu's, of sums of dQ, dK or dV times a factor: N rows of a head, `rows` in whole
+/// tiles of kRows, of which a block has 64, or all 64 and kColumns. grid: (parts of tiles, of all
+/// heads).
+template <class T, int Dh, int kRows, int kColumns>
+__global__ void __launch_bounds__(kWarpgroup)
+    postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
+  constexpr int kParts = kRows / 64 * (Dh / kColumns);
+  const int part = static_cast<int>(blockIdx.x) % kParts;
+  const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // its tile's first row of all
+  const int row = static_cast<int>(at % rows) + (kRows == 64 ? 0 : part * 64);
+  const int column = kRows == 64 ? part * kColumns : 0;
+  Accumulator<16, kColumns> sum;
+  read_fragments(sum, sums + (at * Dh + (part * 4 + warp_id()) * 16 * kColumns));
+  for_each(sum, [&](int, int, float& x) { x *= factor; });
+  using Tile = SwizzledTile<T, 64, kColumns>;
+  SharedMemory smem;
+  const Tile tile{smem.tiles<Tile>("tile")};
+  write(tile, sum, warp_id() * 16);
+  __syncthreads();
+  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
+                       threadIdx.x);
+}
+
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
+
+/// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
+/// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
+/// each block and converted. Under the mask blocks come to different query heads of a group, and
+/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer. One
+/// of wide heads, which moves twice the bytes in its time, takes the longer the less L2 holds.
+inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
+  const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
+  const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
+  const double megabytes = 8e-6 * heads * tiles * plan.block_kv * plan.head_dim;
+  int best = 1;
+  double least = 0;
+  for (int parts = 1; parts <= std::min<int64_t>(64, group * ceil_div(p.N, plan.block_q));
+       ++parts) {
+    int64_t all = 0, longest = 0;
+    for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+      const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+      const int64_t q_tiles = group * ceil_div(p.N - first, plan.block_q);
+      all += q_tiles + 3 * parts;
+      longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
+    }
+    const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
+    const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
+    const bool drift = p.causal && parts < group;
+    const double drifting = drift ? std::min(heads * parts, at_work) * group_megabytes : 0;
+    const double slower = p.d > 128 ? std::max(1.0, drifting / 40) : drifting > 100 ? 1.125 : 1;
+    const double time =
+        slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
+        (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
+    if (parts == 1 || time < 0.97 * least) best = parts, least = time;
+  }
+  return best;
+}
+
+/// Adds to a plan how many blocks share a tile of keys, and the sums that they need.
+inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
+                       const TileRequest& request) {
+  plan.settings = choose_settings(kSettings, request.settings);
+  const std::string& asked = plan.settings.at("parts");
+  plan.parts = asked == "auto" ? choose_parts(p, plan, device.multiprocessors) : std::stoi(asked);
+  const int64_t tiles = ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
+  if (plan.parts > 1)
+    for (const char* name : {"dK_sum", "dV_sum"})
+      plan.workspace.push_back({name, tiles * plan.block_kv * plan.head_dim * 4});
+  plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys, " +
+               std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
+               " for each, on " + std::to_string(device.multiprocessors) + " SMs";
+}
+
+/// The sums of dK and dV, and their chunks of 8. Where nothing is added up, the kernels touch
+/// neither.
+struct KeySums {
+  Hbm<float> dK, dV;
+  int64_t chunks;
+};
+inline KeySums key_sums_of(const Plan& plan, const Kept& kept, const Arrays& a) {
+  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};
+  return {hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]),
+          kept.tiles_of_all * plan.block_kv * (plan.head_dim / 8)};
+}
+
+/// Launches postprocess for dQ's sums, in pieces of kQColumns, and where there are any for dK's and
+/// dV's.
+template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns>
+void launch_postprocess(const Problem& p, const Plan& plan, const Kept& kept, const KeySums& sums,
+                        const Arrays& a) {
+  launch("postprocess", postprocess<T, Dh, Br, kQColumns>,
+         dim3(kept.rows_of_all / 64 * (Dh / kQColumns)), dim3(kWarpgroup),
+         shared_bytes<T>(64 * std::max(kQColumns, 64)), kept.dQ_sum, hbm<T>(a["dQ"]), p.N,
+         kept.rows, p.d, p.scale);
+  if (plan.parts == 1) return;
+  const auto for_keys = [&](const char* name, Hbm<float> from, const char* to) {
+    launch(name, postprocess<T, Dh, Bc, kKeyColumns>,
+           dim3(kept.tiles_of_all * Bc / 64 * (Dh / kKeyColumns)), dim3(kWarpgroup),
+           shared_bytes<T>(64 * std::max(kKeyColumns, 64)), from, hbm<T>(a[to]), p.N_kv,
+           kept.tiles * Bc, p.d, 1.0f);
+  };
+  for_keys("postprocess_dK", sums.dK, "dK");
+  for_keys("postprocess_dV", sums.dV, "dV");
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
