@@ -8,7 +8,8 @@
 //
 // Since `ahead`: where tiles of keys are few, as with a short sequence or with one head of K and V
 // under many of Q, they would leave most SMs idle. So several blocks share one; how many, the plan
-// says by what takes least time, since what they add up costs traffic.
+// says by what takes least time, since what they add up costs traffic. What sm90 keeps of this step
+// is in shares.h.
 
 #include "shares.h"
 #include "tile/columns.h"
@@ -264,8 +265,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before. Where several blocks share a tile of keys, each that has a tile of Q reads K and V,
-/// and adds its sums of dK and dV.
+/// As before. With several parts, more blocks read K and V, and each adds its sums of dK and dV.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, true);
 }
