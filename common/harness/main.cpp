@@ -1,12 +1,10 @@
 // The program of a rung: options in, report out. Which rung it is, its steps say.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cfenv>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -122,11 +120,9 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   if (!options.save.empty()) save(options.save, workload.problem(), outputs);
   if (!trace.empty()) write_trace(trace, step, workload.spec(), outputs, device);
 
-  const char* no_colour = std::getenv("NO_COLOR");
-  const bool colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
   bool pass = true, wrong = false;
   for (const Report& report : reports) {
-    if (const std::string text = to_text(report, options, colour); !text.empty())
+    if (const std::string text = to_text(report, options); !text.empty())
       print(std::exchange(between, options.json ? "" : "\n") + text);
     pass = pass && report.pass().value_or(true);
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))

@@ -247,7 +247,7 @@ std::string to_json(const Report& r) {
   return m.add("pass", r.pass()).object();
 }
 
-std::string to_table(const Report& r, bool colour) {
+std::string to_table(const Report& r) {
   const Problem& p = r.workload.problem;
   std::string out = fmt::format("{} · {} · {} · {}\n", r.rung, r.step,
                                 r.backward() ? "backward" : "forward", r.device.name);
@@ -295,23 +295,22 @@ std::string to_table(const Report& r, bool colour) {
   for (const auto& e : *r.errors) {
     const bool open = e.undecided();
     const char* const verdict = open ? "undecided" : e.pass() ? "pass" : "FAIL";
-    const char* on = !colour ? "" : open ? "\033[33m" : e.pass() ? "\033[32m" : "\033[31m";
     if (!e.judged()) {
       out += fmt::format("{:<6}: max error {:.2e}, relative {:.2e}, root mean square {:.2e} ({})\n",
                          e.name, e.max, e.rel, e.rms, e.compared);
       continue;
     }
-    out += fmt::format("{:<5} {}{}{}: max error {:.2e}, tolerance {:.2e}, {} {:.2e}{} ({})\n",
-                       e.name, on, verdict, colour ? "\033[0m" : "", e.max, e.tolerance,
-                       open ? "largest value" : "relative", open ? e.largest : e.rel,
+    out += fmt::format("{:<5} {}: max error {:.2e}, tolerance {:.2e}, {} {:.2e}{} ({})\n", e.name,
+                       verdict, e.max, e.tolerance, open ? "largest value" : "relative",
+                       open ? e.largest : e.rel,
                        e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", e.compared);
   }
   return out;
 }
 
-std::string to_text(const Report& report, const Options& options, bool colour) {
+std::string to_text(const Report& report, const Options& options) {
   if (options.json) return to_json(report) + "\n";
-  std::string text = to_table(report, colour);
+  std::string text = to_table(report);
   if (options.run.verbose) text += budget_text(report);
   for (const KernelReport& k : report.kernels)
     for (const auto& [key, member] : kAmounts)

@@ -39,9 +39,9 @@ struct Report {
 
 /// One line, no newline: the keys of the programs' contract, null for what does not exist.
 std::string to_json(const Report& report);
-/// A table within 100 columns, newline at the end. `colour`: ANSI escapes for pass and fail.
-std::string to_table(const Report& report, bool colour);
+/// A table within 100 columns, newline at the end.
+std::string to_table(const Report& report);
 /// What is printed: a line of JSON, or a table; verbose: a block's budget and kernels' counts too.
-std::string to_text(const Report& report, const Options& options, bool colour);
+std::string to_text(const Report& report, const Options& options);
 
 }  // namespace ladder
