@@ -43,7 +43,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   static const std::regex kHeader(
       R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\), \}\s*)");
   std::smatch parts;
-  if (!std::regex_match(header, parts, kHeader))
+  if (length > 1000 || !std::regex_match(header, parts, kHeader))
     bad_usage(
         "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
         "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
