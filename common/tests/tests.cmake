@@ -66,18 +66,14 @@ if(LADDER_GPU)
     ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
-# Files of kernels and tests, compiled for both machines, but for a GPU only where one may run them.
-function(ladder_kernel_test name)
-  set(precompiled test_headers)
-  ladder_kernels(${name}_kernels ${tests}/tile/${name}.cu)
-  target_link_libraries(${name}_kernels_sim PRIVATE GTest::gtest)
-  ladder_program(tile ${name} ${${name}_kernels_objects})
-  ladder_cases(tile ${name}.Sim ${name} Sim* asan)
-  if(LADDER_GPU AND NOT compiles_only)
-    ladder_cases(tile ${name}.Gpu ${name} Gpu* gpu)
-  endif()
-endfunction()
-ladder_kernel_test(fp8_test)
+# Kernels and tests, compiled for both machines, but for a GPU only where one may run them.
+ladder_kernels(fp8_test_kernels ${tests}/tile/fp8_test.cu)
+target_link_libraries(fp8_test_kernels_sim PRIVATE GTest::gtest)
+ladder_program(tile fp8_test ${fp8_test_kernels_objects})
+ladder_cases(tile fp8_test.Sim fp8_test Sim* asan)
+if(LADDER_GPU AND NOT compiles_only)
+  ladder_cases(tile fp8_test.Gpu fp8_test Gpu* gpu)
+endif()
 
 # The suite of every rung; and steps with mistakes that it must find, which a test compiles.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)

@@ -1,6 +1,6 @@
 // The float64 reference: all that a check expects, against CONTRACTS.md's rule of what is right, by
-// an attention of a few lines that shares no code with the reference. Its gradients, against
-// central differences of L = Σ dO∘O.
+// an attention of a few lines that shares no code with it, nor with the kernels of 06, whose
+// gradients the suite compares with these.
 
 #include "harness/workload.h"
 
@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "harness/quantised.h"
@@ -49,7 +48,7 @@ std::vector<double> in_double(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-/// What the loss depends on.
+/// What is given, in float64.
 struct Point {
   std::vector<double> Q, K, V, dO;
   explicit Point(const Inputs& in)
@@ -114,32 +113,7 @@ Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rou
   return r;
 }
 
-/// L = Σ dO∘O.
-double loss(const Problem& p, const Point& x) {
-  const std::vector<double> o = results_of(p, x, {}).o;
-  return std::inner_product(o.begin(), o.end(), x.dO.begin(), 0.0);
-}
-
 class References : public ::testing::TestWithParam<Case> {};
-
-// Of the attention above, by which the reference is judged: each element steps another way.
-TEST_P(References, AreComparedWithGradientsThatAreCentralDifferences) {
-  const Problem& p = GetParam().p;
-  const Point x(inputs_of(p));
-  const Results r = results_of(p, x, {});
-  for (const auto& [by, gradient] :
-       {std::pair{&Point::Q, &Results::dq}, {&Point::K, &Results::dk}, {&Point::V, &Results::dv}}) {
-    Point above = x, below = x;
-    double change = 0;
-    for (size_t k = 0; k < (x.*by).size(); ++k) {
-      const double step = 1e-5 * std::cos(static_cast<double>(k));
-      (above.*by)[k] += step;
-      (below.*by)[k] -= step;
-      change += 2 * step * (r.*gradient)[k];
-    }
-    EXPECT_NEAR(loss(p, above) - loss(p, below), change, 1e-12);
-  }
-}
 
 /// That of the rows of a tensor is expected what the attention above has of them.
 void expect_expected(const ExpectedTensor& expected, const std::vector<double>& exact,
