@@ -117,11 +117,9 @@ class Rung(Case):
         objects = self.objects(SMALL)
         self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
         for o in objects:
-            self.assertEqual((o["rung"], o["step"], o["device"], o["pass"]),
-                             (RUNG, default.name, "sim", True))
+            self.assertEqual((o["rung"], o["step"], o["device"], o["pass"], o["scale"]),
+                             (RUNG, default.name, "sim", True, 0.25))
             self.assertEqual([o[s] for s in SIZES], [2, 4, 2, 40, 24, 16])
-            self.assertEqual((o["dtype"], o["input"], o["seed"]), ("fp16", "normal", 0))
-            self.assertEqual((o["causal"], o["scale"]), (False, 0.25))
         if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
             self.assert_bad("--device sim --heads 1 --seqlen 1000000 --head-dim 8", 3, "GiB",
                             "S and P", "03_online_softmax")
@@ -183,9 +181,6 @@ class Options(Case):
 class Files(Case):
     """What a program loads and saves."""
 
-    def loaded(self, more=""):
-        return self.saved(f"--device sim --load in {more}")
-
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
             saved = self.saved(f"{SMALL} --dtype {dtype} --causal")  # so LSE has infinities
@@ -210,24 +205,16 @@ class Files(Case):
             os.rename(self.at("in", f"{saved}.npy"), self.at("in", f"{loaded}.npy"))
         for o in self.objects("--device sim --load in"):
             self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
-        from_half = self.loaded()
-        values = {name: self.values(f"in/{name}") for name in "qkv"}
-        self.put_inputs((1, 2, 3, 8), descr="<f4", **values)
-        self.assertEqual(from_half, self.loaded())
 
     def test_do_is_drawn_or_loaded(self):
         self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
-        os.symlink("nowhere", self.at("in", "do.npy"))
-        self.assert_bad("--device sim --load in", 2, "'in/do.npy' cannot be opened")
-        for name, other in (("do.npy", "dO.npy"), ("dO.npy", "do.npy.txt"), ("q.npy", "Q.NPY")):
-            os.rename(self.at("in", name), self.at("in", other))
-            self.assert_bad("--device sim --load in", 2, f"'in/{other}' is there: rename it")
-        os.rename(self.at("in/Q.NPY"), self.at("in/q.npy"))
-        os.remove(self.at("in/do.npy.txt"))
+        self.write("in/dO.npy", "")
+        self.assert_bad("--device sim --load in", 2, "'in/dO.npy' is there: rename it")
+        os.remove(self.at("in/dO.npy"))
         self.assertEqual(self.execute("--device sim --load in --seed 3").stderr,
                          "in/do.npy is not there: dO is drawn from seed 3\n")
         for drawn in (True, False):
-            self.loaded()
+            self.saved("--device sim --load in")
             self.assertEqual([any(self.values(f"out/{name}")) for name in ("o", "dq", "dk", "dv")],
                              [False, False, False, drawn])
             self.write("in/do.npy", npy((1, 2, 9, 8), [0] * 144))
@@ -247,36 +234,27 @@ class Files(Case):
         self.execute("--device sim --load in --causal --step stored")
 
     def test_files_that_are_no_inputs(self):
+        """(Which of another content are refused: options_test.cpp.)"""
         many = (1, 2, 3, 8)
         self.put_inputs(many)
         self.write("in/do.npy", npy(many))
-        self.execute("--device sim --load in --save before")
-        bad = [(name, None, "no such file") for name in "qkv"]
-        bad += [("do", b"hello", "not a .npy"), ("k", os.mkfifo, "not a regular file"),
-                ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16")]
-        shapes = {"dimension": [("q", (48,)), ("q", (1, 1, 2, 3, 8))],
-                  "agree": [(name, (*many[:i], 2 * many[i], *many[i + 1:]))
-                            for name, which in (("q", (0, 3)), ("k", range(4)), ("v", range(4)),
-                                                ("do", range(4))) for i in which]}
-        bad += [(name, npy(shape), word) for word in shapes for name, shape in shapes[word]]
-        with_which = {"q": "k.npy", "k": "v.npy", "v": "k.npy", "do": "q.npy"}
+        bad = [("k", None, "no such file"), ("do", b"hello", "not a .npy"),
+               ("k", npy(many, [7e4] * 48, "<f4"), "too large for fp16; try --dtype bf16"),
+               ("q", npy((1, 1, 2, 3, 8)), "dimension"),
+               *((name, npy((*many[:i], 2 * many[i], *many[i + 1:])), "agree")
+                 for name, which in (("q", (0, 3)), ("k", range(4)), ("v", range(4)),
+                                     ("do", range(4))) for i in which)]
         for name, content, word in bad:
             path = self.at("in", f"{name}.npy")
             os.rename(path, path + ".good")
-            if callable(content):
-                content(path)
-            elif content is not None:
+            if content is not None:
                 self.write(path, content)
             with self.subTest(name=name, word=word):
-                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word,
-                                with_which[name] if word == "agree" else "")
+                self.assert_bad("--device sim --load in", 2, f"{name}.npy", word)
             os.rename(path + ".good", path)
-        for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 2, 3, 264), "multiple of 8"),
-                            ((1, 1, 3, 8), "divide"), ((1, 3, 3, 8), "divide")):
+        for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 3, 3, 8), "divide")):
             self.put_inputs(shape, (1, 2, *shape[2:]))
             self.assert_bad("--load in", 2, word)
-        self.assert_bad("--load none_such", 2, "none_such", "no such file")
-        self.assert_bad(f"--load {'x' * 5000}", 2, "too long")
         # One that claims to be large: nothing is allocated.
         os.truncate(self.at("in", "q.npy"),
                     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -284,7 +262,7 @@ class Files(Case):
 
 
 class Places(Case):
-    """Where files cannot be written, or not to their end."""
+    """Where files cannot be written, or not to their end, what was there stays."""
 
     # Files of this process may hold 100 bytes, and not O of TINY.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
@@ -292,12 +270,9 @@ class Places(Case):
     def test_folders_and_files_that_cannot_be_written(self):
         self.write("file", "a file")
         os.makedirs(self.at("taken", "o.npy"))
-        for arguments in ("--save file", "--save none/such/out", "--save taken", "--trace file/t",
-                          "--trace none_such/trace", "--trace .", "--trace /proc/trace",
-                          f"--trace {'x' * 300}", f"--trace {'x' * 5000}"):
+        for arguments in ("--save file", "--save taken", "--trace none_such/trace", "--trace ."):
             self.assert_bad(f"{TINY} {arguments}", 2, f"'{arguments.split()[-1]}", save="")
         self.assertEqual(sorted(os.listdir(self.root)), ["file", "taken"])
-        self.assertEqual(os.listdir(self.at("taken")), ["o.npy"])
 
     def test_a_full_disk(self):
         self.execute(f"{SMALL} --save before")
@@ -308,27 +283,8 @@ class Places(Case):
             self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)
             self.assert_bad(f"{workload} --trace t", 2, "cannot write", save="",
                             preexec_fn=self.FULL)
-        self.assertEqual(sorted(os.listdir(self.root)), ["before", "out"])
         self.assertEqual(len(os.listdir(self.at("before"))), 5)
         self.assertEqual(self.values("before/o"), before)
-
-    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full here")
-    def test_devices_stay_what_they_are(self):
-        self.execute(f"{TINY} --trace /dev/null")
-        self.assert_bad(f"{TINY} --trace /dev/full", 2, "/dev/full", "no space", save="")
-        with open("/dev/full", "w", encoding="utf-8") as full:
-            for arguments in (f"{TINY} --json", TINY, "--help", "--list"):
-                done = self.execute(arguments, 2, stdout=full)
-                self.assertIn("cannot write to stdout: No space", done.stderr)
-        self.assertFalse(os.path.isfile("/dev/null") or os.path.isfile("/dev/full"))
-
-    def test_a_pipe_is_opened_once(self):
-        """So that its reader gets all."""
-        self.execute(f"{TINY} --trace t")
-        os.mkfifo(self.at("pipe"))
-        with subprocess.Popen(["cat", self.at("pipe")], stdout=subprocess.PIPE, text=True) as cat:
-            self.execute(f"{TINY} --trace pipe")
-            self.assertEqual(cat.communicate()[0], self.read("t"))
 
     def test_a_run_that_is_interrupted_leaves_no_file(self):
         long = "--device sim --seqlen 4096 --heads 4 --check off --save out --trace t".split()

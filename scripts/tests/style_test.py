@@ -1,5 +1,5 @@
-"""Tests of what all scripts have in common: shell that macOS runs too, rooms, Python and help
-of 100 columns."""
+"""Tests of what all scripts have in common: rooms, Python and help of 100 columns. (That macOS runs
+the shell, the workflow's macOS job tests.)"""
 
 import os
 import re
@@ -7,42 +7,6 @@ import unittest
 
 from base import ROOT, SCRIPTS, Scratch, read
 from ladder.base.files import paths_in
-
-
-class Portable(unittest.TestCase):
-    """What macOS's bash 3.2 and BSD tools lack, the shell scripts do without."""
-
-    LACKS = re.compile("|".join((
-        r"\$\{!?\w+(\[[^]]*\])?(\^|,|@[A-Za-z])",  # ${name^^}
-        r"\$\{\w+(\[-|:\s*:?\(?-\d+:-)",  # ${all[-1]}
-        r"\b(declare|local|typeset|readonly)\s+-\w*[Anlu]",
-        r"\b(mapfile|readarray|coproc|wait\s+-n)\b",
-        r"^\s*set -[a-z]*u",  # an empty array is unset there
-        r"(?<![.\w])(nproc|flock|timeout|tac|realpath|sha\d+sum|md5sum|setsid|getopt|numfmt)\b",
-        r"\breadlink\s+-[fem]|\bgrep\s+-\w*P|\bdate\s+(-d|--)|\bstat\s+-c|\bsort\s+-\w*[Vz]",
-        r"\bxargs\s+(-\w*[rd]|--)|\bsed\s+(-\w*[irz]|--)|\bfind .*-printf")), re.MULTILINE)
-
-    def test_no_script_needs_what_is_not_there(self):
-        self.assertRegex("make -j $(nproc)", self.LACKS)
-        for name in ("scripts/run", "scripts/test", "scripts/figures", "scripts/explore",
-                     "scripts/ladder/front/ready.sh", "scripts/tests/format", ".ci/run",
-                     "common/cmake/ptxas.sh"):
-            code = re.sub(r"^\s*#.*", "", read(ROOT, name), flags=re.MULTILINE)
-            self.assertNotRegex(code, self.LACKS, name)
-
-
-class Files(Scratch):
-    def test_a_clone_is_the_same_whatever_git_is_set_to(self):
-        files = {".gitattributes": read(ROOT, ".gitattributes"), "scripts/run": "#!/bin/sh\n:\n",
-                 "a.md": "A\n", "a.npy": "NUMPY\n", "a.png": "PNG\r\n"}
-        for path, text in files.items():
-            self.write(f"here/{path}", text)
-        for words in ("init -q here", "-C here add .", "-C here -c user.name=A -c user.email=A "
-                      "commit -qm A", "clone -q here there"):
-            self.run_it("git", "-c", "core.autocrlf=true", *words.split())
-        for path, text in files.items():
-            with open(self.at("there", path), "rb") as file:
-                self.assertEqual(file.read().decode(), text)
 
 
 class Width(unittest.TestCase):
@@ -74,13 +38,12 @@ class Rooms(unittest.TestCase):
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
-        """Whatever stream is closed, and wherever Python looks for modules."""
+        """Wherever Python looks for modules."""
         commands = [name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")]
         self.assertIn("figures", commands)
         parts = [f"figures {part}" for part in ("measure", "draw", "profile")]
         for command in map(str.split, commands + parts):
             words = [os.path.join(SCRIPTS, command[0]), *command[1:], "--help"]
-            self.run_it("bash", "-c", '"$@" <&- >&- 2>&-', "bash", *words)
             said = self.run_it(*words, COLUMNS="100", PYTHONSAFEPATH="1").stdout
             self.assertRegex(said, f"(?i)usage: (scripts/)?{' '.join(command)}")
             self.fits(said)

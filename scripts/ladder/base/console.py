@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -11,21 +10,11 @@ import textwrap
 import time
 from typing import Any, Callable, NoReturn, TextIO
 
-sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # None: it is closed
-sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
-
 WIDTH = 100
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
 # Higher is worse; a status that is not here is a crash, and worse than these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
-
-
-# What to do where the system refuses a file.
-WAYS_OUT = {
-    errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
-    errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
-    errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
 class Stop(Exception):
@@ -95,14 +84,12 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever read it has seen enough, like head
     streams: list[Any] = [sys.stdout, sys.stderr]  # a TextIO has no reconfigure()
     for stream in streams:
         stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
-        try:
-            return work()
-        finally:
-            sys.stdout.flush()
+        return work()
     except Stop as stop:
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
@@ -110,12 +97,5 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
-        # Python flushes stdout again when it exits, which would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough, like head
-            return 128 + signal.SIGPIPE
-        where = f"{error.filename}: " if error.filename else ""
-        way_out = WAYS_OUT.get(error.errno or 0,
-                               "Choose another path, or move away what is there")
-        print(f"{name}: {where}{error.strerror or error}. {way_out}.", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return BAD_USAGE
