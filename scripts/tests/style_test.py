@@ -9,6 +9,20 @@ from base import ROOT, SCRIPTS, Scratch, read
 from ladder.base.files import paths_in
 
 
+class Files(Scratch):
+    def test_a_clone_is_the_same_whatever_git_is_set_to(self):
+        files = {".gitattributes": read(ROOT, ".gitattributes"), "scripts/run": "#!/bin/sh\n:\n",
+                 "a.md": "A\n", "a.npy": "NUMPY\n", "a.png": "PNG\r\n"}
+        for path, text in files.items():
+            self.write(f"here/{path}", text)
+        for words in ("init -q here", "-C here add .", "-C here -c user.name=A -c user.email=A "
+                      "commit -qm A", "clone -q here there"):
+            self.run_it("git", "-c", "core.autocrlf=true", *words.split())
+        for path, text in files.items():
+            with open(self.at("there", path), "rb") as file:
+                self.assertEqual(file.read().decode(), text)
+
+
 class Width(unittest.TestCase):
     def test_no_line_of_python_is_longer_than_100_columns(self):
         for path in [*paths_in(ROOT, "0*/*.py"), f"{SCRIPTS}/exercise", f"{SCRIPTS}/diff",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,13 @@ WIDTH = 100
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
 # Higher is worse; a status that is not here is a crash, and worse than these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
+
+
+# What to do where the system refuses a file.
+WAYS_OUT = {
+    errno.EACCES: 'Did root make it? sudo chown -R "$USER" . in the clone makes all of it yours',
+    errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
+    errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
 class Stop(Exception):
@@ -97,5 +105,8 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         print(f"\n{name}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except OSError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        way_out = WAYS_OUT.get(error.errno or 0,
+                               "Choose another path, or move away what is there")
+        print(f"{name}: {where}{error.strerror or error}. {way_out}.", file=sys.stderr)
         return BAD_USAGE
