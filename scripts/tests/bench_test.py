@@ -197,6 +197,11 @@ class Bench(Fake):
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
 
+    def test_traces_go_beside_the_file(self):
+        with mock.patch.object(measure, "write_traces") as wrote:
+            self.bench("--sim", "04", "05")
+        self.assertEqual(wrote.call_args[0][1], self.root)
+
     def test_what_it_refuses(self):
         self.bench("00")
         whole = self.read("out.jsonl")

@@ -16,8 +16,8 @@ from ladder.base.changed import compiled
 from ladder.base.console import Stop
 from ladder.base.sources import read_sources
 from ladder.exercises import lessons
-from ladder.exercises.kinds import Change, Experiment, Words, edited, wrong_in
-from ladder.exercises.program import Case, Program
+from ladder.exercises.kinds import Change, Experiment, Mistake, Words, edited, wrong_in
+from ladder.exercises.program import Case, Program, Run
 
 BUILD = os.path.dirname(programs())
 EXERCISES = lessons.read_exercises()
@@ -72,6 +72,16 @@ class Answers(unittest.TestCase):
                         self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
                         self.assertEqual([not said for _, said in cases].index(False), i)
                         self.assertEqual(share, 1 - 1 / len(right))
+
+
+class Experiments(unittest.TestCase):
+    def test_what_is_expected_is_wrong_and_nothing_else(self):
+        mistake = Mistake({"--a": {"o"}}, "it shows", ())
+        for wrong, seen in (({"o"}, True), ({"o", "lse"}, False), (set(), False)):
+            errors = {name: {"max": 1 + (name in wrong), "tolerance": 1, "nonfinite": 0}
+                      for name in ("o", "lse")}
+            program = mock.Mock(run=lambda _, errors=errors: Run(1, [{"errors": errors}], ""))
+            self.assertEqual(mistake.is_seen(program), seen, wrong)
 
 
 class Code(unittest.TestCase):

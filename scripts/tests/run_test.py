@@ -160,8 +160,10 @@ class RunTest(FakeLadder):
                          "build/bin/00_naive --help lists what the programs take, scripts/run "
                          "--help the rest.\n")
         self.tell({"00_naive/naive": {}})
+        said = self.table(status=2).stdout
         self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the sim refused (status 2):\n"
-                      "  must be at least 1\n", self.table(status=2).stdout)
+                      "  must be at least 1\n", said)
+        self.assertNotRegex(said, "(?m)^01 ")  # the table has no row of what did not run
         for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1), (9, 1, 9)):
             self.tell({f"01_tiled_matmul/{step}": {"status": s, "err": "00_naive: no"}
                        for step, s in zip(("tile", "mma"), statuses)})
@@ -195,6 +197,10 @@ class RunTest(FakeLadder):
 
 
 class Console(unittest.TestCase):
+    def test_an_option_stays_in_one_line(self):
+        """So that it can be copied."""
+        self.assertEqual(console.wrap(90 * "x" + " --head-dim 40"), [90 * "x", "--head-dim 40"])
+
     def test_colour_is_for_terminals_that_want_it(self):
         for terminal, no_color, term in ((1, "", "xterm"), (0, "", "xterm"), (1, "1", "xterm"),
                                          (1, "", "dumb")):

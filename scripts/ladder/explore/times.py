@@ -42,8 +42,8 @@ def end_of(event: Event, meetings: list[Meeting]) -> int:
 
 
 def put_landings(events: list[Event]) -> None:
-    """Gives each event of a block, after its begin and end, when somebody first knew that the meeting was
-    complete in which it takes part."""
+    """Gives each event of a block, after its begin and end, when somebody first knew that the
+    meeting was complete in which it takes part."""
     over: dict[int | None, int] = {}
     for event in events:
         end = event.ticks[1]
