@@ -1,6 +1,6 @@
 // The float64 reference: all that a check expects, against CONTRACTS.md's rule of what is right, by
 // an attention of a few lines that shares no code with it, nor with the kernels of 06, whose
-// gradients the suite compares with these.
+// gradients the suite compares with the reference's.
 
 #include "harness/workload.h"
 
