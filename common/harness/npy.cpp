@@ -41,7 +41,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   if (length > size - kBegin) bad_usage("'{}' is truncated: it ends in its header", path);
   const std::string header(reinterpret_cast<const char*>(data) + kBegin, length);
   static const std::regex kHeader(
-      R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\), \}\s*)");
+      R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\),? ?\}\s*)");
   std::smatch parts;
   if (length > 1000 || !std::regex_match(header, parts, kHeader))
     bad_usage(

@@ -484,6 +484,8 @@ TEST(Npy, ReadsWhatNumPyWrites) {
   EXPECT_EQ(parse(kGood).values, kSix);
   EXPECT_EQ(parse(npy(header_of("'<f2'", "(4,)"), kHalves)).values,
             (std::vector<float>{1, -2, 0x1p-24f, 65504}));
+  const std::string bare = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}   \n";
+  EXPECT_EQ(parse(npy(bare, kValues)).values, kSix);
   const NpyArray single = parse(npy(header_of("'<f4'", "()"), bytes_of({7})));
   EXPECT_TRUE(single.shape.empty());
   EXPECT_EQ(single.values, (std::vector<float>{7}));
