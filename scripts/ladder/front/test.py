@@ -12,13 +12,17 @@ import re
 import subprocess
 import sys
 
-from ladder.base.console import GOOD, RED, WRONG_RESULT, Paint, Parser, wrap
-from ladder.base.files import ROOT, read, write_whole
+from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Parser, Stop,
+                                 some_of, wrap)
+from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_whole
+from ladder.base.gpu import machine
 from ladder.base.programs import ready, rungs
-from ladder.base.sources import cases_of, find, read_sources
+from ladder.base.records import Record
+from ladder.base.sources import Source, find, read_sources
 
 COMMAND = "scripts/test"
-PARTS = ("sim", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
+PARTS = ("sim", "mistakes", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
@@ -29,11 +33,26 @@ def parse(words: list[str]) -> argparse.Namespace:
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
     parser.add_argument("--preset", default="default", choices=[one["name"] for one in presets])
+    parser.add_argument("--sanitize", type=some_of(*TOOLS), default=[])
+    parser.add_argument("--commit")
     parser.add_argument("--write-expected", action="store_true")
     options, words = parser.parse_known_args(words)
     options.parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     options.passed = words[len(options.parts):]
+    if options.sanitize and options.parts != ["gpu"]:
+        raise Stop("--sanitize is for the part gpu: scripts/test gpu --sanitize "
+                   f"{','.join(options.sanitize)}", BAD_USAGE)
     return options
+
+
+def cases_of(sources: list[Source], part: str) -> str:
+    """GoogleTest's filter of the cases of a step."""
+    steps = [source for source in sources if source.step]
+    name = find(steps, part, KINDS).step
+    # Another step's name may begin as this one's.
+    others = [source.step for source in steps if source.step.startswith(f"{name}_")]
+    cases = [f"*/{name}:*/{name}_*" for name in (name, *others)]
+    return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
 def write_expected(preset: str, programs: str) -> int:
@@ -65,8 +84,7 @@ def main(words: list[str]) -> int:
         return write_expected(preset, programs)
     sources = read_sources()
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
-    steps = {part: cases_of(sources, find([source for source in sources if source.step], part))
-             for part in rung_of if "/" in part}
+    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
         if os.environ.get("CI"):
@@ -92,6 +110,8 @@ def main(words: list[str]) -> int:
         print(done.stdout, end="")
         said += done.stdout
         status = status or abs(done.returncode)
+    if parts == ["gpu"] or not (parts or options.passed):
+        status = keep_gpu_log(options, programs, said) or status
     show_verdict(status, said)
     return status
 
@@ -110,6 +130,54 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
     return status, read(log) if os.path.exists(log) else ""
 
 
+# ---- the log of tests on a GPU ----
+
+GPU_LOG = os.path.join(RESULTS, "gpu_tests.jsonl")
+SUITE = re.compile(r"^\d+/\d+ Test: ([^\n]*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ Testing: |\Z)",
+                   re.MULTILINE | re.DOTALL)
+
+
+def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
+    """Writes what ran on this GPU into its line of the log, in place of what the line had. Returns
+    WRONG_RESULT where compute-sanitizer found something."""
+    suites = {name: tally(text) for name, text in SUITE.findall(said)}
+    if not any(suite["ran"] for suite in suites.values()):
+        return GOOD
+    name, facts = machine(options.commit)
+    line: Record = {"kind": "gpu_tests", "device_name": name, **facts, "suites": suites,
+                    "sanitizer": {}}
+    others = [other for other in read_lines(GPU_LOG) if other["device_name"] != name]
+    write_whole(GPU_LOG, json_text([*others, line]))
+    for tool in options.sanitize:  # each takes minutes
+        line["sanitizer"][tool] = sanitized(tool, programs)
+        write_whole(GPU_LOG, json_text([*others, line]))
+    print(f"Wrote {os.path.relpath(GPU_LOG)}.")
+    return max((WRONG_RESULT if counts["errors"] else GOOD
+                for of_tool in line["sanitizer"].values() for counts in of_tool.values()),
+               default=GOOD)
+
+
+def sanitized(tool: str, programs: str) -> dict[str, Record]:
+    """Each rung's cases on the GPU at ragged shapes, and at one query or key, under a tool of
+    compute-sanitizer: how many ran, and how many errors it named."""
+    found: dict[str, Record] = {}
+    for name in sorted(os.listdir(programs)):
+        if not re.fullmatch(r"\d\d_\w+_test", name):
+            continue
+        print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
+        said = subprocess.run(
+            ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
+             "--gtest_filter=Gpu.*ragged*:Gpu.*one_*", "--gtest_brief=1"], check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            encoding="utf-8", errors="replace").stdout
+        summary = re.search(r"SUMMARY: (\d+)", said)
+        errors = int(summary[1]) if summary else 1
+        found[name] = {**tally(said), "errors": errors}
+        if errors or found[name]["failed"]:
+            print("\n".join(said.splitlines()[-60:]), file=sys.stderr)
+    return found
+
+
 # ---- how it went ----
 
 # What unittest and GoogleTest print.
@@ -119,14 +187,24 @@ SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
 FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
 
 
+def reasons_in(said: str) -> collections.Counter[str]:
+    """Why tests were skipped, and how many."""
+    return collections.Counter(match["python"] or match["google"]
+                               for match in SKIPPED.finditer(said))
+
+
+def tally(said: str) -> dict[str, int]:
+    """How many tests ran, failed and were skipped, by what they printed."""
+    skipped = sum(reasons_in(said).values())
+    return {"ran": max(0, sum(map(int, RAN.findall(said))) - skipped),
+            "failed": len(FAILED.findall(said)), "skipped": skipped}
+
+
 def show_verdict(status: int, said: str) -> None:
     """Prints how many tests ran, failed and were skipped, and why."""
-    reasons = collections.Counter(match["python"] or match["google"]
-                                  for match in SKIPPED.finditer(said))
-    skipped = sum(reasons.values())
-    ran = max(0, sum(map(int, RAN.findall(said))) - skipped)
-    failed = len(FAILED.findall(said)) or int(status != GOOD)
-    head = f"{ran:,} tests ran, {failed} failed, {skipped} were skipped"
+    reasons, counts = reasons_in(said), tally(said)
+    failed = counts["failed"] or int(status != GOOD)
+    head = f"{counts['ran']:,} tests ran, {failed} failed, {counts['skipped']} were skipped"
     print("", Paint(sys.stdout)(RED if failed else None, head) + (":" if reasons else "."),
           *("\n".join(wrap(f"{count} × {reason}", "  "))
             for reason, count in reasons.most_common()), sep="\n")
