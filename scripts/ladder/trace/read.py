@@ -66,8 +66,8 @@ def place(text: str) -> tuple[str, int]:
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """What a warp did at one line: TraceEvent of common/machine/trace.h, by the same names, and what
-    follows from the others. `ranges` are bytes of HBM's array `name`."""
+    """What a warp did at one line: TraceEvent of common/machine/trace.h, by the same names, and
+    what follows from the other events. `ranges` are bytes of HBM's array `name`."""
 
     kind: Kind
     name: str = ""
