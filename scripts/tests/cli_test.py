@@ -174,7 +174,8 @@ class Options(Case):
         self.assertEqual([plan["block_q"], plan["block_kv"], launch["grid"], launch["block"]],
                          [128, 64, [2, 1, 1], [32 * plan["warps"], 1, 1]])
         # A computation lies between two lines, or on one.
-        self.assertEqual({e["start_line"] == e["line"] for e in events if "start_line" in e}, {True, False})
+        self.assertEqual({e["start_line"] == e["line"] for e in events if "start_line" in e},
+                         {True, False})
         self.assertEqual(os.listdir(self.at("out")), [])
 
 

@@ -21,7 +21,7 @@ from ladder.base.records import Record
 from ladder.base.sources import Source, find, read_sources
 
 COMMAND = "scripts/test"
-PARTS = ("sim", "mistakes", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
+PARTS = ("sim", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
