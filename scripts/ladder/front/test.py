@@ -18,7 +18,7 @@ from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_
 from ladder.base.gpu import machine
 from ladder.base.programs import ready, rungs
 from ladder.base.records import Record
-from ladder.base.sources import Source, find, read_sources
+from ladder.base.sources import cases_of, find, read_sources
 
 COMMAND = "scripts/test"
 PARTS = ("sim", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
@@ -43,16 +43,6 @@ def parse(words: list[str]) -> argparse.Namespace:
         raise Stop("--sanitize is for the part gpu: scripts/test gpu --sanitize "
                    f"{','.join(options.sanitize)}", BAD_USAGE)
     return options
-
-
-def cases_of(sources: list[Source], part: str) -> str:
-    """GoogleTest's filter of the cases of a step."""
-    steps = [source for source in sources if source.step]
-    name = find(steps, part, KINDS).step
-    # Another step's name may begin as this one's.
-    others = [source.step for source in steps if source.step.startswith(f"{name}_")]
-    cases = [f"*/{name}:*/{name}_*" for name in (name, *others)]
-    return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
 def write_expected(preset: str, programs: str) -> int:
@@ -84,7 +74,9 @@ def main(words: list[str]) -> int:
         return write_expected(preset, programs)
     sources = read_sources()
     rung_of = {part: find(sources, part, KINDS).rung for part in parts if part not in PARTS}
-    steps = {part: cases_of(sources, part) for part in rung_of if "/" in part}
+    with_steps = [source for source in sources if source.step]
+    steps = {part: cases_of(sources, find(with_steps, part, KINDS))
+             for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
         if os.environ.get("CI"):
