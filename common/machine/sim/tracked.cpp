@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace ladder::sim {
 
@@ -10,19 +11,37 @@ namespace {
 /// The sectors, of 32 bytes, that a warp's accesses touch: the n-th of each lane are one of the
 /// warp. Of each lane its runs, the first at the back; takes them.
 int64_t take_sectors(Runs* lanes, int n) {
+  constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
-    int64_t sectors[32];
+    // As many accesses as each lane has left of its run, where all go on by the same distance:
+    // they touch as many sectors again once that has come to a multiple of a sector. Else one.
+    int64_t at[32], stride = 0, length = INT64_MAX;
     int active = 0;
+    bool alike = true;
+    for (int i = 0; i < n; ++i) {
+      if (lanes[i].empty()) continue;
+      const Run& run = lanes[i].back();
+      alike &= active == 0 || run.stride == stride;
+      stride = run.stride;
+      length = std::min(length, run.count);
+      at[active++] = run.begin;
+    }
+    if (!active) return sum;
+    if (!alike) length = 1;
+    if (!std::is_sorted(at, at + active)) std::sort(at, at + active);
+    const int64_t period = std::min(length, kSector / std::gcd(kSector, stride));
+    for (int64_t k = 0; k < period; ++k) {
+      int64_t sectors = 1;
+      for (int i = 1; i < active; ++i)
+        sectors += (at[i] + k * stride) / kSector != (at[i - 1] + k * stride) / kSector;
+      sum += sectors * ((length - k + period - 1) / period);
+    }
     for (int i = 0; i < n; ++i) {
       if (lanes[i].empty()) continue;
       Run& run = lanes[i].back();
-      sectors[active++] = run.begin / 32;
-      run.begin += run.stride;
-      if (--run.count == 0) lanes[i].pop_back();
+      run.begin += length * run.stride;
+      if ((run.count -= length) == 0) lanes[i].pop_back();
     }
-    if (!active) return sum;
-    if (!std::is_sorted(sectors, sectors + active)) std::sort(sectors, sectors + active);
-    sum += std::unique(sectors, sectors + active) - sectors;
   }
 }
 
