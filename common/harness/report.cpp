@@ -17,10 +17,10 @@ std::optional<int> or_null(int n) {
 }
 
 /// The formula's bytes of the kernel of that name; empty: of all.
-std::optional<HbmCounts> model_of(const Report& r, const std::string& kernel = "") {
-  if (!r.model) return {};
+std::optional<HbmCounts> traffic_of(const Report& r, const std::string& kernel = "") {
+  if (!r.traffic) return {};
   std::optional<HbmCounts> sum;
-  for (const auto& k : *r.model) {
+  for (const auto& k : *r.traffic) {
     if (!kernel.empty() && k.kernel != kernel) continue;
     if (!sum) sum.emplace();
     for (const auto& a : k.arrays) {
@@ -41,14 +41,14 @@ std::optional<Counts> sum_of(const Report& r) {
 }
 
 /// The byte counts that the object and each of its kernels have.
-void add_counts(Members& m, const std::optional<HbmCounts>& model, const std::optional<Counts>& c,
+void add_counts(Members& m, const std::optional<HbmCounts>& traffic, const std::optional<Counts>& c,
                 const std::optional<DramCounts>& dram) {
   const auto add = [&](const char* key, const auto& from, auto member) {
     m.add(key, from ? std::optional<int64_t>((*from).*member) : std::nullopt);
   };
   const HbmCounts* const hbm = c ? &c->hbm : nullptr;
-  add("model_read_bytes", model, &HbmCounts::requested_read);
-  add("model_write_bytes", model, &HbmCounts::requested_write);
+  add("model_read_bytes", traffic, &HbmCounts::requested_read);
+  add("model_write_bytes", traffic, &HbmCounts::requested_write);
   add("requested_read_bytes", hbm, &HbmCounts::requested_read);
   add("requested_write_bytes", hbm, &HbmCounts::requested_write);
   add("distinct_read_bytes", hbm, &HbmCounts::distinct_read);
@@ -71,15 +71,15 @@ std::string kernels_json(const Report& r) {
                              .add("read_sectors", c.read_sectors)
                              .add("write_sectors", c.write_sectors)
                              .object());
-    } else if (r.model) {
-      for (const auto& kernel : *r.model)
+    } else if (r.traffic) {
+      for (const auto& kernel : *r.traffic)
         if (kernel.kernel == k.name)
           for (const auto& a : kernel.arrays)
             arrays.raw(a.array, Members().add("read", a.read).add("write", a.write).object());
     }
     Members m;
     m.add("name", k.name).add("time_ms", k.time_ms);
-    add_counts(m, model_of(r, k.name), k.counts, k.dram);
+    add_counts(m, traffic_of(r, k.name), k.counts, k.dram);
     return m.raw("arrays", arrays.object()).object();
   });
 }
@@ -137,9 +137,9 @@ std::string traffic_table(const Report& r) {
   };
   line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
   for (const auto& k : r.kernels)
-    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : model_of(r, k.name), k.dram);
+    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : traffic_of(r, k.name), k.dram);
   row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
-      counted ? std::optional(sum_of(r)->hbm) : model_of(r), r.dram);
+      counted ? std::optional(sum_of(r)->hbm) : traffic_of(r), r.dram);
   out += "\n";
   return out;
 }
@@ -154,13 +154,13 @@ std::string budget_text(const Report& r) {
     out += "budget: " + fmt::format(text, std::forward<Parts>(parts)...) + "\n";
   };
   int64_t at_once = 0;  // blocks on an SM, at most
-  if (plan.block_q && r.model) {
+  if (plan.block_q && r.traffic) {
     const int64_t room = (r.device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.sram_bytes,
          room);
     bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
-    for (const KernelTraffic& kernel : *r.model)
+    for (const KernelTraffic& kernel : *r.traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
       const int threads =
@@ -174,7 +174,7 @@ std::string budget_text(const Report& r) {
            plan.stages > 1 ? 2 * plan.stages : 1);
     }
     const Problem& p = r.workload.problem;
-    const HbmCounts asked = *model_of(r);
+    const HbmCounts asked = *traffic_of(r);
     const int64_t once = 2 * kIoBytes * p.B * p.d * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk);
     line("{:.3g} FLOPs a byte that is asked for, {:.3g} of inputs and outputs once",
          r.flops() / static_cast<double>(asked.requested_read + asked.requested_write),
@@ -224,7 +224,7 @@ std::string to_json(const Report& r) {
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
   // What a library's kernels take of shared memory is not known.
-  m.add("smem_bytes", r.model ? std::optional(r.plan.smem_bytes) : std::nullopt);
+  m.add("smem_bytes", r.traffic ? std::optional(r.plan.smem_bytes) : std::nullopt);
   const auto time = [&](double Timing::*member) {
     return r.timing ? std::optional<double>((*r.timing).*member) : std::nullopt;
   };
@@ -233,7 +233,7 @@ std::string to_json(const Report& r) {
   m.add("samples", r.timing ? std::optional<int>(r.timing->samples) : std::nullopt);
   m.add("tflops",
         r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9) : std::nullopt);
-  add_counts(m, model_of(r), sum_of(r), r.dram);
+  add_counts(m, traffic_of(r), sum_of(r), r.dram);
   m.add("workspace_bytes", r.workspace_bytes);
   m.raw("kernels", kernels_json(r));
   Members errors;
@@ -275,15 +275,15 @@ std::string to_table(const Report& r) {
                        ms_text(r.timing->min_ms), ms_text(r.timing->max_ms));
   if (was_counted(r)) {
     const Counts sum = *sum_of(r);
-    const auto model = model_of(r);
+    const auto traffic = traffic_of(r);
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
                        sum.matmul_flops, sum.exps, bytes_text(sum.sram_read),
                        bytes_text(sum.sram_write));
-    if (model)
+    if (traffic)
       out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
                          sum.hbm.requested_read + sum.hbm.requested_write,
-                         model->requested_read + model->requested_write);
-  } else if (r.model) {
+                         traffic->requested_read + traffic->requested_write);
+  } else if (r.traffic) {
     out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
   }
   if (r.dram)

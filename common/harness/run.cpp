@@ -183,7 +183,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
              .device = device.info(),
              .plan = plan};
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
-    if (!step.library) r.model = pass.traffic(p, plan);
+    if (!step.library) r.traffic = pass.traffic(p, plan);
     passes.push_back({[&] { pass.launch(p, plan, memory.by_name); }, std::move(r)});
   };
   add("fwd", plans.forward, step.forward);

@@ -24,7 +24,8 @@ Report on_the_gpu() {
   r.plan.settings = {{"scale", "tile"}};
   r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
   r.kernels[0].dram = DramCounts{100, 50};
-  r.model = Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
+  r.traffic =
+      Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
   r.timing = Timing{2, 1, 4000, 7};
   r.dram = DramCounts{1500, 50};
   r.workspace_bytes = 999'600;
@@ -100,7 +101,7 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   EXPECT_EQ(to_text(r, options), to_table(r));
   options.run.verbose = true;
   expect_report("Budget", to_text(r, options));
-  r.model->back().arrays.push_back({"LSE", 0, 8});
+  r.traffic->back().arrays.push_back({"LSE", 0, 8});
   // Where no driver says: what has room in shared memory, 64 warps, or 65,536 registers.
   r.kernels[1].counts = Counts{};
   r.kernels[1].counts->matmul_flops = 1, r.kernels[1].counts->blocks = 30;
@@ -114,7 +115,7 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   expect_report("Budget of e4m3 and one stage", to_text(other, options));
   other.direction = "bwd";
   expect_report("Budget of a backward pass", to_text(other, options));
-  r.model = {};  // a library's kernels have no formula
+  r.traffic = {};  // a library's kernels have no formula
   expect_report("Budget of a library", to_text(r, options) + to_json(r));
 }
 

@@ -136,7 +136,7 @@ void expect_formula_is_count(const Report& r) {
   for (const auto& k : r.kernels)
     for (const auto& [array, c] : k.counts->arrays)
       counted[k.name][array] = {c.requested_read, c.requested_write};
-  for (const auto& k : *r.model)
+  for (const auto& k : *r.traffic)
     for (const auto& a : k.arrays)
       if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
   EXPECT_EQ(formula, counted) << r.rung << " " << r.step << " " << r.direction;
