@@ -141,6 +141,18 @@ class TraceTest(unittest.TestCase):
         # Of some warps half the lanes have nothing to do.
         self.assertTrue(all(256 <= size < 600 for size in rounds), set(rounds))
 
+    def test_each_round_of_a_named_barrier_has_a_number(self):
+        """Of its own: where a warp comes again it comes to the next, lanes of their own aside."""
+        trace, _ = traced("05_flash_v2", "--step ping_pong --device sim --check off --heads 1 "
+                          "--head-dim 64 --seqlen 256")
+        rounds = collections.defaultdict(list)
+        for event in trace.events:
+            if event.kind in (Kind.NAMED_BARRIER_SYNC, Kind.NAMED_BARRIER_ARRIVE):
+                rounds[event.block, event.warp, event.name, event.kind].append(event.number)
+        for numbers in rounds.values():
+            self.assertEqual(sorted({*numbers}), list(range(numbers[0], numbers[-1] + 1)))
+        self.assertGreater(max(numbers[-1] for numbers in rounds.values()), 1)
+
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
         events = [Event(Kind.TMA_LOAD, lands=0, ticks=[0, 1]),
                   *(Event(Kind.MBARRIER_WAIT, awaits=0, ticks=[0, end]) for end in (4, 9, 5))]
