@@ -85,7 +85,7 @@ def planted(path):
             array = re.search(r"Hbm<(?:const )?\w+> (\w+)", found[0])
             return now.replace("ON", on).replace("WAS", found[0]).replace(
                 "ARRAY", array[1] if array else "")
-        end = len(text if count else text.partition("\nPlan plan")[0])  # of all kernels
+        end = len(text if count else text.partition("\nPlan plan(")[0])  # of all kernels
         text = re.sub(was, changed, text[:end], count=count) + text[end:]
     return """#include <cstdlib>
 namespace ladder {
