@@ -132,13 +132,6 @@ class Scratch(unittest.TestCase):
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
                         ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
 
-    def called(self, clear=True):
-        """What stand-ins were asked since the last time: they write it to the file `called`."""
-        said = self.read("called") if os.path.exists(self.at("called")) else ""
-        if clear:
-            self.write("called", "")
-        return said
-
     def run_it(self, *words, status=0, cwd=None, **environment):
         """Runs a command, which ends with this status (None: any)."""
         result = subprocess.run(words, cwd=cwd or self.root,

@@ -2,16 +2,16 @@
 stand in for the real ones, and of the files that they write. (Of grids results_test is the test.)
 """
 
-import contextlib
-import io
 import json
 import os
+import signal
 import sys
+import time
 import unittest
 from unittest import mock
 
-from base import Scratch, like, read
-import fake_ladder
+from base import SCRIPTS, Scratch, like, read
+from fake_ladder import NAME, FakeLadder
 from ladder.base import files
 from ladder.base.console import Stop
 from ladder.base.npy import read_npy
@@ -19,7 +19,6 @@ from ladder.base.programs import run_json
 from ladder.base import gpu
 from ladder.measure import grid, peers, profile, results, run as measure
 
-NAME = "NVIDIA H100 80GB HBM3"  # as fake_program.py has it
 
 class FileTest(Scratch):
     def test_a_file_is_written_whole_or_not_at_all(self):
@@ -69,10 +68,9 @@ class FileTest(Scratch):
                 self.assertIn(f"(1, 1, {rows}, 64)".encode(), file.read(128))
 
 
-class Fake(fake_ladder.FakeLadder):
+class Fake(FakeLadder):
     """Four rungs and a GPU."""
 
-    BIN = "bin"
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
              "06_backward": ["mma"]}
     SWAP = ["05/swap", "--again"]
@@ -80,39 +78,29 @@ class Fake(fake_ladder.FakeLadder):
     def setUp(self):
         super().setUp()
         self.ladder(self.STEPS, gpu=True)
-        self.write("path/nvidia-smi", f"#!/bin/sh\ncat '{self.at('gpu')}'\n", 0o755)
-        self.write("gpu", f"{NAME}, 570.1\nNVIDIA T4, 560.2\n")
-        self.environment["PATH"] = f"{self.root}/path:{os.environ['PATH']}"
+        self.smi = f"{NAME}, 570.1\nNVIDIA T4, 560.2"
+        for module in (gpu, measure):
+            patch = mock.patch.object(module, "output_of", lambda *command: self.smi * (
+                command[0] == "nvidia-smi"))
+            patch.start()
+            self.addCleanup(patch.stop)
 
-    def call(self, part, *options, status=0):
-        """Runs measure or profile here: what it said."""
-        with mock.patch.dict(os.environ, PATH=self.environment["PATH"]), \
-                contextlib.redirect_stderr(io.StringIO()) as said:
-            try:
-                found = part.main(["--bin", self.at("bin"), "--out", self.at("out.jsonl"),
-                                   "--commit", "abc", *options])
-            except (Stop, SystemExit, KeyboardInterrupt) as stop:
-                found = getattr(stop, "status", getattr(stop, "code", None))
-                print(stop, file=said)
-        self.assertEqual(found, status, said.getvalue())
-        return said.getvalue()
+    def measured(self, part, *words, status=0):
+        return self.call(part, "--bin", self.at("build/bin"), "--out", self.at("out.jsonl"),
+                         "--commit", "abc", *words, status=status).stderr
 
-    def bench(self, *options, status=0, torch=None):
+    def bench(self, *words, status=0, torch=None):
         """Runs measure; whatever PyTorch runs takes 1 to 4 ms, 2 in the median."""
         found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
         modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
         with mock.patch.object(peers, "import_torch", **found), \
                 mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
                 mock.patch.dict(sys.modules, modules):
-            return self.call(measure, "--time", "5", *options, status=status)
+            return self.measured(measure, "--time", "5", *words, status=status)
 
     def lines(self, kind, **wanted):
         found = map(json.loads, self.read("out.jsonl").splitlines())
         return [line for line in found if like(line, kind=kind, **wanted)]
-
-    def calls(self):
-        """What was measured since the last time."""
-        return [line for line in self.called().splitlines() if not line.endswith("--list")]
 
 
 class Bench(Fake):
@@ -139,7 +127,7 @@ class Bench(Fake):
         self.bench()
         before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
-        os.unlink(self.at("bin/06_backward"))
+        os.unlink(self.at("build/bin/06_backward"))
         for options, new, records in (
                 (("--time", "7"), 0, 6), (self.SWAP, 1, 6),
                 (("--grid", "long", "00"), 5, 11)):
@@ -170,6 +158,19 @@ class Bench(Fake):
         self.calls()
         self.bench()
         self.assertEqual((len(self.calls()), len(self.lines("run"))), (3, 6))
+
+    def test_an_interrupt_ends_the_program_too(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            out, err = self.stopped(
+                [sys.executable, "-S", os.path.join(SCRIPTS, "ladder"), "measure.run", "--sim",
+                 "--bin", self.at("build/bin"), "--out", self.at("out.jsonl")], number,
+                self.at("asleep"), status)
+            self.assertEqual((out, "out.jsonl has what was measured" in err), ("", True))
+            with self.assertRaises(ProcessLookupError):  # it is gone, or is so soon
+                for _ in range(1000):
+                    os.kill(int(self.read("asleep")), 0)
+                    time.sleep(0.01)
+            os.unlink(self.at("asleep"))
 
     def test_what_does_not_run(self):
         """Skipped with the reason where it cannot, tried again where it failed."""
@@ -215,7 +216,7 @@ class Bench(Fake):
         self.assertIn(f"was measured on the sim, and this is {NAME}", self.bench(status=2))
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
-        self.write("gpu", "")
+        self.smi = ""
         self.assertIn("no GPU answers", self.bench(status=3))
 
 
@@ -322,25 +323,27 @@ class Profile(Fake):
         values = ["2,640" if name == "sm__cycles_active.sum" else "20"
                   for name in profile.METRICS.values()]
         csv = [["ID", *profile.METRICS.values()], ["", *["inst"] * len(values)], ["0", *values]]
-        self.write("csv", "==PROF== Connected\n" + "".join(
-            ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv))
-        ncu = f"#!/bin/sh\necho ncu \"$@\" >>'{self.at('called')}'\ncat '{self.at('csv')}'\n"
-        self.write("path/ncu", ncu, 0o755)
+        said = "==PROF== Connected\n" + "".join(
+            ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv)
         self.tell({"06_backward/mma": {"changes": {"kernels": [
             {"name": "clear", "time_ms": 0.0123}, {"name": "key_gradients", "time_ms": 0.1}]}}})
-        for new, again in ((4 + 4, []), (0, []), (4 + 4, ["--again"])):  # without ncu and with it
-            self.call(profile, "05/mma", "06/mma", *again)
-            self.assertEqual(len(self.calls()), new)
-        self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
-                          for r in self.lines("profile", cycles=20, cycles_of_all=2640)],
-                         [("05_flash_v2", "fwd", "attention", 64, 0.12),
-                          ("05_flash_v2", "fwd", "attention", 128, 0.12),
-                          ("06_backward", "bwd", "key_gradients", 64, 0.1),
-                          ("06_backward", "bwd", "key_gradients", 128, 0.1)])
-        self.write("path/ncu", ncu + "echo ERR_NVGPUCTRPERM >&2; exit 1", 0o755)
-        self.assertIn("ERR_NVGPUCTRPERM", self.call(profile, "05/mma", "--again", status=1))
-        with mock.patch.dict(self.environment, PATH=self.at("nothing")):
-            self.assertIn("there is no ncu on PATH", self.call(profile, status=3))
+        with mock.patch("shutil.which", lambda _: "ncu"), \
+                mock.patch.object(profile, "run_quietly", return_value=(0, said, "")) as ncu:
+            for new, again in ((4, []), (0, []), (4, ["--again"])):
+                ncu.reset_mock()
+                self.measured(profile, "05/mma", "06/mma", *again)
+                self.assertEqual((ncu.call_count, len(self.calls())), (new, new))
+            self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
+                              for r in self.lines("profile", cycles=20, cycles_of_all=2640)],
+                             [("05_flash_v2", "fwd", "attention", 64, 0.12),
+                              ("05_flash_v2", "fwd", "attention", 128, 0.12),
+                              ("06_backward", "bwd", "key_gradients", 64, 0.1),
+                              ("06_backward", "bwd", "key_gradients", 128, 0.1)])
+            ncu.return_value = (1, said, "ERR_NVGPUCTRPERM")
+            self.assertIn("ERR_NVGPUCTRPERM",
+                          self.measured(profile, "05/mma", "--again", status=1))
+        with mock.patch("shutil.which", lambda _: None):
+            self.assertIn("there is no ncu on PATH", self.measured(profile, status=3))
 
 
 if __name__ == "__main__":

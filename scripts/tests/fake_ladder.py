@@ -1,11 +1,18 @@
-"""A ladder whose programs are made up, in a folder of its own: see fake_program.py."""
+"""A ladder whose programs are made up. What scripts would run of them is answered in this process;
+a program that is run all the same lists its steps, or sleeps."""
 
+import contextlib
+import io
 import json
 import os
-import sys
+from types import SimpleNamespace
+from unittest import mock
 
 from base import Scratch
+from ladder.base import programs
+from ladder.base.console import Stop
 
+NAME = "NVIDIA H100 80GB HBM3"
 # At its full length: the longest names decide whether a table fits.
 STEPS = {
     "00_naive": ["naive"],
@@ -16,28 +23,57 @@ STEPS = {
     "05_flash_v2": ["swap", "defer", "mma", "sm90"],
     "06_backward": ["stored", "mma", "sm90"],
 }
-FAKE_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_program.py")
+ERRORS = {"fwd": {"lse": 0.01, "o": 4.88e-4}, "bwd": {"dq": 1e-5, "dk": 4.88e-4, "dv": 1e-6}}
+HELP = "  --time MS\n\nOutput\n  --save DIR\n  --new\n\n  --set\n"
+
+
+def record(rung, step, direction, given):
+    """What a step prints that was given these options."""
+    on_gpu = given["--device"] == "gpu"
+    sizes = {name: int(given.get(f"--{name.replace('_', '-')}", usual)) for name, usual in (
+        ("batch", 1), ("heads", 2), ("seqlen", 256), ("head_dim", 64))}
+    return {
+        "rung": rung, "step": step, "direction": direction, "device": given["--device"],
+        "device_name": NAME if on_gpu else "sim on 2 cores", **sizes,
+        "dtype": given.get("--dtype", "fp16"), "input": given.get("--input", "normal"), "seed": 0,
+        "kv_heads": int(given.get("--kv-heads", sizes["heads"])),
+        "seqlen_kv": int(given.get("--seqlen-kv", sizes["seqlen"])),
+        "causal": "--causal" in given, "time_ms": 0.1234 if on_gpu else None,
+        "tflops": 12.3 if on_gpu else None,
+        "model_read_bytes": 30_000_000, "model_write_bytes": 4_000_000,
+        "requested_read_bytes": None if on_gpu else 30_000_000,
+        "requested_write_bytes": None if on_gpu else 4_000_000,
+        "distinct_read_bytes": None if on_gpu else 1_000_000,
+        "distinct_write_bytes": None if on_gpu else 200_000, "workspace_bytes": 524_288,
+        "errors": {name: {"max": error, "rel": 1e-3, "tolerance": 1e-3, "nonfinite": 0}
+                   for name, error in ERRORS[direction].items()},
+        "kernels": [{"name": "attention", "time_ms": 0.12 if on_gpu else None, "barriers": 0}],
+        "unknown": [1, {"a": None}], "pass": True}
 
 
 class FakeLadder(Scratch):
-    """BIN has programs that list STEPS. What they do otherwise than well, `tell` says."""
-
-    BIN = "build/bin"
+    """build/bin has programs that list STEPS. What they do otherwise than well, `tell` says of a
+    step ("05_flash_v2/mma", or on one device "… gpu") or of the search for a GPU ("probe", or of
+    one type "probe bf16"):
+      {status, err, out: instead of records, changes: of its records, fwd or bwd: of one}"""
 
     def setUp(self):
         super().setUp()
-        os.makedirs(self.at(self.BIN))
-        self.told = {}
+        os.makedirs(self.at("build/bin"))
+        self.told, self.asked = {}, []
         self.tell(probe={"status": 3, "err": "00_naive: no GPU answers: no driver"})
+        self.really = programs.run_quietly
+        patch = mock.patch.object(programs, "run_quietly", self.answer)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def tell(self, told=None, **more):
         self.told |= {**(told or {}), **more}
-        self.write("told.json", self.told)
 
     def rung(self, rung="00_naive", steps=("naive",), gpu=False):
         """A program that lists these steps, by name or {name: that of the step before}."""
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
-        self.write(f"{self.BIN}/{rung}.list", "".join(json.dumps({
+        self.write(f"build/bin/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
             "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
             "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
@@ -45,11 +81,11 @@ class FakeLadder(Scratch):
             "tiles": [], "grid_limit": [8192, 16384], "settings": [],
             "decoding": step == "split_kv", "source": f"{rung}/{step}.cu"}) + "\n"
             for step in before for device in ["sim", "gpu"][:1 + gpu]))
-        self.write(f"{self.BIN}/{rung}", mode=0o755, text=f"""\
+        self.write(f"build/bin/{rung}", mode=0o755, text=f"""\
 #!/bin/sh
 [ "$*" = --list ] && exec cat "$0.list"
-[ "$*" = --help ] && exec printf '  --time MS\\n\\nOutput\\n  --save DIR\\n  --new\\n\\n  --set\\n'
-exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
+echo $$ >'{self.at("asleep.part")}' && mv '{self.at("asleep.part")}' '{self.at("asleep")}'
+exec sleep 1200
 """)
 
     def ladder(self, steps=None, gpu=False):
@@ -57,3 +93,45 @@ exec '{sys.executable}' -S -E '{FAKE_PROGRAM}' '{self.root}' {rung} "$@"
             self.rung(rung, steps, gpu)
         if gpu:
             self.tell(probe={})
+
+    def call(self, part, *words, status=0):
+        """Runs a command's main() here, which ends with this status (None: any): what it said."""
+        with contextlib.redirect_stdout(io.StringIO()) as out, \
+                contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                found = part.main(list(words))
+            except (Stop, SystemExit, KeyboardInterrupt) as stop:
+                found = getattr(stop, "status", getattr(stop, "code", None))
+                print(f"{part.COMMAND}: {stop}", file=err)
+        said = SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), status=found)
+        self.assertIn(status, (None, found), said)
+        return said
+
+    def calls(self):
+        """What was run since the last time, a line each."""
+        asked, self.asked = self.asked, []
+        return asked
+
+    def answer(self, command, what, progress=None):
+        """As run_quietly() would."""
+        rung, *options = os.path.basename(command[0]), *command[1:]
+        if options in (["--list"], ["--help"]):
+            return (self.really(command, what) if options == ["--list"] else (0, HELP, ""))
+        self.asked.append(" ".join([rung, *options]))
+        given = dict(zip(options, [*options[1:], ""]))
+        if "--step" not in given:
+            told = self.told.get(f"probe {given['--dtype']}", self.told["probe"])
+            return told.get("status", 0), "", told.get("err", "")
+        status, out, err = 0, "", []
+        for step in given["--step"].split(","):
+            told = self.told.get(f"{rung}/{step} {given['--device']}",
+                                 self.told.get(f"{rung}/{step}", {}))
+            status = told.get("status", 0) or status
+            if "out" in told:
+                out += told["out"] + "\n"
+            elif not told.get("status") or "changes" in told:
+                out += "".join(json.dumps({**record(rung, step, way, given), **told.get(
+                    "changes", {}), **told.get(way, {})}) + "\n"
+                    for way in ["fwd", "bwd"][:1 + rung.startswith("06")])
+            err += [told["err"]] if "err" in told else []
+        return status, out, "\n".join(err)

@@ -52,6 +52,12 @@ class Machine(Scratch):
     def script(self, *words, status=0, **environment):
         return self.run_it("bash", *words, status=status, **environment)
 
+    def called(self):
+        """What stand-ins were asked since the last time."""
+        said = self.read("called") if os.path.exists(self.at("called")) else ""
+        self.write("called", "")
+        return said
+
     def installed(self):
         return re.findall("^apt-get .* install .*-recommends (.*)", self.called(), re.M)
 

@@ -1,25 +1,21 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
 README's tables are the test, in results_test.) And of --alone."""
 
+import contextlib
 import io
 import os
 import re
 import shlex
 import shutil
-import signal
-import sys
-import time
 import unittest
 from types import SimpleNamespace
 from unittest import mock
 
-from base import ROOT, SECONDS, Scratch, expect_said, read
+from base import ROOT, Scratch, expect_said, read
 from fake_ladder import FakeLadder
-from ladder.base import console, text
+from ladder.base import console, programs, text
 from ladder.base.sources import read_sources
-from ladder.front import alone, table
-
-COMMAND = [sys.executable, "-S", "scripts/ladder", "front.run"]  # no packages: it starts sooner
+from ladder.front import alone, run, table
 
 
 def asks(total):
@@ -31,11 +27,14 @@ def asks(total):
 class RunTest(FakeLadder):
     def setUp(self):
         super().setUp()
-        self.copy_scripts()
-        self.environment["PYTHONPATH"] = self.at("scripts")
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.root)
+        patch = mock.patch.object(run, "ROOT", self.root)
+        patch.start()
+        self.addCleanup(patch.stop)
 
-    def table(self, *options, status=0, **environment):
-        return self.run_it(*COMMAND, *options, status=status, **environment)
+    def table(self, *options, status=0):
+        return self.call(run, *options, status=status)
 
     def rows(self, text):
         """Those of steps, with single spaces."""
@@ -50,7 +49,7 @@ class RunTest(FakeLadder):
                          ["06 mma s", "06 mma b", "10 a sim", "10 b sim"])
         self.assertIn("no driver", result.stderr)
         self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
-                      self.called())
+                      self.calls())
         # One wrong pass of two is enough; what was not checked is not wrong, and 0 is an error.
         for told, status in (({"fwd": {"pass": False}}, 1), ({"bwd": {"pass": False}}, 1),
                              ({"changes": {"pass": None, "errors": None}}, 0),
@@ -79,31 +78,26 @@ class RunTest(FakeLadder):
                 ("--device=sim", f"{called}--step mma --device sim --json"),
                 # Which they refuse.
                 ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):
-            self.called()
             self.table(*words.split())
-            self.assertIn(asked, self.called(clear=False), words)
-            self.assertEqual("--device sim" in self.called(clear=False),
-                             words == "--all" or "device" in words, words)
-            self.assertNotIn("--all", self.called())
+            calls = "\n".join(self.calls())
+            self.assertIn(asked, calls, words)
+            self.assertEqual("--device sim" in calls, words == "--all" or "device" in words, words)
+            self.assertNotIn("--all", calls)
 
     # ---- with a GPU ----
 
     def test_with_a_gpu_a_second_table_has_times(self):
         self.ladder(gpu=True)
-        self.table()
-        self.assertNotIn("--device gpu --json", self.called().split("--batch 8")[0])
-
+        asked = ("05_flash_v2 --batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype "
+                 "{} --dram --step swap,defer,mma,sm90 --device gpu --json")
         self.table("--all")
-        self.assertIn("--batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 --dtype bf16 "
-                      "--dram --step swap,defer,mma,sm90 --device gpu --json", self.called())
+        self.assertIn(asked.format("bf16"), self.calls())
         self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
         self.tell({"03_online_softmax/one_pass_tile": {"changes": {
             "time_ms": 123.4, "tflops": 0.0123, "workspace_bytes": 1_234_567_890_123}}})
-        self.fits(self.table("--all").stdout)
-        self.called()
-        self.fits(self.table().stdout)
-        self.assertIn("--time 50 --dtype fp16 --dram --step swap,defer,mma,sm90 --device gpu",
-                      self.called())
+        for words in ((), ("--all",)):
+            self.fits(self.table(*words).stdout)
+            self.assertIn(asked.format("fp16"), self.calls())
 
     def test_wrong_on_its_own_gpu(self):
         self.ladder({"05_flash_v2": ["mma", "sm90"]}, gpu=True)
@@ -114,10 +108,10 @@ class RunTest(FakeLadder):
     # ---- what goes wrong ----
 
     def assert_said(self, *words):
-        """All, as said.md has it; of progress test_progress_and_interrupts."""
-        result = self.table(*words, status=None)
-        shown = result.stdout + re.sub(r"(?m)^.* \.\.\.\n", "", result.stderr)
-        expect_said(self, shlex.join(("scripts/run", *words)), f"{shown}{result.returncode}\n")
+        """All, as said.md has it."""
+        said = self.table(*words, status=None)
+        expect_said(self, shlex.join(("scripts/run", *words)),
+                    f"{said.stdout}{said.stderr}{said.status}\n")
 
     def test_all_that_is_said_is_as_written(self):
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
@@ -126,28 +120,29 @@ class RunTest(FakeLadder):
         self.tell({"01_tiled_matmul/mma": {"status": 1, "changes": {"pass": False}, "err": "wrong"},
                    "01_tiled_matmul/tile gpu": {"changes": {"dram_read_bytes": 1_100_000,
                                                             "dram_write_bytes": 210_000}},
-                   "03_online_softmax/softmax": {"crash": True, "err": "03_online_softmax: gone"},
+                   "03_online_softmax/softmax": {"status": -11, "err": "03_online_softmax: gone"},
                    "03_online_softmax/two_pass sim": asks(1_500_000),
                    "00_naive/naive sim": asks(36_000_000),
                    "05_flash_v2/mma gpu": {"changes": {"time_ms": 2.5, "dtype": "bf16"}},
                    "05_flash_v2/sm90 gpu": {"status": 3, "err": "05_flash_v2: no Hopper GPU"}})
         for words in ("", "--all", "--device sim --seqlen 64", "--device gpu"):
             self.assert_said(*words.split())
-        self.assertNotRegex(self.called(), "--dram .*--device sim")
+        self.assertNotRegex("\n".join(self.calls()), "--dram .*--device sim")
 
     def test_what_steps_do_wrong_is_as_written(self):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        told = {"overflow": {"status": 1, "changes": overflow, "err": "more\n" * 6 + "…\n01_tiled_"
-                             "matmul: it subtracts no maximum;\n02_safe_softmax does"},
+        told = {"overflow": {"status": 1, "changes": overflow, "err": "01_tiled_matmul: it "
+                             "subtracts no maximum;\n02_safe_softmax does"},
                 "reads": {"changes": {"model_read_bytes": 29_999_998}},
                 "writes": {"changes": {"model_write_bytes": 0}}, "silent": {"out": ""},
-                "stops": {"crash": True, "out": '{"rung": '}}
+                "stops": {"status": -11, "out": '{"rung": '}}
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["good", *told, "last"]})
         self.tell({f"01_tiled_matmul/{step}": does for step, does in told.items()})
         self.assert_said("--all", "--device", "sim")
-        self.assertIn("--step good,overflow,reads,writes,silent,stops,last --device", self.called())
+        self.assertIn("01_tiled_matmul --step good,overflow,reads,writes,silent,stops,last "
+                      "--device sim --json", self.calls())
 
     def test_what_the_programs_refuse(self):
         """It is said once, alone where all say it, and the worst status is the status."""
@@ -155,8 +150,8 @@ class RunTest(FakeLadder):
         self.ladder(ladder)
         self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
                    for rung, steps in ladder.items() for step in steps})
-        result = self.table("--seqlen", "0", status=2)
-        self.assertEqual(result.stdout + result.stderr, "scripts/run: must be at least 1\n"
+        said = self.table("--seqlen", "0", status=2)
+        self.assertEqual(said.stdout + said.stderr, "scripts/run: must be at least 1\n"
                          "build/bin/00_naive --help lists what the programs take, scripts/run "
                          "--help the rest.\n")
         self.tell({"00_naive/naive": {}})
@@ -179,21 +174,15 @@ class RunTest(FakeLadder):
             self.tell({"00_naive/naive": {"out": printed}})
             self.assertIn("no JSON", self.table(status=1).stdout)
 
-    # ---- what takes long ----
 
-    def test_progress_and_interrupts(self):
-        self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["b"]})
-        self.tell({"00_naive/naive": {"sleep": 2.5}})
-        self.assertIn("00_naive naive on the sim ...", self.table().stderr)
-        os.unlink(self.at("asleep"))
-        self.tell({"00_naive/naive": {}, "01_tiled_matmul/b": {"sleep": 2 * SECONDS}})
-        self.stopped(COMMAND, signal.SIGINT, self.at("asleep"), 130)
-        os.unlink(self.at("asleep"))
-        self.assertEqual(self.stopped(COMMAND, signal.SIGTERM, self.at("asleep"), 143)[0], "")
-        with self.assertRaises(ProcessLookupError):  # the program is gone, or is so soon
-            for _ in range(1000):
-                os.kill(int(self.read("asleep")), 0)
-                time.sleep(0.01)
+class Programs(unittest.TestCase):
+    def test_what_a_program_says(self):
+        """Its last lines, without its own progress; and what is running, to who waits."""
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(programs.run_quietly(
+                ["sh", "-c", "sleep 2.5; seq 9 >&2; echo ' 2 of 3 …' >&2; echo out; kill -9 $$"],
+                "what", console.Progress()), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
+        self.assertEqual(said.getvalue(), "what ...\n")
 
 
 class Console(unittest.TestCase):
