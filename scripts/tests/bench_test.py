@@ -1,5 +1,5 @@
-"""Tests of scripts/figures measure and profile, with programs, a GPU, a PyTorch and an ncu that
-stand in for the real ones, and of the files that they write. (Of grids results_test is the test.)
+"""Tests of scripts/figures measure, with programs, a GPU, a PyTorch and an ncu that stand in for
+the real ones, and of the files that they write. (Of grids results_test is the test.)
 """
 
 import json
@@ -17,7 +17,7 @@ from ladder.base.console import Stop
 from ladder.base.npy import read_npy
 from ladder.base.programs import run_json
 from ladder.base import gpu
-from ladder.measure import grid, peers, profile, results, run as measure
+from ladder.measure import grid, peers, results, run as measure
 
 
 class FileTest(Scratch):
@@ -321,18 +321,17 @@ class Timing(unittest.TestCase):
 class Profile(Fake):
     def test_kernels_of_the_steps_that_are_named(self):
         values = ["2,640" if name == "sm__cycles_active.sum" else "20"
-                  for name in profile.METRICS.values()]
-        csv = [["ID", *profile.METRICS.values()], ["", *["inst"] * len(values)], ["0", *values]]
+                  for name in measure.METRICS.values()]
+        csv = [["ID", *measure.METRICS.values()], ["", *["inst"] * len(values)], ["0", *values]]
         said = "==PROF== Connected\n" + "".join(
             ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv)
         self.tell({"06_backward/mma": {"changes": {"kernels": [
             {"name": "clear", "time_ms": 0.0123}, {"name": "key_gradients", "time_ms": 0.1}]}}})
+        words = "--grid", "profile", "05/mma", "06/mma"
         with mock.patch("shutil.which", lambda _: "ncu"), \
-                mock.patch.object(profile, "run_quietly", return_value=(0, said, "")) as ncu:
-            for new, again in ((4, []), (0, []), (4, ["--again"])):
-                ncu.reset_mock()
-                self.measured(profile, "05/mma", "06/mma", *again)
-                self.assertEqual((ncu.call_count, len(self.calls())), (new, new))
+                mock.patch.object(measure, "run_quietly", return_value=(0, said, "")) as ncu:
+            self.bench(*words)
+            self.assertEqual((ncu.call_count, len(self.calls())), (4, 4))
             self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
                               for r in self.lines("profile", cycles=20, cycles_of_all=2640)],
                              [("05_flash_v2", "fwd", "attention", 64, 0.12),
@@ -340,10 +339,10 @@ class Profile(Fake):
                               ("06_backward", "bwd", "key_gradients", 64, 0.1),
                               ("06_backward", "bwd", "key_gradients", 128, 0.1)])
             ncu.return_value = (1, said, "ERR_NVGPUCTRPERM")
-            self.assertIn("ERR_NVGPUCTRPERM",
-                          self.measured(profile, "05/mma", "--again", status=1))
+            self.assertIn("ERR_NVGPUCTRPERM", self.bench(*words, "--again", status=1))
+            self.assertEqual(self.lines("profile"), [])
         with mock.patch("shutil.which", lambda _: None):
-            self.assertIn("there is no ncu on PATH", self.measured(profile, status=3))
+            self.assertIn("there is no ncu on PATH", self.bench(*words, status=3))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Help(Scratch):
         """Wherever Python looks for modules."""
         commands = [name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")]
         self.assertIn("figures", commands)
-        parts = [f"figures {part}" for part in ("measure", "draw", "profile")]
+        parts = [f"figures {part}" for part in ("measure", "draw")]
         for command in map(str.split, commands + parts):
             words = [os.path.join(SCRIPTS, command[0]), *command[1:], "--help"]
             said = self.run_it(*words, COLUMNS="100", PYTHONSAFEPATH="1").stdout

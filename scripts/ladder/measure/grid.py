@@ -9,7 +9,8 @@ import shlex
 from typing import Any, Collection, NamedTuple, Tuple, Union
 
 from ladder.base.course import (BLOCK_SIZE_COUNTED, BLOCK_SIZE_TIMED, CAPTURED, CAUSAL_COUNTED,
-                                HIDDEN, LADDER_LENGTH, MODELS, QUANTISED, SHIFTED_V, TOKENS)
+                                FLASH_V2, HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH,
+                                QUANTISED, SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -18,7 +19,7 @@ from ladder.base.records import Point, Record
 # What a line of a file is known by: see key().
 Key = Union[str, Tuple[Any, ...]]
 
-GRIDS = ("quick", "paper", "long", "decode", "models")
+GRIDS = ("quick", "paper", "long", "decode", "models", "profile")
 # First the N of plots at one N: what an interrupted run has measured is then the most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
@@ -35,6 +36,7 @@ CHECK_LENGTH = 1024
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 UNCHECKED = ("--check", "off")
+PROFILED = (*UNCHECKED, "--time", "1")  # under ncu
 
 
 def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
@@ -122,7 +124,7 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
                  for causal in (False, True)],
         "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
                    for batch, heads, kv_heads, keys in DECODE_CACHES],
-        "models": [point._replace(dtype=dtype) for point in MODELS.values()]}
+        "models": [point._replace(dtype=dtype) for point in MODELS.values()], "profile": []}
     rungs = ladder.beside_peers().values()
     compared = [step for step in usual
                 if step.rung in rungs and ladder.stands_for_its_rung(step)]
@@ -137,6 +139,11 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
             timed = [step for step in usual if step.key in BLOCK_SIZE_TIMED]
             for d in HEAD_DIMS:
                 works += tile_sizes(timed, paper_point(2048, d, False, dtype))
+        if grid == "profile":
+            works += [Measurement(step, paper_point(PROFILED_LENGTH, d, False, "bf16"), PROFILED)
+                      for step in usual if options.steps or step.key == FLASH_V2 or step.rung ==
+                      FLASH_V2[0] and step.exact_architecture and not step.by_name_only
+                      for d in HEAD_DIMS]
     return works
 
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
 from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.course import SHARED_ROOF
-from ladder.base.files import ROOT, json_text, read_lines, write_whole
+from ladder.base.files import json_text, read_lines, write_whole
 from ladder.base.records import Record
 from ladder.measure.grid import SIM_LENGTHS, Key, key
-
-
-def add_options(parser: argparse.ArgumentParser, out: str) -> None:
-    """What measure and profile both have to be told; `out`: the name of the file by default."""
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
-    parser.add_argument("--out", metavar="FILE", help=f"(default scripts/results/{out})")
-    parser.add_argument("--again", action="store_true",
-                        help="drop what the file has of these, and measure it again; "
-                        "interrupted, it goes on without --again; the ceilings too, unless steps "
-                        "are chosen")
-    parser.add_argument("--commit", metavar="HASH",
-                        help="of this tree, where it is no git checkout")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
-                        help="the programs (default build/bin; scripts/run builds them)")
 
 
 def counted_anew(run: Record) -> bool:

@@ -16,6 +16,10 @@ Grids (--grid, several with commas):
          in each peer's record the rate of a device copy of that run (a minute)
   models real models' shapes, MODELS of scripts/ladder/base/course.py: the rungs that PyTorch is
          compared with; their table shows --peers flash,cudnn (some minutes)
+  profile cycles of each step's longest kernel, and how many the tensor cores work, by Nsight
+         Compute (ncu, of the CUDA Toolkit): N = 4k; 05's steps for Hopper and the last for every
+         GPU, or those that are named. The kernel's time is that of a run without ncu, so that
+         cycles over time is the SM's clock at its own speed (some ten minutes)
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
 that figures show. No GPU is needed, and the same programs give the same file, but for the last
@@ -38,8 +42,10 @@ usage; 3 no GPU.
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import os
+import shutil
 import signal
 import sys
 
@@ -47,16 +53,20 @@ from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parse
                                  some_of)
 from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.gpu import machine, output_of
-from ladder.base.programs import Ladder, ladder_of, programs_in, run_json
+from ladder.base.programs import Ladder, ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
 from ladder.base.sources import named
 from ladder.measure import peers
-from ladder.measure.grid import (GRIDS, TOKENS, UNCHECKED, Measurement, Peer, Work, key,
-                                 loaded, plan)
-from ladder.measure.results import Results, add_options, kept
+from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement, Peer, Work,
+                                 key, loaded, plan)
+from ladder.measure.results import Results, kept
 from ladder.measure.traces import write_traces
 
 COMMAND = "scripts/figures measure"
+# Field → ncu's metric: cycles of an SM on average and of all of them, and the tensor cores' share.
+METRICS = {
+    "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
+    "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -73,10 +83,22 @@ def parse(words: list[str]) -> argparse.Namespace:
                         default=list(peers.BACKENDS),
                         help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
                         "without)")
-    add_options(parser, "GPU.jsonl, such as h100.jsonl; sim.jsonl")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
+    parser.add_argument("--out", metavar="FILE",
+                        help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
+    parser.add_argument("--again", action="store_true",
+                        help="drop what the file has of these, and measure it again; "
+                        "interrupted, it goes on without --again; the ceilings too, unless steps "
+                        "are chosen")
+    parser.add_argument("--commit", metavar="HASH",
+                        help="of this tree, where it is no git checkout")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
+                        help="the programs (default build/bin; scripts/run builds them)")
     options = parser.parse_args(words)
     if not 0 < options.time < math.inf:
         parser.error("--time must be above 0")
+    if "profile" in options.grid and not shutil.which("ncu"):
+        raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
@@ -102,7 +124,7 @@ class Bench:
         for number, work in enumerate(wanted.values(), 1):
             what = f"[{number}/{len(wanted)}] {work.text()}"
             if isinstance(work, Measurement):
-                self.run(work, what)
+                (self.profile if work.options == PROFILED else self.run)(work, what)
             elif self.pytorch:
                 self.ask_peer(self.pytorch, work, what)
 
@@ -148,8 +170,34 @@ class Bench:
         elif status != GOOD or not records:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             message = message or ("wrong result" if records else "it reported nothing")
-            self.failures += 1
-            print(f"{measurement.text()}: failed ({ended}): {message}", file=sys.stderr)
+            self.fail(measurement, f"({ended}): {message}")
+
+    def fail(self, measurement: Work, why: str) -> None:
+        self.failures += 1
+        print(f"{measurement.text()}: failed {why}", file=sys.stderr)
+
+    def profile(self, measurement: Measurement, what: str) -> None:
+        """Of a step's own pass, which is the backward one where it has one."""
+        words = measurement.command()
+        plain = measurement._replace(options=UNCHECKED).command()
+        status, records, message = run_json(plain, what, self.progress)
+        if status:
+            return self.fail(measurement, f"(status {status}): {message}")
+        kernel = max(records[-1]["kernels"], key=lambda kernel: kernel["time_ms"])
+        # By the NVTX range around a launch: kernels of two names may be one template's.
+        status, said, message = run_quietly(
+            ["ncu", "--csv", "--page", "raw", "--clock-control", "none", "--metrics",
+             ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel['name']}/",
+             "--launch-count", "1", *words], what, self.progress)
+        # Lines of names, units and values, between what the program and ncu say.
+        rows = list(csv.DictReader(line for line in said.splitlines() if line.startswith('"')))
+        if status or len(rows) != 2:  # ncu says itself how a user comes to read the GPU's counters
+            return self.fail(measurement, f"under ncu:\n{message}\n{said}")
+        return self.put("profile", [{
+            "kernel": kernel["name"], "time_ms": kernel["time_ms"],
+            **{name: records[-1][name] for name in ("direction", "device", "device_name")},
+            **{name: float(rows[1][metric].replace(",", "")) for name, metric in METRICS.items()}}],
+                        measurement)
 
     def skip(self, measurement: Work, status: int, why: str) -> None:
         print(f"{measurement.text()}: left out: {why}", file=sys.stderr)

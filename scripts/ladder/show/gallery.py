@@ -15,7 +15,7 @@ from ladder.show import access, errors, memory, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
-HELP = "`scripts/figures measure --help` and `scripts/figures profile --help` say what measures it"
+HELP = "`scripts/figures measure --help` says what measures it"
 
 
 class Figure(NamedTuple):

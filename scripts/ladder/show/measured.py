@@ -76,11 +76,12 @@ class Measured:
     def __init__(self, path: str, dtype: str | None = None) -> None:
         self.path = path
         lines: dict[str, list[Record]] = {
-            kind: [] for kind in ("step", "run", "peer", "skipped", "ceilings")}
+            kind: [] for kind in ("step", "run", "peer", "skipped", "ceilings", "profile")}
         try:
             for line in read_lines(path):
                 lines[line["kind"]].append(line)
-            self.runs, self.skipped = lines["run"], lines["skipped"]
+            self.runs, self.skipped, self.profile = (
+                lines[kind] for kind in ("run", "skipped", "profile"))
             self.ceilings = next(iter(lines["ceilings"]), None)
             self.name = next((r["device_name"] for r in self.runs if r["device"] == "gpu"), "")
             types = [r["dtype"] for r in self.runs]
@@ -175,7 +176,6 @@ class Files:
                        "measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
         self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
-        self.profile = read_lines(os.path.join(folder, "profile.jsonl"))
         # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
         # both have a step, what the GPU's file says of it counts.
         steps = {**self.sim.steps, **self.gpu.steps}

@@ -203,7 +203,7 @@ SIDE = 128  # of the square of S by which steps compare, whatever their tiles ar
 def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     """The model beside the measurement, for SIDE × SIDE elements of S: cycles of an SM, the tensor
     cores' share of them, the clock, and the rate; a line a step, from the first to the last."""
-    found = {(r["step"], r["head_dim"]): r for r in files.profile
+    found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
     names = [step for its, step in files.order if its == rung]
     rows = [["*products, then exponentials*"], ["*one under the other*"]]
