@@ -13,7 +13,7 @@ from ladder.base.files import ROOT, read
 from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_order
-from ladder.trace.read import Event, Kind, Trace, joined, place
+from ladder.trace.read import Event, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
@@ -59,7 +59,7 @@ def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[
     return {"launch": place[0], "number": place[1],
             "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
-            "groups": sorted({event.warp // 4 for event in events if event.kind is Kind.WGMMA}),
+            "groups": sorted({event.warp // 4 for event in events if event.kind == "wgmma"}),
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
 
 
@@ -73,8 +73,8 @@ def spans(rows: list[Any]) -> str:
 def page_event(event: Event) -> dict[str, Any]:
     """An event as the page has it, by the same names: without what it has not, and what only led to
     the rest."""
-    members = {**vars(event), "shared": None, "kind": event.kind.value,
-               "category": event.category(), "engine": event.engine(),
+    members = {**vars(event), "shared": None, "category": event.category(),
+               "engine": event.engine(),
                "source": event.source and event.source.name,
                "holds": {array: [[*rows, filled.index] for *rows, filled in stages]
                          for array, stages in event.holds.items()}}

@@ -8,7 +8,7 @@ import collections
 import itertools
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-from ladder.trace.read import Event, Kind, Ranges, Trace
+from ladder.trace.read import Event, Ranges, Trace
 from ladder.trace.meetings import Meeting
 
 PIECE = 64  # bytes of shared memory that are followed as one
@@ -48,7 +48,7 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
             written = {}
             for event in tick:
                 # A product by Hopper's engines is of all four warps.
-                warp = event.warp // 4 if event.kind is Kind.WGMMA else event.warp
+                warp = event.warp // 4 if event.kind == "wgmma" else event.warp
                 written[event] = follow(event, starts, held, seen[warp], width)
             for event, names in written.items():
                 event.holds = {name: stages(held[name], meetings) for name in names}
@@ -118,7 +118,7 @@ def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[
     """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
     as many bytes there, place by place; else it was computed."""
     if event.direction != "read" or not event.ranges:
-        return [(begin, end, ZEROS if event.kind is Kind.ZEROS else COMPUTED)
+        return [(begin, end, ZEROS if event.kind == "zeros" else COMPUTED)
                 for begin, end in places]
     source = event.ranges
     if sum(end - begin for begin, end in source) != sum(end - begin for begin, end in places):

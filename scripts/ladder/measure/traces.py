@@ -9,7 +9,7 @@ import sys
 from ladder.base.course import TRACED
 from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
-from ladder.trace.read import Event, Kind, Trace
+from ladder.trace.read import Event, Trace
 
 TRACE_OPTIONS = ("--device sim --heads 1 --seqlen 512 --head-dim 64 --block-q 64 --block-kv 64 "
                  "--check off")
@@ -28,7 +28,7 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
               for (launch, block), events in trace.blocks().items()}
     kernels = {kernel for kernel, _ in blocks}
     with_barriers = {kernel for (kernel, _), events in blocks.items()
-                     if any(event.kind is Kind.SYNCTHREADS for event in events)}
+                     if any(event.kind == "__syncthreads" for event in events)}
     parts: dict[str, int] = {}
     visits: dict[tuple[str, int, str], list[int]] = {}
     slot = -1
@@ -36,7 +36,7 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
         phases: dict[int, int] = {}  # by warp
         touched: dict[int, list[Event]] = {}  # by phase
         for event in events:
-            if event.kind is Kind.SYNCTHREADS:
+            if event.kind == "__syncthreads":
                 phases[event.warp] = event.number + 1
             elif event.direction and event.name[0] in "QKVO":
                 touched.setdefault(phases.get(event.warp, 0), []).append(event)

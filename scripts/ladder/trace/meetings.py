@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 from typing import NamedTuple
 
-from ladder.trace.read import LOADS, STORES, WAITS, Event, Kind
+from ladder.trace.read import LOADS, STORES, WAITS, Event
 
 # What a warp starts itself → how it waits for a group of those.
-OWN_WAITS = {Kind.WGMMA: Kind.WGMMA_WAIT, **dict.fromkeys(STORES, Kind.TMA_STORE_WAIT)}
-NAMED = (Kind.NAMED_BARRIER_ARRIVE, Kind.NAMED_BARRIER_SYNC)
-BARRIERS = (Kind.SYNCTHREADS, Kind.MBARRIER_ARRIVE, Kind.MBARRIER_WAIT, *NAMED)
+OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
+NAMED = ("named_barrier_arrive", "named_barrier_sync")
+BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
 
 
 class Meeting(NamedTuple):
@@ -39,28 +39,28 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
 
     for event in events:
         kind, name, number = event.kind, event.name, event.number
-        if kind is Kind.READ and event.copies():
+        if kind == "read" and event.copies():
             copies[event.warp].append(event)
-        elif kind is Kind.CP_ASYNC_COMMIT:
+        elif kind == "cp_async_commit":
             for copy in copies.pop(event.warp, []):
                 copy.number = number
-                started[Kind.CP_ASYNC_WAIT, event.warp].append(copy)
+                started["cp_async_wait", event.warp].append(copy)
         elif kind in OWN_WAITS:
             started[OWN_WAITS[kind], event.warp].append(event)
-        elif kind in (Kind.CP_ASYNC_WAIT, *OWN_WAITS.values()):
-            event.awaits = meeting(f"{kind.value} {number} of warp {event.warp}")
+        elif kind in ("cp_async_wait", *OWN_WAITS.values()):
+            event.awaits = meeting(f"{kind} {number} of warp {event.warp}")
             own = started[kind, event.warp]
             for part in own:
                 if part.number < number:
                     join(part, event.awaits)
             started[kind, event.warp] = [part for part in own if part.number >= number]
         elif kind in (*LOADS, *BARRIERS):
-            at = meeting(f"{kind.value} number {number + 1}" if kind is Kind.SYNCTHREADS else
+            at = meeting(f"{kind} number {number + 1}" if kind == "__syncthreads" else
                          f"named barrier {name}, round {number}" if kind in NAMED else
                          f"mbarrier {event.barrier or name}, phase {number}")
             if kind in WAITS:
                 event.awaits = at
             # Lanes on their own come to a barrier once more, after the rest of their warp.
             came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
-            if kind not in WAITS or (kind is not Kind.MBARRIER_WAIT and not came):
+            if kind not in WAITS or (kind != "mbarrier_wait" and not came):
                 join(event, at)

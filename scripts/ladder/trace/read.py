@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import json
 import os
 import tempfile
@@ -13,49 +12,22 @@ from ladder.base.console import BAD_USAGE, Progress, Stop
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
-
-class Kind(enum.Enum):
-    """What an event is, by its text in a trace: EventKind of common/machine/trace.h."""
-
-    READ = "read"
-    WRITE = "write"
-    COMPUTE = "compute"
-    COLLECTIVE = "collective"
-    STORE = "store"
-    ZEROS = "zeros"
-    ROUND = "round"
-    EXIT = "exit"
-    SYNCTHREADS = "__syncthreads"
-    CP_ASYNC_COMMIT = "cp_async_commit"
-    CP_ASYNC_WAIT = "cp_async_wait"
-    TMA_LOAD = "tma_load"
-    BULK_LOAD = "bulk_load"
-    TMA_STORE = "tma_store"
-    BULK_ADD = "bulk_add"
-    TMA_STORE_WAIT = "tma_store_wait"
-    MBARRIER_ARRIVE = "mbarrier_arrive"
-    MBARRIER_WAIT = "mbarrier_wait"
-    NAMED_BARRIER_ARRIVE = "named_barrier_arrive"
-    NAMED_BARRIER_SYNC = "named_barrier_sync"
-    WGMMA = "wgmma"
-    WGMMA_WAIT = "wgmma_wait"
-
-
 Ranges = list[tuple[int, int]]  # where each begins and ends
-# What TMA is asked for: what an mbarrier waits for, and what the warp itself does.
-LOADS, STORES = (Kind.TMA_LOAD, Kind.BULK_LOAD), (Kind.TMA_STORE, Kind.BULK_ADD)
+# Kinds of events, as common/machine/trace.h calls them. What TMA is asked for: what an mbarrier
+# waits for, and what the warp itself does.
+LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 
 # Keys of a trace's event that are fields here as they stand.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes")
 # What a warp, or a thread of it, may stop at.
-WAITS = (Kind.SYNCTHREADS, Kind.MBARRIER_WAIT, Kind.NAMED_BARRIER_SYNC, Kind.CP_ASYNC_WAIT,
-         Kind.WGMMA_WAIT, Kind.TMA_STORE_WAIT)
-SIGNALS = (Kind.MBARRIER_ARRIVE, Kind.NAMED_BARRIER_ARRIVE, Kind.CP_ASYNC_COMMIT, Kind.EXIT)
+WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
+         "tma_store_wait")
+SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
 COPIES = (*LOADS, *STORES)
-BOUNDS = (*WAITS, *SIGNALS, *COPIES, Kind.WGMMA, Kind.ROUND)
+BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
 # Who does what a warp starts.
-ENGINES = {Kind.READ: "cp.async", Kind.WGMMA: "tensor cores", **dict.fromkeys(LOADS, "TMA"),
-           Kind.TMA_STORE: "TMA stores", Kind.BULK_ADD: "TMA additions"}
+ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
+           "tma_store": "TMA stores", "bulk_add": "TMA additions"}
 
 
 def place(text: str) -> tuple[str, int]:
@@ -69,7 +41,7 @@ class Event:
     """What a warp did at one line: TraceEvent of common/machine/trace.h, by the same names, and
     what follows from the other events. `ranges` are bytes of HBM's array `name`."""
 
-    kind: Kind
+    kind: str
     name: str = ""
     barrier: str = ""
     number: int = 0
@@ -101,23 +73,22 @@ class Event:
     @classmethod
     def of(cls, line: dict) -> Event:
         """The event of a trace's line."""
-        kind = Kind(line["kind"])
         (file, at), (start_file, start) = (place(line.get(key, ""))
                                            for key in ("line", "start_line"))
         return cls(
-            kind, file=file, line=at, start_line=start if start_file == file else at,
+            line["kind"], file=file, line=at, start_line=start if start_file == file else at,
             ranges=pieces(line.get("ranges", [])),
             shared={(array, written): pieces(ranges)
                     for array, written, ranges in line.get("shared", [])},
             counts=collections.Counter(line.get("counts", {})),
-            direction=kind.value if kind in (Kind.READ, Kind.WRITE) else "",
+            direction=line["kind"] if line["kind"] in ("read", "write") else "",
             **{key: line[key] for key in SAME if key in line})
 
     def copies(self) -> bool:
         """Whether it reads HBM into shared memory, by TMA or not."""
         return self.direction == "read" and any(written for _, written in self.shared)
 
-    def asked(self) -> tuple[Kind, str, str, int]:
+    def asked(self) -> tuple[str, str, str, int]:
         return self.kind, self.name, self.barrier, self.number
 
     def engine(self) -> str:
@@ -132,7 +103,7 @@ class Event:
             return "wait" if self.kind in WAITS else "signal"
         if self.direction:
             return "copy" if self.copies() else self.direction
-        if self.counts["matmul_flops"] or self.kind is Kind.WGMMA:
+        if self.counts["matmul_flops"] or self.kind == "wgmma":
             return "product"
         if self.counts["exp_count"] or self.counts["other_flops"]:
             return "softmax" if self.counts["exp_count"] else "arithmetic"
@@ -245,10 +216,10 @@ def merged(events: list[Event]) -> list[Event]:
                 before.merge(event)
                 continue
             last[warp] = event
-            if event.kind is not Kind.ROUND:
+            if event.kind != "round":
                 kept.append(event)
             continue
-        if event.kind is Kind.STORE and event.line and access and (
+        if event.kind == "store" and event.line and access and (
                 (access.file, access.line) == (event.file, event.line)):
             event.source = access
         same = seen.setdefault(warp, {}).setdefault(
