@@ -62,7 +62,7 @@ if(LADDER_GPU AND NOT compiles_only)
   ladder_cases(sim gpu_test gpu_test * gpu)
 endif()
 if(LADDER_GPU)
-  ladder_test(tile machine_code Python3::Interpreter ${scripts}/machine_code_test.py
+  ladder_test(tile machine_code Python3::Interpreter ${scripts} machine_code
     ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
@@ -79,7 +79,7 @@ endif()
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM test_headers)
-ladder_test(climb climb Python3::Interpreter -B ${scripts}/climb_test.py
+ladder_test(climb climb Python3::Interpreter -B ${scripts} climb
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 set_tests_properties(climb PROPERTIES COST 100 PROCESSORS 2)
 add_custom_target(tests_mistakes DEPENDS tests_climb)  # those planted in kernels are climb's
@@ -91,7 +91,7 @@ function(ladder_rung_tests rung objects)
   ladder_cases(${rung} ${rung}.Sim ${rung}_test
     Sim.*:Verification.*:SmallerSharedMemory.*:EachSetting.*:Sizes.* suite)
   ladder_cases(${rung} ${rung}.Schedules ${rung}_test Schedules.* asan)
-  ladder_test(${rung} ${rung}.cli Python3::Interpreter ${scripts}/cli_test.py
+  ladder_test(${rung} ${rung}.cli Python3::Interpreter ${scripts} cli
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
   if(LADDER_GPU)
     ladder_cases(${rung} ${rung}.Gpu ${rung}_test Gpu*-GpuLarge* gpu)
@@ -100,17 +100,17 @@ function(ladder_rung_tests rung objects)
 endfunction()
 
 # What is the same for every rung.
-ladder_test(harness cli Python3::Interpreter ${scripts}/cli_test.py
+ladder_test(harness cli Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
-ladder_test(harness cli_files Python3::Interpreter ${scripts}/cli_test.py
+ladder_test(harness cli_files Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Files Places -v)
 
 # The tests of the scripts and of the lessons.
 foreach(name run ready style diff bench figures)
-  ladder_test(scripts ${name} Python3::Interpreter ${scripts}/${name}_test.py -v)
+  ladder_test(scripts ${name} Python3::Interpreter ${scripts} ${name} -v)
 endforeach()
 foreach(name lessons exercises results explore)
-  ladder_test(scripts ${name} Python3::Interpreter ${scripts}/${name}_test.py
+  ladder_test(scripts ${name} Python3::Interpreter ${scripts} ${name}
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 endforeach()
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds

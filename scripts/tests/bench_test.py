@@ -343,7 +343,3 @@ class Profile(Fake):
             self.assertEqual(self.lines("profile"), [])
         with mock.patch("shutil.which", lambda _: None):
             self.assertIn("there is no ncu on PATH", self.bench(*words, status=3))
-
-
-if __name__ == "__main__":
-    unittest.main()

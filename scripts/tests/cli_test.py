@@ -1,4 +1,4 @@
-"""A rung's program as its users meet it: cli_test.py BIN_DIR RUNG [unittest's options].
+"""A rung's program as its users meet it: scripts/tests cli BIN_DIR RUNG [unittest's options].
 
 Runs the program as a subprocess, on the sim unless a test says otherwise. Class `Rung` holds for
 every rung and what is its own; the others are the same for all and are run on one, 06_backward,
@@ -25,7 +25,7 @@ from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
 
 if len(sys.argv) < 3:
-    sys.exit(f"{sys.argv[0]} BIN_DIR RUNG [unittest's options]")
+    sys.exit("scripts/tests cli BIN_DIR RUNG [unittest's options]")
 BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
 PROGRAM = os.path.join(BIN_DIR, RUNG)
 
@@ -296,7 +296,3 @@ class Places(Case):
             process.terminate()
         self.assertEqual(process.returncode, -signal.SIGTERM)
         self.assertEqual((os.listdir(self.root), os.listdir(self.at("out"))), (["out"], []))
-
-
-if __name__ == "__main__":
-    unittest.main()

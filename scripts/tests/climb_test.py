@@ -1,7 +1,7 @@
 """Climbing: the step before fails by its own row and by nothing else; the real file has all points;
 mistakes planted in kernels end in bounded time, and the suite of tests finds them.
 
-`climb_test.py BIN` climbs three steps, and those whose file has changed since the commit before,
+`scripts/tests climb BIN` climbs three steps, and those whose file has changed since the commit before,
 and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment (`scripts/test climb`)
 every one.
 """
@@ -266,7 +266,3 @@ class Breaks(Scratch):
         self.assertIn(f"\n{BREAKS['00/future'].mistake.shows}.\n", before)
         self.assertNotRegex(before, right)
         self.assertIn("no mistake 05/none", self.exercise("05/none", status=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

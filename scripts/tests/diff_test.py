@@ -105,7 +105,3 @@ class DiffTest(FakeLadder):
         result = self.run_it("bash", "-o", "pipefail", "-c", "scripts/diff 00 01 | head -n 1",
                              status=141)
         self.assertEqual((result.stdout, result.stderr), (f"--- {FIRST}\n", ""))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -231,7 +231,3 @@ class Command(Scratch):
                            ("00/bytes 5 --hint", "give numbers, or one of")):
             with self.subTest(words):
                 self.assertIn(why, self.exercise(*words.split(), status=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,5 @@
 """Tests of traces and of the explorer: the tiles of S, the command, and its page in a browser; that
 is skipped where there is no Chromium. (What the replay makes of traces, results_test holds.)
-
-Run alone: python3 scripts/tests/explore_test.py BUILD_DIR/bin [unittest options or cases]
 """
 
 import base64
@@ -524,7 +522,3 @@ class PageTest(unittest.TestCase):
         self.assertIn("fmaf", self.value("explorer.panes[1].find('.source li.fault').textContent"))
         self.do("explorer.seek(explorer.last)")
         self.assertEqual(self.of_panes(VERDICTS), [SAME, "ended with a fault"])
-
-
-if __name__ == "__main__":
-    unittest.main()

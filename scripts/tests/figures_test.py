@@ -205,7 +205,3 @@ class Command(Scratch):
                            ((".", "--check"), "Is a directory"),
                            (("--only", "error,x"), "x: there are speedup")):
             self.assertIn(why, self.plot(*words, status=2).stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

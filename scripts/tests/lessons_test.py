@@ -3,8 +3,6 @@
 repository: excerpts to the code, links to files and headings, formulas to what GitHub reads as one,
 equations to what they come to.
 
-Run alone: python3 scripts/tests/lessons_test.py build/bin
-
 A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
 lines up to the next command are its stdout and stderr. Integers and byte figures must be equal,
 other numbers to two significant digits, times and rates not at all. A line "…" stands for any
@@ -78,6 +76,10 @@ def same(expected, actual):
 # ---- reading the lessons ----
 
 
+def name_of(path):
+    return os.path.relpath(path, ROOT)
+
+
 @dataclasses.dataclass
 class Command:
     text: str
@@ -141,13 +143,12 @@ class Lessons(unittest.TestCase):
         self.assertEqual(done.returncode, command.status, f"{where}: exit status")
 
 
-def add_tests():
-    for path in course_pages():
-        name = re.sub(r"\W+", "_", name_of(path).removesuffix(".md"))
-        for block in fences(read(path), "console"):
-            for command in commands(*block):
-                setattr(Lessons, f"test_{name}_line_{command.line:04}",
-                        functools.partialmethod(Lessons.run_command, path, command))
+for page in course_pages():
+    title = re.sub(r"\W+", "_", name_of(page).removesuffix(".md"))
+    for block in fences(read(page), "console"):
+        for quoted in commands(*block):
+            setattr(Lessons, f"test_{title}_line_{quoted.line:04}",
+                    functools.partialmethod(Lessons.run_command, page, quoted))
 
 
 class Comparison(unittest.TestCase):
@@ -176,10 +177,6 @@ class Comparison(unittest.TestCase):
 LESSONS = [path for path in course_pages() if "/notes" not in path and "/results" not in path]
 
 EXERCISES = list(read_exercises().values())
-
-
-def name_of(path):
-    return os.path.relpath(path, ROOT)
 
 
 @functools.cache
@@ -323,8 +320,3 @@ class Links(unittest.TestCase):
                     if heading:
                         self.assertIn(heading, self.headings(target))
         self.assertGreater(count, 50)
-
-
-if __name__ == "__main__":
-    add_tests()
-    unittest.main()

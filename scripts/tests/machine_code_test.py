@@ -5,7 +5,7 @@ a warpgroup wait (ptxas says so in a message, C75xx, and the overlap is gone), w
 result. And what a kernel only reads of an Hbm<T> must go through the read-only path (ld.global.nc),
 as it does from a raw T* __restrict__ and from no struct.
 
-Run alone: python3 scripts/tests/machine_code_test.py BUILD CUDA NVCC (such as build 13.0 nvcc)
+Run alone: python3 scripts/tests machine_code BUILD CUDA NVCC (such as build 13.0 nvcc)
 """
 
 import json
@@ -23,7 +23,8 @@ from ladder.base.files import paths_in
 from ladder.base.sources import read_sources
 
 ROOT = os.path.realpath(base.ROOT)
-BUILD = BUILT_BY = NVCC = ""  # of the command line
+BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
+BUILD = os.path.abspath(BUILD)
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
 
 
@@ -91,9 +92,3 @@ class PointerTest(unittest.TestCase):
             output_of(NVCC, "-ptx", "-arch=sm_90a", "-std=c++20", "--expt-relaxed-constexpr",
                       "-I", os.path.join(ROOT, "common"), "-o", ptx.name, source)
             self.assertIn("ld.global.nc.", read(ptx.name))
-
-
-if __name__ == "__main__":
-    BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
-    BUILD = os.path.abspath(BUILD)
-    unittest.main()

@@ -246,7 +246,3 @@ no GPU: none
             self.write("printed", printed)
             self.tool("ctest", f"[ -s printed ] && cat printed >{self.LOG}; exit {status}")
             self.assertEqual(self.script("scripts/test", status=status).stdout, f"\n{verdict}")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -119,7 +119,3 @@ class OfTheCode(unittest.TestCase):
             for key, value in record.items():
                 if isinstance(value, (int, list)):
                     self.assertEqual(value, random[step][key], (step, key))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -299,7 +299,3 @@ class AloneTest(Scratch):
             self.run_it("nvcc", "-ptx", "-Xcicc=-O0", f"-arch=sm_{arch}",
                         *alone.NVCC.split()[3:-1], "-o", self.at("out"),
                         self.at(f"build/alone/{step}.cu"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -61,7 +61,3 @@ class Help(Scratch):
             said = self.run_it(*words, COLUMNS="100", PYTHONSAFEPATH="1").stdout
             self.assertRegex(said, f"(?i)usage: (scripts/)?{' '.join(command)}")
             self.fits(said)
-
-
-if __name__ == "__main__":
-    unittest.main()
