@@ -1,9 +1,9 @@
 """Climbing: the step before fails by its own row and by nothing else; the real file has all points;
 mistakes planted in kernels end in bounded time, and the suite of tests finds them.
 
-`scripts/tests climb BIN` climbs three steps, and those whose file has changed since the commit before,
-and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment (`scripts/test climb`)
-every one.
+`python3 scripts/tests climb BIN` climbs three steps, and those whose file has changed since the
+commit before, and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment
+(`scripts/test climb`) every one.
 """
 
 import concurrent.futures
