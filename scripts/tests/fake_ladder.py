@@ -77,6 +77,7 @@ class FakeLadder(Scratch):
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
             "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
             "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
+            "change": ["workspace_bytes" * (rung[:2] == "02"), "to 0", ""],
             "deterministic": False, "needs": "7.5", "exact_architecture": step == "sm90",
             "tiles": [], "grid_limit": [8192, 16384], "settings": [],
             "decoding": step == "split_kv", "source": f"{rung}/{step}.cu"}) + "\n"
