@@ -116,8 +116,8 @@ class RunTest(FakeLadder):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
-        told = {"overflow": {"status": 1, "changes": overflow, "err": "06_backward: it subtracts no "
-                             "maximum;\n02_safe_softmax does"},
+        told = {"overflow": {"status": 1, "changes": overflow,
+                             "err": "06_backward: it subtracts no maximum;\n02_safe_softmax does"},
                 "reads": {"changes": {"model_read_bytes": 29_999_998}},
                 "writes": {"changes": {"model_write_bytes": 0}}, "silent": {"out": ""},
                 "forward": {"fwd": {"pass": False}}, "backward": {"bwd": {"pass": False}},
@@ -192,7 +192,7 @@ class Told(unittest.TestCase):
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
             (text.time_text, 0.0005, 0.9996, 1e6),
             (text.rate_text, 0.0945, 0.1, 0.994, 9.996, 99.94))]
-        lines += [table.against(table.TRAFFIC, 1000, was)[0] for was in (995, 996, 1004, 1006)]
+        lines += [table.against(table.TRAFFIC, 1000, was) for was in (995, 996, 1004, 1006)]
         lines += [table.change_of(mock.Mock(change=[count]), {count: now}, {count: was})
                   for count, was, now in (
                       ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),

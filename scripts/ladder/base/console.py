@@ -77,7 +77,7 @@ class Paint:
         return f"\033[{code}m{text}\033[0m" if self.on and code and text.strip() else text
 
 
-BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
+BOLD, DIM, RED, GREEN, CYAN = "1", "2", "31", "32", "36"
 
 
 def wrap(text: str, indent: str = "") -> list[str]:

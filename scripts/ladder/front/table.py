@@ -8,8 +8,8 @@ import re
 import sys
 from typing import Callable, Iterator, NamedTuple
 
-from ladder.base.console import (BAD_USAGE, BOLD, CYAN, DIM, GOOD, GREEN, NO_DEVICE, RED, WIDTH,
-                                 YELLOW, WRONG_RESULT, Paint, wrap)
+from ladder.base.console import (BAD_USAGE, BOLD, DIM, GOOD, NO_DEVICE, RED, WIDTH, WRONG_RESULT,
+                                 Paint, wrap)
 from ladder.base.programs import Step
 from ladder.base.records import (Record, count_of, error_text, largest_error, requested,
                                  shape_text, total, undecided)
@@ -112,16 +112,13 @@ def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
 
 
 def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[Run, Record]],
-         paint: Paint, colours: list[dict[int, str | None]] | None = None) -> list[str]:
-    """Lines of a table, the header's first. Columns in `left` begin at the left; `colours` has for
-    each step {column: code}."""
+         paint: Paint) -> list[str]:
+    """Lines of a table, the header's first. Columns in `left` begin at the left."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row, bad, codes in zip(rows, failed, [{}, *(colours or [{}] * len(steps))]):
-        cells = [paint(codes.get(i), text.ljust(width) if i in left else text.rjust(width))
-                 for i, (text, width) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip() + (" " + paint(RED, "✗")) * bad)
+    lines = ["  ".join(text.ljust(width) if i in left else text.rjust(width)
+                       for i, (text, width) in enumerate(zip(row, widths))).rstrip()
+             + (" " + paint(RED, "✗")) * bad for row, bad in zip(rows, failed)]
     return [paint(BOLD, lines[0]), *lines[1:]]
 
 
@@ -157,16 +154,15 @@ def change_of(step: Step, record: Record, before: Record) -> str:
     return f"{name} {old_text} → {new_text}"
 
 
-def against(story: Story, value: float | None, before: float | None) -> tuple[str, str | None]:
-    """How much smaller or larger, and its colour."""
+def against(story: Story, value: float | None, before: float | None) -> str:
+    """How much smaller or larger."""
     if not value or not before:
-        return "", None
+        return ""
     ratio = before / value
     if round(ratio, 2) == 1:
-        return "the same", DIM
-    if ratio > 1:
-        return f"{rate_text(ratio)}× {story.less}", GREEN
-    return f"{rate_text(1 / ratio)}× {story.more}", YELLOW
+        return "the same"
+    return (f"{rate_text(ratio)}× {story.less}" if ratio > 1 else
+            f"{rate_text(1 / ratio)}× {story.more}")
 
 
 def story_table(story: Story, runs: list[Run],
@@ -182,29 +178,25 @@ def story_table(story: Story, runs: list[Run],
     low = math.floor(math.log10(min(measured)))
     high = max(math.ceil(math.log10(max(measured))), low + 1)
     rows: list[list[str]] = []
-    colours: list[dict[int, str | None]] = []
     above: dict[bool, Record] = {}
     for (run, record), value in zip(steps, values):
         before = above.get(is_backward(record), {})
-        brings, colour = against(story, value, story.value(before))
+        brings = against(story, value, story.value(before))
         # The row above is of the step that this one follows: the rung's, or one before its first.
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
-        if change and colour == YELLOW:  # the price and what it buys
-            brings = f"{brings}, {change}"
-        elif change:
-            brings, colour = change, GREEN
+        if change:  # with the price of what it buys
+            brings = f"{brings}, {change}" if brings.endswith(story.more) else change
         above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
                      *(COLUMNS[head](record) for head in story.columns)])
-        colours.append({BAR: CYAN, BAR + 2: colour})
     header, *rows = known(["step", "idea", story.head, "vs above", *story.columns], rows)
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     room = WIDTH - sum(widths) - 2 * len(widths) - 2 * any(run.status for run, _ in steps)
     header.insert(BAR, "")
     for row, value in zip(rows, values):
         row.insert(BAR, bar(value, low, high, room))
-    return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint, colours)
+    return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint)
 
 
 # ---- all that is known ----
