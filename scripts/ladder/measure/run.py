@@ -51,7 +51,7 @@ import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
                                  some_of)
-from ladder.base.files import ROOT, file_of, read_lines
+from ladder.base.files import ROOT, file_of, json_text, read_lines, write_whole
 from ladder.base.gpu import machine, output_of
 from ladder.base.programs import Ladder, ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
@@ -60,7 +60,7 @@ from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement, Peer, Work,
                                  key, loaded, plan)
 from ladder.measure.results import Results, kept
-from ladder.measure.traces import write_traces
+from ladder.measure.traces import all_traces
 
 COMMAND = "scripts/figures measure"
 # Field → ncu's metric: cycles of an SM on average and of all of them, and the tensor cores' share.
@@ -249,7 +249,8 @@ def main(words: list[str]) -> int:
               file=sys.stderr)
         raise
     if options.sim:
-        write_traces(programs, os.path.dirname(path))
+        write_whole(os.path.join(os.path.dirname(path), "traces.jsonl"),
+                    json_text(all_traces(programs)))
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     if bench.failures:
         print(f"{bench.failures} failed: see above.", file=sys.stderr)

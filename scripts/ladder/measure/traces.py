@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 
 from ladder.base.course import TRACED
-from ladder.base.files import json_text, write_whole
 from ladder.base.records import Record
 from ladder.trace.read import Event, Trace
 
@@ -60,11 +57,3 @@ def traced(programs: dict[str, str], step: tuple[str, str]) -> Record:
 def all_traces(programs: dict[str, str]) -> list[Record]:
     """The lines of traces.jsonl."""
     return [traced(programs, step) for step in TRACED]
-
-
-def write_traces(programs: dict[str, str], folder: str) -> None:
-    """Writes traces.jsonl, where the programs that the course traces are all there."""
-    if {rung for rung, _ in TRACED} <= set(programs):
-        path = os.path.join(folder, "traces.jsonl")
-        write_whole(path, json_text(all_traces(programs)))
-        print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)

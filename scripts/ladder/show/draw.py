@@ -7,16 +7,14 @@ do not have is left out and said.
 What is compared, where no rule gives it, stands in scripts/ladder/base/course.py.
 
 --readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
-(<!-- ladder:begin --> and <!-- ladder:end -->). --check writes nothing, and names what is stale:
-each figure carries a digest of its data and of the code that drew it.
+(<!-- ladder:begin --> and <!-- ladder:end -->).
 
 Examples:
   scripts/figures draw
   scripts/figures draw build/mine.jsonl --out build/figures
   scripts/figures draw --readme
 
-Exit status: 0 good (left out counts as good); 1 --check found something stale; 2 bad usage or no
-such file; 3 no matplotlib.
+Exit status: 0 good (left out counts as good); 2 bad usage or no such file; 3 no matplotlib.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import re
 import sys
 from typing import Collection, Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Parser, Stop, some_of
+from ladder.base.console import BAD_USAGE, GOOD, Parser, Stop, some_of
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, figure_data, table
@@ -49,9 +47,8 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="where figures go (default scripts/results/figures)")
     parser.add_argument("--only", metavar="NAME,...", type=some_of(*FIGURES),
                         help=f"of the figures these alone: {', '.join(FIGURES)}")
-    parser.add_argument("--readme", nargs="?", const=True, metavar="PATH",
-                        help="also the tables of README.md and the lessons, or of PATH alone")
-    parser.add_argument("--check", action="store_true", help="write nothing, name what is stale")
+    parser.add_argument("--readme", action="store_true",
+                        help="also the tables of README.md and the lessons")
     return parser.parse_args(words)
 
 
@@ -132,15 +129,8 @@ def main(words: list[str]) -> int:
     options = parse(words)
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
-    pages = course_pages() if options.readme is True else [options.readme] * bool(options.readme)
-    if options.check:
-        differences = list(stale(files, out, pages))
-        if differences:
-            print("\n".join(differences))
-            print("scripts/figures draw --readme renews them", file=sys.stderr)
-        return WRONG_RESULT if differences else GOOD
     draw(files, out, options.only)
-    for path in pages:
+    for path in course_pages() if options.readme else ():
         text, differ = renewed(path, files)
         if differ:
             write_whole(path, text)
