@@ -142,23 +142,6 @@ class Bench(Fake):
         self.assertEqual([line["step"] for line in self.lines("step")],
                          ["naive", "flash_v1", "swap", "mma", "mma"])
 
-    def test_an_interrupted_run_goes_on(self):
-        """And of what it measures again it leaves nothing old."""
-        self.bench()
-        left = ["naive", "flash_v1"]
-
-        def interrupted(words, *more):
-            if not left:
-                raise KeyboardInterrupt
-            return self.assertIn(left.pop(0), words) or run_json(words, *more)
-
-        with mock.patch.object(measure, "run_json", interrupted):
-            self.assertIn("out.jsonl has what was measured", self.bench("--again", status=None))
-        self.assertEqual([r["step"] for r in self.lines("run")], ["naive", "flash_v1"])
-        self.calls()
-        self.bench()
-        self.assertEqual((len(self.calls()), len(self.lines("run"))), (3, 6))
-
     def test_an_interrupt_ends_the_program_too(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             out, err = self.stopped(
@@ -173,7 +156,8 @@ class Bench(Fake):
             os.unlink(self.at("asleep"))
 
     def test_what_does_not_run(self):
-        """Skipped with the reason where it cannot, tried again where it failed."""
+        """Skipped with the reason where it cannot, tried again where it failed; and nothing old is
+        left of what was to be measured again."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
         for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
@@ -182,9 +166,11 @@ class Bench(Fake):
                  "failed (status 1): something broke", 1),
                 ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
                  "failed (status 1): wrong result", 0)):
+            self.bench()
             self.tell({f"{rung}/{step}": told})
             self.assertIn(f"{rung} {step}, d 64, N 2048, --check off: {said}",
-                          self.bench(status=status))
+                          self.bench("--again", status=status))
+            self.assertEqual(len(self.lines("run", **{"pass": True})), 5)
             self.assertEqual([(s["step"], s["status"], s["reason"], s["seqlen"])
                               for s in self.lines("skipped")],
                              [("naive", 3, needs, 2048)] * (rung == "00_naive"))
@@ -295,27 +281,21 @@ class Peers(Fake):
 
 
 class Timing(unittest.TestCase):
-    def test_sampling(self):
-        """Runs of 1 ms, by batches of 4: a warm-up of twice the budget, then three times it."""
-        times = []
-
-        def batch():
-            times.extend(len(times) + i for i in range(4))
-            return times[-4:]
-
-        self.assertEqual(peers.sample(20, batch, lambda: len(times)), times[40:])
-        self.assertEqual(len(times), 100)
-
-    def test_batches(self):
-        """Of about 20 ms; the GPU waits where the host takes more than half of that to queue."""
+    def test_batches_of_runs(self):
+        """Of about 20 ms; the GPU waits where the host takes more than half of that to queue. A
+        warm-up of twice the budget, here of 1/8 s, then samples of three times it."""
         for run_ms, queueing_ms, size, *waits in ((1, 10, 20, 0), (30, 9, 3, 0), (0.1, 11, 50, 11)):
-            gpu = peers.Gpu(fake_torch())
-            with mock.patch.object(peers, "sample", lambda budget, batch, clock: batch()), \
-                    mock.patch.object(gpu, "batch", return_value=([9, run_ms], queueing_ms,
-                                                                  20)) as batch:
-                self.assertEqual(gpu.time("run", 5), [9, run_ms])
-            self.assertEqual(batch.mock_calls, [mock.call("run", *more) for more in (
-                (2,), (size,), (size, *waits))])
+            pytorch, asked = peers.Gpu(fake_torch()), []
+
+            def batch(*what):
+                asked.append(what)
+                return [len(asked), run_ms], queueing_ms, 20
+
+            with mock.patch.object(pytorch, "batch", batch), mock.patch.object(
+                    peers.time, "monotonic", lambda: len(asked) / 64):
+                times = pytorch.time("run", 125)
+            self.assertEqual(asked, [("run", 2), ("run", size), *[("run", size, *waits)] * 40])
+            self.assertEqual(times[::2], [*range(19, 43)])
 
 
 class Profile(Fake):

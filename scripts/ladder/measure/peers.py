@@ -38,22 +38,6 @@ def import_torch() -> Any:
 # ---- timing ----
 
 
-def sample(budget_ms: float, batch: Callable[[], list[float]],
-           clock_ms: Callable[[], float]) -> list[float]:
-    """Times in ms of runs, a batch of which batch() makes. Warm-up and samples take as long as
-    those of our programs at most (common/machine/gpu/sampling.h): ours and theirs must be equally
-    warm, and no rule that stops early is needed twice."""
-
-    def batches(least_ms: float) -> list[float]:
-        start, times = clock_ms(), batch()
-        while clock_ms() - start < least_ms:
-            times += batch()
-        return times
-
-    batches(2 * budget_ms)
-    return batches(3 * budget_ms)
-
-
 class Gpu:
     """The GPU as PyTorch has it, and a buffer larger than its L2, which flushes that."""
 
@@ -71,8 +55,14 @@ class Gpu:
         # Python may be slower than a short kernel. Then the GPU waits before each batch until it
         # is queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
-        return sample(budget_ms, lambda: self.batch(run, size, head_start_ms)[0],
-                      lambda: 1000 * time.monotonic())
+        # Warm-up and samples take as long as those of our programs at most
+        # (common/machine/gpu/sampling.h): ours and theirs must be equally warm, and no rule that
+        # stops early is needed twice.
+        for budgets in (2, 3):
+            start, times = time.monotonic(), []
+            while not times or 1000 * (time.monotonic() - start) < budgets * budget_ms:
+                times += self.batch(run, size, head_start_ms)[0]
+        return times
 
     @functools.lru_cache(maxsize=None)
     def copy_bytes_per_s(self, budget_ms: float) -> float:
