@@ -1,10 +1,12 @@
 """Tests of what scripts/run, test and figures do before and after the ladder: they find or install
 the tools, configure, build, choose parts, and say how it went; with stand-ins for all tools."""
 
+import fcntl
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -19,7 +21,7 @@ class Machine(Scratch):
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
     # All but the testing, and what stands in ready.sh, is done by a stand-in.
-    PYTHON = f"case \"$*\" in *'ladder front.test'*) exec '{sys.executable}' -S \"$@\";; esac\n"
+    PYTHON = f"case \"$*\" in *'ladder front.test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
 
     def setUp(self):
         super().setUp()
@@ -131,6 +133,17 @@ class Ready(Machine):
         self.tools(ninja=f": >'{self.root}/started'; exec sleep 60")
         self.stopped(["bash", "scripts/run"], signal.SIGINT, self.at("started"), 130)
         self.assertNotIn("ladder front.run", self.called())
+
+    def test_a_second_build_waits_for_the_first(self):
+        os.mkdir(self.at("build"))
+        with open(self.at("build/.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with subprocess.Popen(["bash", "scripts/run"], cwd=self.root, env=self.environment,
+                                  stderr=subprocess.PIPE, encoding="utf-8") as second:
+                self.assertIn("another build", second.stderr.readline())
+                self.assertNotIn("cmake -S", self.called())
+                fcntl.flock(lock, fcntl.LOCK_UN)
+        self.assertEqual(second.returncode, 0)
 
     def test_figures_measures_counts_and_draws(self):
         for gpu_status, status, count in ((3, 0, 3), (1, 1, 1)):

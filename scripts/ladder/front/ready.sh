@@ -77,6 +77,12 @@ build() {
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
   mkdir -p "$folder"
+  exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
+  local turn='import fcntl; fcntl.flock(9, fcntl.LOCK_EX'
+  if ! python3 -I -c "$turn | fcntl.LOCK_NB)" 2>/dev/null; then
+    say "another build in this clone is under way; waiting for its end."
+    python3 -I -c "$turn)" || true # some network file systems have no locks
+  fi
 
   # What CMake decides once and keeps, LADDER_CUDA among it: with another compiler, in a folder that
   # has moved, or where it did not go well, it has to decide again.
@@ -97,4 +103,5 @@ build() {
   printf '%s\n' "$chosen" >"$folder/.configured"
 
   ninja -C "$folder" "$@" >&2 || die "the build failed$hint."
+  exec 9>&-
 }
