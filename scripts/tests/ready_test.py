@@ -101,15 +101,17 @@ class Ready(Machine):
             self.assertEqual(self.installed(), needs.split(), words)
 
     def test_what_is_configured_is_kept(self):
-        """Until another compiler is chosen, or more is asked for; but nothing that failed. (The
-        options that CMake gets; before them, whether it begins anew.)"""
+        """Until other compilers or flags are chosen, or more is asked for; but nothing that failed.
+        (The options that CMake gets; before them, whether it begins anew.)"""
+        compilers = ("CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")
         self.tools(cmake="exit ${FAILS:-0}")
         for script, environment, expected in (
                 ("run", {}, "anew "), ("run", {}, ""),
                 ("test", {}, "-DLADDER_TESTS=ON"),
                 ("run", {"LADDER_CUDA": "ON"}, "-DLADDER_CUDA=ON"),
                 ("run", {"FAILS": "1"}, ""), ("run", {}, "anew "),
-                ("run", {"CXX": "cmake"}, "anew ")):
+                *(("run", dict.fromkeys(compilers[:count], "cmake"), "anew ")
+                  for count in range(1, len(compilers) + 1))):
             self.called()
             kept = self.write("build/CMakeCache.txt", "")
             fails = int("FAILS" in environment)
