@@ -17,7 +17,7 @@ from unittest import mock
 
 from base import ROOT, SCRIPTS, Scratch, expect_said, programs, read, scratch, write
 from ladder.base.console import Stop
-from ladder.base.sources import cases_of, find, included, read_sources
+from ladder.base.sources import included
 from ladder.exercises import breaks, climb, kinds, program
 
 BUILD = os.path.dirname(programs())
@@ -106,13 +106,6 @@ class Tables(unittest.TestCase):
                 self.assertNotEqual(task.task, "Since ")
                 self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
                                  f"Write it first: `scripts/exercise {name}`.")
-
-
-    def test_another_steps_cases_are_left_out(self):
-        sources = read_sources()
-        chosen, _, left_out = cases_of(sources, find(sources, "03/one_pass")).partition("-")
-        self.assertEqual(chosen, "*/one_pass:*/one_pass_*")
-        self.assertIn("*/one_pass_tile_*", left_out)
 
 
 class Judging(unittest.TestCase):

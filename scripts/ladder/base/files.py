@@ -83,8 +83,10 @@ def newest_measured(folder: str = RESULTS) -> str | None:
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile."""
+    """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile; its folder is
+    made."""
     part = f"{path}.part-{os.getpid()}"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
         with open(part, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

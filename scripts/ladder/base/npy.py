@@ -7,6 +7,8 @@ import os
 import struct
 from typing import Sequence
 
+from ladder.base.files import write_whole
+
 KINDS = {"<f2": "e", "<f4": "f"}
 
 
@@ -20,10 +22,9 @@ def npy(shape: Sequence[int], values: Sequence[float], descr: str = "<f4") -> by
 
 def write_rows(folder: str, **arrays: list[list[float]]) -> None:
     """Rows of one head of each array, as --load takes them."""
-    os.makedirs(folder, exist_ok=True)
     for name, rows in arrays.items():
-        with open(os.path.join(folder, f"{name}.npy"), "wb") as file:
-            file.write(npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))
+        write_whole(os.path.join(folder, f"{name}.npy"),
+                    npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))
 
 
 def read_npy(path: str) -> list[float]:

@@ -101,7 +101,6 @@ def show(name: str, line: int | None, build: str, folder: str, command: str) -> 
         raise Stop(f"there is no mistake {name}: scripts/exercise --break lists them", BAD_USAGE)
     broken = known[name]
     copy = os.path.join(folder, "break", name, os.path.basename(broken.path))
-    os.makedirs(os.path.dirname(copy), exist_ok=True)
     write_whole(copy, "\n".join([*broken.text, ""]))
     if line is not None and line not in broken.lines:
         raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)

@@ -65,7 +65,6 @@ class Program:
         if not os.path.exists(self.path):
             raise Stop(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
         if copy:
-            os.makedirs(self.folder, exist_ok=True)
             self.made = os.path.join(self.folder, os.path.basename(file))
             write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
             self.objects = compiled(build, self.rung, file, self.made, self.folder, "-Wno-error")

@@ -79,8 +79,6 @@ def main(words: list[str]) -> int:
         return write_pages(asked.pages, asked.bin)
     text, status = made(asked)
     out = asked.out or os.path.join(ROOT, "build/explore.html")
-    if not asked.out:
-        os.makedirs(os.path.dirname(out), exist_ok=True)
     write_whole(out, text)
     print(os.path.relpath(out))
     screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get(
@@ -97,7 +95,6 @@ INDEX = """<!doctype html>\n<html lang="en">\n<meta charset="utf-8">
 
 def write_pages(folder: str, programs: str | None) -> int:
     """A page for each command that a lesson shows, and an index."""
-    os.makedirs(folder, exist_ok=True)
     rows, status = [], GOOD
     for number, shown in enumerate(shown_in_lessons(), 1):
         text, ended = made(asked_of([*shown.words, *(["--bin", programs] if programs else [])]))

@@ -106,7 +106,6 @@ def main(words: list[str]) -> int:
         raise Stop(f"--alone {words[0]}: only steps that every GPU runs can stand alone; after "
                    f"scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     text = alone(sources, source)
     write_whole(f"{path}.cu", text)
     shown = os.path.relpath(path)

@@ -231,7 +231,6 @@ def main(words: list[str]) -> int:
     works = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     results = Results(path, gpu)
     # Steps for decoding have a grid of their own and are not listed; a step that the file lists
     # stays, even where its program has gone.

@@ -56,7 +56,6 @@ def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
     """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
     inside, and says on stderr what is left out. A figure that shows these data, drawn by this code,
     stays as it is: another version of matplotlib would move its lines by a hair."""
-    os.makedirs(out, exist_ok=True)
     for name, data in figure_data(files).items():
         path = os.path.join(out, f"{name}.svg")
         if not data:
