@@ -194,7 +194,7 @@ class Bench(Fake):
         whole = self.read("out.jsonl")
         for words, why in (
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
-                (("--peers", "fa3"), "there are math"), (("--time", "0"), "must be above 0"),
+                (("--time", "0"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--sim",), f"was measured on {NAME}, and this is the sim")):
             self.assertIn(why, self.bench(*words, status=2))
@@ -231,7 +231,7 @@ class Peers(Fake):
         found = self.lines("peer", device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
                            time_ms_max=4, samples=3)
         self.assertEqual({(r["library"], r["direction"]) for r in found},
-                         {(peer, way) for peer in peers.BACKENDS for way in ("fwd", "bwd")})
+                         {(peer, way) for peer in grid.BACKENDS for way in ("fwd", "bwd")})
         for r in found:
             flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
             self.assertAlmostEqual(r["tflops"], flops / 2e9)
@@ -240,13 +240,13 @@ class Peers(Fake):
         self.assertTrue(torch._scaled_mm.called)
         torch.cuda.get_device_capability.return_value = 8, 0  # which has no e4m3
         for again, anew in ((self.SWAP, 0), (["--again"], 1)):  # for a step the ceilings stay
-            self.bench(*again, "--peers", "flash", torch=torch)
+            self.bench(*again, torch=torch)
             self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), anew)
 
     def test_shapes_that_are_not_square(self):
         torch = fake_torch()
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
-        self.bench("--grid", "decode,models", "--peers", "flash,,cudnn", torch=torch)
+        self.bench("--grid", "decode,,models", torch=torch)
         called = self.calls()
         for step, shape, cache, mask in (  # other heads of K and V, other keys, both
                 ("05_flash_v2 split_kv", "64 --heads 32 --seqlen 1 --head-dim 64",
@@ -261,7 +261,8 @@ class Peers(Fake):
         self.assertIn(mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
                                 requires_grad=False), torch.randn.mock_calls)
         torch.bias.causal_lower_right.assert_called_with(64, 16384)
-        self.assertEqual(len(self.lines("peer", seqlen=1, copy_bytes_per_s=2**30 * 1e3)), 2 * 18)
+        self.assertEqual(len(self.lines("peer", seqlen=1, copy_bytes_per_s=2**30 * 1e3)), 4 * 18)
+        self.assertFalse(self.lines("peer", seqlen=448, library="math"))
         self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
 
     def test_without_part_of_pytorch(self):

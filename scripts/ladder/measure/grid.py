@@ -6,7 +6,7 @@ import argparse
 import os
 import random
 import shlex
-from typing import Any, Collection, NamedTuple, Tuple, Union
+from typing import Any, Collection, NamedTuple, Sequence, Tuple, Union
 
 from ladder.base.course import (BLOCK_SIZE_COUNTED, BLOCK_SIZE_TIMED, CAPTURED, CAUSAL_COUNTED,
                                 FLASH_V2, HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH,
@@ -34,6 +34,9 @@ CHECK_LENGTH = 1024
 # Steps that do not stand for their rung show what a step brings: these lengths are enough for that,
 # without and with the causal mask.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
+
+# Of PyTorch's attention; real models' table has the first two.
+BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 UNCHECKED = ("--check", "off")
 PROFILED = (*UNCHECKED, "--time", "1")  # under ncu
@@ -74,7 +77,7 @@ class Measurement(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """PyTorch's attention by one of its libraries, a key of peers.BACKENDS."""
+    """PyTorch's attention by one of BACKENDS."""
     library: str
     direction: str
     point: Point
@@ -133,7 +136,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
         for point in points[grid]:
             works += in_turn([Measurement(step, point, UNCHECKED)
                               for step in (compared if grid == "models" else steps)
-                              if grid_has(point, step, ladder)], rungs, options.peers, point)
+                              if grid_has(point, step, ladder)], rungs,
+                             BACKENDS[:2] if grid == "models" else BACKENDS, point)
         if grid == "paper":
             works += [*wide_heads(usual, dtype), *checks(usual, dtype)]
             timed = [step for step in usual if step.key in BLOCK_SIZE_TIMED]
@@ -147,7 +151,7 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
     return works
 
 
-def in_turn(ours: list[Measurement], compared: Collection[str], libraries: list[str],
+def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Sequence[str],
             point: Point) -> list[Work]:
     """With PyTorch's at a point just before those of the rungs that are compared with them."""
     last = [measurement for measurement in ours if measurement.step.rung in compared]

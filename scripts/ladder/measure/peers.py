@@ -18,8 +18,8 @@ from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
 # PyTorch is imported where it is needed: all else goes on without it. Its values are Any here.
-BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
-            "cudnn": "CUDNN_ATTENTION"}
+OF_PYTORCH = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
+              "cudnn": "CUDNN_ATTENTION"}
 
 COPIED = 1 << 30  # bytes
 
@@ -136,7 +136,7 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
     if point.causal and point.seqlen_kv != point.seqlen:  # is_causal is aligned at the top left
         mask = {"attn_mask": bias.causal_lower_right(point.seqlen, point.seqlen_kv)}
     attention = functools.partial(scaled_dot_product_attention, q, k, v, **mask, **shared)
-    with sdpa_kernel(getattr(SDPBackend, BACKENDS[library])):
+    with sdpa_kernel(getattr(SDPBackend, OF_PYTORCH[library])):
         if not backward:
             with torch.no_grad():
                 return gpu.time(attention, budget_ms)

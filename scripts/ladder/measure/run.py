@@ -15,7 +15,7 @@ Grids (--grid, several with commas):
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
   models real models' shapes, MODELS of scripts/ladder/base/course.py: the rungs that PyTorch is
-         compared with; their table shows --peers flash,cudnn (some minutes)
+         compared with (some minutes)
   profile cycles of each step's longest kernel, and how many the tensor cores work, by Nsight
          Compute (ncu, of the CUDA Toolkit): N = 4k; 05's steps for Hopper and the last for every
          GPU, or those that are named. The kernel's time is that of a run without ncu, so that
@@ -79,10 +79,6 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="(default bf16, fp16 where the GPU has no other)")
     parser.add_argument("--time", type=float, default=40, metavar="MS",
                         help="GPU time per measurement (default 40; about as much warms up)")
-    parser.add_argument("--peers", type=some_of(*peers.BACKENDS, "none"), metavar="NAME,...",
-                        default=list(peers.BACKENDS),
-                        help=f"PyTorch's backends (default {','.join(peers.BACKENDS)}; none: do "
-                        "without)")
     parser.add_argument("steps", nargs="*", metavar="STEP", help="such as 05/sm90 (default all)")
     parser.add_argument("--out", metavar="FILE",
                         help="(default scripts/results/GPU.jsonl, such as h100.jsonl; sim.jsonl)")
@@ -134,8 +130,8 @@ class Bench:
             isinstance(work, Measurement) or bool(self.pytorch))
 
     def find_pytorch(self) -> None:
-        """Starts PyTorch, if it is there and wanted, and measures the ceilings."""
-        if self.options.sim or "none" in self.options.peers:
+        """Starts PyTorch, if it is there, and measures the ceilings."""
+        if self.options.sim:
             return
         self.progress.show("starting PyTorch")
         try:
