@@ -58,6 +58,7 @@ class Gpu:
         # Warm-up and samples take as long as those of our programs at most
         # (common/machine/gpu/sampling.h): ours and theirs must be equally warm, and no rule that
         # stops early is needed twice.
+        times: list[float] = []
         for budgets in (2, 3):
             start, times = time.monotonic(), []
             while not times or 1000 * (time.monotonic() - start) < budgets * budget_ms:
