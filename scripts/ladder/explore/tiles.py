@@ -8,8 +8,8 @@ import collections
 import itertools
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
+from ladder.explore.times import Meeting
 from ladder.trace.read import Event, Ranges, Trace
-from ladder.trace.meetings import Meeting
 
 PIECE = 64  # bytes of shared memory that are followed as one
 

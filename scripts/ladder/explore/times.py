@@ -1,4 +1,4 @@
-"""When things happen, in the order of the trace.
+"""When things happen, in the order of the trace, and what they wait for.
 
 The order is what the program fixes: each event of a warp takes one tick, and a wait ends when the
 last thing that it waits for has come. That is an order and no time. Each block begins at 0; the
@@ -7,8 +7,68 @@ page puts blocks one after the other, and side by side on SMs.
 
 from __future__ import annotations
 
-from ladder.trace.meetings import Meeting, meet
-from ladder.trace.read import Event, Trace
+import collections
+from typing import NamedTuple
+
+from ladder.trace.read import LOADS, STORES, WAITS, Event, Trace
+
+# What a warp starts itself → how it waits for a group of those.
+OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
+NAMED = ("named_barrier_arrive", "named_barrier_sync")
+BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
+
+
+class Meeting(NamedTuple):
+    """One phase of an mbarrier, one round of a barrier, or groups of copies or products."""
+
+    title: str
+    parts: list[Event]
+
+
+def meet(events: list[Event], meetings: list[Meeting]) -> None:
+    """Finds out what the events of a block wait for, and what takes part in that."""
+    numbers: dict[str, int] = {}
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # of no group yet, by warp
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by what waits for it
+
+    def meeting(title: str) -> int:
+        if title not in numbers:
+            numbers[title] = len(meetings)
+            meetings.append(Meeting(title, []))
+        return numbers[title]
+
+    def join(event: Event, at: int) -> None:
+        meetings[at].parts.append(event)
+        if event.awaits is None:
+            event.lands = at
+
+    for event in events:
+        kind, name, number = event.kind, event.name, event.number
+        if kind == "read" and event.copies():
+            copies[event.warp].append(event)
+        elif kind == "cp_async_commit":
+            for copy in copies.pop(event.warp, []):
+                copy.number = number
+                started["cp_async_wait", event.warp].append(copy)
+        elif kind in OWN_WAITS:
+            started[OWN_WAITS[kind], event.warp].append(event)
+        elif kind in ("cp_async_wait", *OWN_WAITS.values()):
+            event.awaits = meeting(f"{kind} {number} of warp {event.warp}")
+            own = started[kind, event.warp]
+            for part in own:
+                if part.number < number:
+                    join(part, event.awaits)
+            started[kind, event.warp] = [part for part in own if part.number >= number]
+        elif kind in (*LOADS, *BARRIERS):
+            at = meeting(f"{kind} number {number + 1}" if kind == "__syncthreads" else
+                         f"named barrier {name}, round {number}" if kind in NAMED else
+                         f"mbarrier {event.barrier or name}, phase {number}")
+            if kind in WAITS:
+                event.awaits = at
+            # Lanes on their own come to a barrier once more, after the rest of their warp.
+            came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
+            if kind not in WAITS or (kind != "mbarrier_wait" and not came):
+                join(event, at)
 
 
 def put_in_order(trace: Trace) -> list[Meeting]:

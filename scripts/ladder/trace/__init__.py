@@ -1,1 +1,1 @@
-"""What --trace writes: its one reader, and the replay in the time of a model."""
+"""What --trace writes: its one reader."""
