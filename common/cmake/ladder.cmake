@@ -16,11 +16,12 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# -O1: -O2 takes half as long again to compile, for programs that are a fifteenth faster. With line
+# -Og, which compiles in less time than -O1, but for what most of a run's time goes to. With line
 # tables, by which --trace finds the lines of a kernel: of DWARF 4, because addr2line does not find
 # what clang inlined in those of DWARF 5.
-set(CMAKE_CXX_FLAGS_RELEASE "-O1 -gdwarf-4 -g1 -DNDEBUG")
-set(hot $<$<CONFIG:Release>:-O3>)  # for what most of a run's time goes to
+set(CMAKE_CXX_FLAGS_RELEASE "-Og -gdwarf-4 -g1 -DNDEBUG")
+set(hot $<$<CONFIG:Release>:-O3>)   # the simulator and the reference
+set(warm $<$<CONFIG:Release>:-O1>)  # the first rungs, whose kernels touch single elements
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
 # The least versions: BUILDING.md has the table.
@@ -189,9 +190,13 @@ endif()
 
 # What most C++ sources include is parsed once, or it would be a second of each one's compilation.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
-add_library(headers OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
-target_link_libraries(headers PRIVATE ladder_flags)
-target_precompile_headers(headers PRIVATE <machine/machine.h> <fmt/format.h>)
+# GCC takes only what was precompiled at the same level of optimisation.
+foreach(name headers warm_headers)
+  add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
+  target_link_libraries(${name} PRIVATE ladder_flags)
+  target_precompile_headers(${name} PRIVATE <machine/machine.h> <fmt/format.h>)
+endforeach()
+target_compile_options(warm_headers PRIVATE ${warm})
 set(precompiled headers)  # what ladder_kernels takes
 
 string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # for patterns
@@ -312,9 +317,12 @@ endfunction()
 # they were compiled there. They come last: the first step says which rung a program is.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
+  if(rung MATCHES "^0[0-3]")
+    set(precompiled warm_headers)
+  endif()
   ladder_kernels(rung_${rung} ${kernels})
-  if(rung MATCHES "^0[4-6]")  # which hardly touch single elements: a quarter less to compile
-    target_compile_options(rung_${rung}_sim PRIVATE $<$<CONFIG:Release>:-Og>)
+  if(rung MATCHES "^0[0-3]")
+    target_compile_options(rung_${rung}_sim PRIVATE ${warm})
   endif()
   foreach(file ${ARGN})
     string(REGEX MATCH "^[^/]+" of ${file})
