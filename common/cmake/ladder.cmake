@@ -16,9 +16,9 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# -Og, which compiles in less time than -O1, but for what most of a run's time goes to. With line
-# tables, by which --trace finds the lines of a kernel: of DWARF 4, because addr2line does not find
-# what clang inlined in those of DWARF 5.
+# -Og compiles in less time than -O1, and is enough for all but what most of a run's time goes to.
+# --trace finds the lines of a kernel by line tables. They are of DWARF 4, because addr2line does not
+# find what clang inlined in those of DWARF 5.
 set(CMAKE_CXX_FLAGS_RELEASE "-Og -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)   # the simulator and the reference
 set(warm $<$<CONFIG:Release>:-O1>)  # the first rungs, whose kernels touch single elements
@@ -190,7 +190,7 @@ endif()
 
 # What most C++ sources include is parsed once, or it would be a second of each one's compilation.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
-# GCC takes only what was precompiled at the same level of optimisation.
+# GCC takes a precompiled header only at the level of optimisation that it was compiled at.
 foreach(name headers warm_headers)
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
   target_link_libraries(${name} PRIVATE ladder_flags)
@@ -319,11 +319,10 @@ function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
   if(rung MATCHES "^0[0-3]")
     set(precompiled warm_headers)
+    set(level ${warm})
   endif()
   ladder_kernels(rung_${rung} ${kernels})
-  if(rung MATCHES "^0[0-3]")
-    target_compile_options(rung_${rung}_sim PRIVATE ${warm})
-  endif()
+  target_compile_options(rung_${rung}_sim PRIVATE ${level})
   foreach(file ${ARGN})
     string(REGEX MATCH "^[^/]+" of ${file})
     foreach(machine sim gpu)

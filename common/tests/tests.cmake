@@ -82,7 +82,7 @@ target_precompile_headers(suite REUSE_FROM test_headers)
 ladder_test(climb climb Python3::Interpreter -B ${scripts} climb
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 set_tests_properties(climb PROPERTIES COST 100 PROCESSORS 2)
-add_custom_target(tests_mistakes)  # those planted in kernels are climb's
+add_custom_target(tests_mistakes)  # the mistakes that are planted in kernels are part of climb
 add_dependencies(tests_mistakes tests_climb)
 
 function(ladder_rung_tests rung objects)

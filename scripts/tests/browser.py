@@ -2,7 +2,6 @@
 chromium, and nothing else."""
 
 import json
-import os
 import pathlib
 import shutil
 import socket

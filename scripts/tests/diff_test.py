@@ -1,7 +1,6 @@
 """Tests of scripts/diff, on a small ladder in a folder of its own."""
 
 import shutil
-import unittest
 
 from fake_ladder import FakeLadder
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import unittest
 
 from base import ROOT, Scratch, read
 
