@@ -1,6 +1,6 @@
-// 05 on Hopper: what the steps from `overlap` on keep as an earlier step has it: a block of a
-// producer and consumers (producer), how a tile of Q ends, and the host code for both. Not a step
-// of its own.
+// 05 on Hopper: what the steps from `overlap` on share, because it does not change any more. These
+// are the parts of a block of one producer and several consumers, which `producer` shows first, the
+// end of a tile of Q, and the host code. This header is not a step of its own.
 #pragma once
 
 #include "bytes.h"

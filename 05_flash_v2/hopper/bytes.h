@@ -1,4 +1,5 @@
-// 05 on Hopper: the bytes that the steps from `tma` on request. Not a step of its own.
+// 05 on Hopper: the formula for the bytes that the steps from `tma` on request. This header is not
+// a step of its own.
 #pragma once
 
 #include "machine/machine.h"

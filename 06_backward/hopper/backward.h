@@ -1,5 +1,5 @@
-// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it in its place.
-// Not a step of its own.
+// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it where it is
+// used first. This header is not a step of its own.
 #pragma once
 
 #include "machine/hopper.h"
