@@ -1,6 +1,5 @@
-"""Tests of scripts/figures measure, with programs, a GPU, a PyTorch and an ncu that stand in for
-the real ones, and of the files that they write. (Of grids results_test is the test.)
-"""
+"""Tests of scripts/figures measure, with programs, a GPU and an ncu that stand in, and of the files
+that it writes. (Of grids results_test is the test.)"""
 
 import json
 import os
@@ -13,11 +12,10 @@ from unittest import mock
 from base import SCRIPTS, Scratch, like, read
 from fake_ladder import NAME, FakeLadder
 from ladder.base import files
-from ladder.base.console import Stop
 from ladder.base.npy import read_npy
-from ladder.base.programs import run_json
+from ladder.base.programs import ladder_of, programs_in
 from ladder.base import gpu
-from ladder.measure import grid, peers, results, run as measure
+from ladder.measure import grid, results, run as measure
 
 
 class FileTest(Scratch):
@@ -73,30 +71,21 @@ class Fake(FakeLadder):
 
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
              "06_backward": ["mma"]}
-    SWAP = ["05/swap", "--again"]
 
     def setUp(self):
         super().setUp()
         self.ladder(self.STEPS, gpu=True)
         self.smi = f"{NAME}, 570.1\nNVIDIA T4, 560.2"
-        for module in (gpu, measure):
-            patch = mock.patch.object(module, "output_of", lambda *command: self.smi * (
-                command[0] == "nvidia-smi"))
+        answer = lambda *command: self.smi * (command[0] == "nvidia-smi")
+        for patch in (mock.patch.dict(sys.modules, torch=None),
+                      *(mock.patch.object(module, "output_of", answer)
+                        for module in (gpu, measure))):
             patch.start()
             self.addCleanup(patch.stop)
 
-    def measured(self, part, *words, status=0):
-        return self.call(part, "--bin", self.at("build/bin"), "--out", self.at("out.jsonl"),
-                         "--commit", "abc", *words, status=status).stderr
-
-    def bench(self, *words, status=0, torch=None):
-        """Runs measure; whatever PyTorch runs takes 1 to 4 ms, 2 in the median."""
-        found = {"return_value": torch} if torch else {"side_effect": Stop("none", 3)}
-        modules = dict.fromkeys(("torch.nn.attention", "torch.nn.functional"), torch)
-        with mock.patch.object(peers, "import_torch", **found), \
-                mock.patch.object(peers.Gpu, "time", lambda _, run, ms: [run(), 2, 1, 4][1:]), \
-                mock.patch.dict(sys.modules, modules):
-            return self.measured(measure, "--time", "5", *words, status=status)
+    def bench(self, *words, status=0):
+        return self.call(measure, "--bin", self.at("build/bin"), "--out", self.at("out.jsonl"),
+                         "--commit", "abc", "--time", "5", *words, status=status).stderr
 
     def lines(self, kind, **wanted):
         found = map(json.loads, self.read("out.jsonl").splitlines())
@@ -129,7 +118,7 @@ class Bench(Fake):
         self.assertEqual(len(self.calls()), 5)
         os.unlink(self.at("build/bin/06_backward"))
         for options, new, records in (
-                (("--time", "7"), 0, 6), (self.SWAP, 1, 6),
+                (("--time", "7"), 0, 6), (("05/swap", "--again"), 1, 6),
                 (("--grid", "long", "00"), 5, 11)):
             self.bench(*options)
             now = self.lines("run")
@@ -206,47 +195,20 @@ class Bench(Fake):
         self.assertIn("no GPU answers", self.bench(status=3))
 
 
-def fake_torch():
-    """PyTorch and its modules in one."""
-    torch = mock.MagicMock(__version__="2.11.0")
-    torch.configure_mock(**{
-        "backends.cudnn.version.return_value": 91900, "cuda.get_device_name.return_value": NAME,
-        "cuda.get_device_capability.return_value": (8, 9)})
-    return torch
-
-
 class Peers(Fake):
     def test_they_are_measured_just_before_what_is_compared_with_them(self):
-        torch, order = fake_torch(), []
-        with mock.patch.object(
-                measure, "run_json", side_effect=lambda words, *more: (
-                    order.append(os.path.basename(words[0])), run_json(words, *more))[1]):
-            torch.randn.side_effect = lambda *_, **__: (
-                order.append("PyTorch") or mock.DEFAULT)
-            self.bench(torch=torch)
-        turns = [turn for turn, before in zip(order, [None, *order]) if turn != before]
-        self.assertEqual(turns, ["PyTorch",  # the ceilings
-                                 "00_naive", "04_flash_v1", "PyTorch", "05_flash_v2",
-                                 "06_backward"])
-        found = self.lines("peer", device_name=NAME, kv_heads=32, commit="abc", time_ms_min=1,
-                           time_ms_max=4, samples=3)
-        self.assertEqual({(r["library"], r["direction"]) for r in found},
-                         {(peer, way) for peer in grid.BACKENDS for way in ("fwd", "bwd")})
-        for r in found:
-            flops = 4 * 2048**2 * 64 * 32 * 8 * (2.5 if r["direction"] == "bwd" else 1)
-            self.assertAlmostEqual(r["tflops"], flops / 2e9)
-        self.assertTrue(self.lines("ceilings", matmul_tflops=8192**3 * 1e-9, copy_bytes_per_s=2**30
-                                   * 1e3, matmul_e4m3_tflops=8192**3 * 1e-9))
-        self.assertTrue(torch._scaled_mm.called)
-        torch.cuda.get_device_capability.return_value = 8, 0  # which has no e4m3
-        for again, anew in ((self.SWAP, 0), (["--again"], 1)):  # for a step the ceilings stay
-            self.bench(*again, torch=torch)
-            self.assertEqual(len(self.lines("ceilings", matmul_e4m3_tflops=None)), anew)
+        """Without PyTorch they are left out, and it is said what to install."""
+        options = mock.Mock(dtype="bf16", sim=False, grid=["quick"], steps=[])
+        ladder = ladder_of(programs_in(self.at("build/bin")), "gpu")
+        self.assertEqual(
+            [getattr(work, "library", getattr(work, "step", None) and work.step.name)
+             for work in grid.plan(options, ladder, ladder.steps)],
+            ["naive", "flash_v1", *2 * grid.BACKENDS, "swap", "mma", "mma"])
+        self.assertRegex(self.bench(), "no peers and no ceilings: PyTorch is missing .*install")
 
     def test_shapes_that_are_not_square(self):
-        torch = fake_torch()
         self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
-        self.bench("--grid", "decode,,models", torch=torch)
+        self.bench("--grid", "decode,,models")
         called = self.calls()
         for step, shape, cache, mask in (  # other heads of K and V, other keys, both
                 ("05_flash_v2 split_kv", "64 --heads 32 --seqlen 1 --head-dim 64",
@@ -258,45 +220,9 @@ class Peers(Fake):
             self.assertIn(f"{step.replace(' ', ' --device gpu --step ')} --batch {shape} "
                           f"--kv-heads {cache} --dtype bf16{mask} --check off --time 5 --json",
                           called)
-        self.assertIn(mock.call(16, 8, 4096, 128, device="cuda", dtype=torch.bfloat16,
-                                requires_grad=False), torch.randn.mock_calls)
-        torch.bias.causal_lower_right.assert_called_with(64, 16384)
-        self.assertEqual(len(self.lines("peer", seqlen=1, copy_bytes_per_s=2**30 * 1e3)), 4 * 18)
-        self.assertFalse(self.lines("peer", seqlen=448, library="math"))
+        self.assertEqual({"split_kv" in words for words in called if "--seqlen 1 " in words},
+                         {True})
         self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
-
-    def test_without_part_of_pytorch(self):
-        for name, value, said, records, ceilings in (
-                ("scaled_dot_product_attention.side_effect",
-                 RuntimeError("No available kernel. Aborting execution.\nmore"), "PyTorch cudnn, "
-                 "d 64, N 2048, bwd: left out: No available kernel. Aborting execution.\n", 0, 1),
-                ("mm.side_effect", MemoryError, "no ceilings: MemoryError", 8, 0)):
-            torch = fake_torch()
-            torch.configure_mock(**{name: value})
-            self.assertIn(said, self.bench(torch=torch))
-            self.assertEqual((len(self.lines("peer")), len(self.lines("skipped")),
-                              len(self.lines("ceilings")), len(self.lines("run"))),
-                             (records, 8 - records, ceilings, 6))
-            os.unlink(self.at("out.jsonl"))
-        self.assertIn("no peers and no ceilings: none", self.bench())
-
-
-class Timing(unittest.TestCase):
-    def test_batches_of_runs(self):
-        """Of about 20 ms; the GPU waits where the host takes more than half of that to queue. A
-        warm-up of twice the budget, here of 1/8 s, then samples of three times it."""
-        for run_ms, queueing_ms, size, *waits in ((1, 10, 20, 0), (30, 9, 3, 0), (0.1, 11, 50, 11)):
-            pytorch, asked = peers.Gpu(fake_torch()), []
-
-            def batch(*what):
-                asked.append(what)
-                return [len(asked), run_ms], queueing_ms, 20
-
-            with mock.patch.object(pytorch, "batch", batch), mock.patch.object(
-                    peers.time, "monotonic", lambda: len(asked) / 64):
-                times = pytorch.time("run", 125)
-            self.assertEqual(asked, [("run", 2), ("run", size), *[("run", size, *waits)] * 40])
-            self.assertEqual(times[::2], [*range(19, 43)])
 
 
 class Profile(Fake):
