@@ -36,7 +36,7 @@ class Step(NamedTuple):
     after: str = ""
     decoding: bool = False
     source: str = ""
-    plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]
+    plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]; for a test
     program: str = ""
 
     @property

@@ -1,5 +1,5 @@
-"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, tiles by GPU, and a
-kernel's cycles beside a model of them."""
+"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, and a kernel's cycles
+beside a model of them."""
 
 from __future__ import annotations
 
@@ -110,31 +110,6 @@ def ladder_table(files: Files, root: str) -> list[str]:
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
         f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}."))
-
-
-def plans_table(files: Files) -> list[str]:
-    """The tile that a step chooses by itself, by the shared memory that a block may have; and its
-    warps and stages where these are fewer than with the most memory."""
-    architectures = {64: "7.5", 99: "8.6, 8.9, 12.0", 163: "8.0", 227: "9.0, 10.0"}  # by KiB
-    rows: list[list[str]] = []
-    for (rung, name), step in files.sim.steps.items():
-        plans = {(kib, d): rest for kib, d, *rest in step.plans}
-        lines: dict[tuple[str, ...], list[str]] = {}  # cells → the head sizes that have them
-        for d in (32, 64, 128, 256) if not step.exact_architecture else ():
-            cells = []
-            for kib in architectures:
-                q, kv, warps, stages = plans.get((kib, d), [0] * 4)
-                most = plans.get((227, d), [0] * 4)
-                cells.append(f"{q} × {kv}" * bool(q)
-                             + f", {warps} warp{'s' * (warps > 1)}" * (warps < most[2])
-                             + f", {stages} stages" * (stages < most[3])
-                             if (kib, d) in plans else "**none**")
-            lines.setdefault(tuple(cells), []).append(str(d))
-        rows += [[f"{number(rung)} `{name}`", ", ".join(sizes), *cells]
-                 for cells, sizes in lines.items() if any(cells)]
-    need(rows)
-    return markdown(["step", "d", *(f"{kib} KB ({names})" for kib, names in architectures.items())],
-                    rows)
 
 
 def peers_table(files: Files) -> list[str]:
