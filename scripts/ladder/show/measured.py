@@ -245,11 +245,6 @@ def point_text(d: int, causal: bool) -> str:
     return f"d = {d}{', causal' if causal else ''}"
 
 
-def where(shape: Shape) -> str:
-    n, d, causal = shape
-    return f"N = {length_text(n)}, {point_text(d, causal)}"
-
-
 def length_text(n: float, _: Any = None) -> str:
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 

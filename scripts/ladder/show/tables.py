@@ -13,7 +13,7 @@ from ladder.base.records import Point, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
-                                  number, of_the_paper, ratios_text, step_key, where)
+                                  number, of_the_paper, ratios_text, step_key)
 
 
 def door_table(files: Files) -> list[str]:
@@ -124,23 +124,12 @@ def peers_table(files: Files) -> list[str]:
         rows.append([WAYS[way], str(d), "yes" if causal else "no", *(" / ".join(
             rate_text(rate_at.get((n, d, causal))) for rate_at in rates) for n in lengths)])
     names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
-    summary = []
-    for way, backend in itertools.product(ours, PEERS):
-        ratio_at = gpu.ratios(way, ours[way], backend)
-        if ratio_at:
-            ends = (end(ratio_at, key=ratio_at.__getitem__) for end in (min, max))
-            summary.append([WAYS[way], library(backend), f"{geometric_mean(ratio_at.values()):.2f}",
-                            *(f"{ratio_at[shape]:.2f} ({where(shape)})" for shape in ends),
-                            str(len(ratio_at))])
     return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
             f"{gpu.peers[0]['version']}, on the {gpu.name}; ours is {' and '.join(names)}. In one "
             "run each point is measured in turn; some of ours were measured anew since, and two "
             "runs of one step differ by up to 5%.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
-                      range(3, 3 + len(lengths))), "",
-            "Ours over each of PyTorch's backends, above 1 where ours is faster:", "",
-            *markdown(["", "against", "geometric mean", "worst", "best", "points"], summary,
-                      (2, 5))]
+                      range(3, 3 + len(lengths)))]
 
 
 def models_table(files: Files) -> list[str]:
