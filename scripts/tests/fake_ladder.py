@@ -113,11 +113,11 @@ exec sleep 1200
         asked, self.asked = self.asked, []
         return asked
 
-    def answer(self, command, what, progress=None):
+    def answer(self, command):
         """As run_quietly() would."""
         rung, *options = os.path.basename(command[0]), *command[1:]
         if options in (["--list"], ["--help"]):
-            return (self.really(command, what) if options == ["--list"] else (0, HELP, ""))
+            return (self.really(command) if options == ["--list"] else (0, HELP, ""))
         self.asked.append(" ".join([rung, *options]))
         given = dict(zip(options, [*options[1:], ""]))
         if "--step" not in given:

@@ -1,8 +1,6 @@
 """Tests of scripts/run without its building: over programs that do what they are told to. (Of units
 README's tables are the test, in results_test.) And of --alone."""
 
-import contextlib
-import io
 import os
 import re
 import shlex
@@ -162,17 +160,12 @@ class RunTest(FakeLadder):
             self.assertIn("no JSON", self.table(status=1).stdout)
 
 
-class Programs(unittest.TestCase):
-    def test_what_a_program_says(self):
-        """Its last lines, without its own progress; and what is running, to who waits."""
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            self.assertEqual(programs.run_quietly(
-                ["sh", "-c", "sleep 2.5; seq 9 >&2; echo ' 2 of 3 …' >&2; echo out; kill -9 $$"],
-                "what", console.Progress()), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
-        self.assertEqual(said.getvalue(), "what ...\n")
-
-
 class Console(unittest.TestCase):
+    def test_what_a_program_says(self):
+        """Its last lines."""
+        self.assertEqual(programs.run_quietly(
+            ["sh", "-c", "seq 9 >&2; echo out; kill -9 $$"]), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
+
     def test_an_option_stays_in_one_line(self):
         """So that it can be copied."""
         self.assertEqual(console.wrap(90 * "x" + " --head-dim 40"), [90 * "x", "--head-dim 40"])

@@ -1,4 +1,4 @@
-"""How a command ends, and what it shows meanwhile."""
+"""How a command ends, and how its texts look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import textwrap
-import time
 from typing import Any, Callable, NoReturn, TextIO
 
 WIDTH = 100
@@ -52,18 +51,6 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
                 raise argparse.ArgumentTypeError(f"{word}: there are {', '.join(names)}")
         return words
     return chosen
-
-
-class Progress:
-    """What is running, on stderr: a line at most every two seconds."""
-
-    def __init__(self) -> None:
-        self.last, self.shown = time.monotonic(), ""
-
-    def show(self, what: str) -> None:
-        if what != self.shown and time.monotonic() - self.last >= 2:
-            print(f"{what} ...", file=sys.stderr, flush=True)
-            self.last, self.shown = time.monotonic(), what
 
 
 class Paint:

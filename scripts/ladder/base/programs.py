@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import subprocess
 from typing import Any, Iterable, NamedTuple, Sequence
 
-from ladder.base.console import BAD_USAGE, WRONG_RESULT, Progress, Stop
+from ladder.base.console import BAD_USAGE, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, paths_in
 from ladder.base.records import Record
 
@@ -95,7 +94,7 @@ class Ladder:
 def steps_of(program: str) -> list[Step]:
     """What --list says: a Step for each step and device that the program was built for."""
     name = os.path.basename(program)
-    status, out, err = run_quietly([program, "--list"], name)
+    status, out, err = run_quietly([program, "--list"])
     if status:
         raise Stop(f"{name} --list ended with status {status}: {err}", status)
     try:
@@ -108,7 +107,7 @@ def steps_of(program: str) -> list[Step]:
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
     """Raises Stop for an option under Output in the program's --help, or one more: scripts read
     what programs print, and run several, which would write to one place."""
-    _, shown, _ = run_quietly([program, "--help"], program)
+    _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
         if option in (*refused, "--list", *more):
@@ -123,12 +122,11 @@ def json_lines(text: str, name: str) -> list[Record]:
         raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
 
 
-def run_json(command: Sequence[str], what: str,
-             progress: Progress | None = None) -> tuple[int, list[Record], str]:
+def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
     """Runs a program with --json to its end: status (negative for a signal), records, last lines of
     stderr. What is no JSON is a wrong result, but of a program that failed by itself, whose lines
     may be cut short."""
-    status, out, message = run_quietly([*command, "--json"], what, progress)
+    status, out, message = run_quietly([*command, "--json"])
     try:
         return status, json_lines(out, os.path.basename(command[0])), message
     except Stop as stop:
@@ -165,22 +163,10 @@ def ready(command: str, *words: str) -> bool:
                                path, *words], check=False).returncode
 
 
-def run_quietly(command: Sequence[str], what: str,
-                progress: Progress | None = None) -> tuple[int, str, str]:
-    """Runs a program to its end: status (negative for a signal), stdout, last lines of stderr."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as process:
-        out = None
-        try:
-            while out is None:
-                if progress:
-                    progress.show(what)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, errors = process.communicate(timeout=0.5)
-        except BaseException:
-            process.terminate()
-            raise
-    # An error is a line or a few; what ends in an ellipsis is progress.
-    lines = [line.rstrip() for line in errors.splitlines()]
-    lines = [line for line in lines if line and not line.endswith("…")]
-    return process.returncode, out, "\n".join(lines[-6:])
+def run_quietly(command: Sequence[str]) -> tuple[int, str, str]:
+    """Runs a program to its end: status (negative for a signal), stdout, and the last lines of
+    stderr: an error is a line or a few."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                          encoding="utf-8", errors="replace")
+    lines = [line.rstrip() for line in done.stderr.splitlines() if line.strip()]
+    return done.returncode, done.stdout, "\n".join(lines[-6:])

@@ -203,7 +203,7 @@ def times(task: Task, build: str, path: str) -> str:
                                  ("yours", made, real.step),
                                  (real.name, f"{build}/bin/{real.rung}", real.step)):
         status, records, err = run_json(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
-                                         "--device", "gpu", "--step", step, *TIMED.split()], whose)
+                                         "--device", "gpu", "--step", step, *TIMED.split()])
         if not records:
             raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
         ran = records[-1]

@@ -12,7 +12,7 @@ import sys
 import webbrowser
 from typing import Any, NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Progress, Stop
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
 from ladder.base.files import ROOT, course_pages, read, write_whole
 from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
 from ladder.base.records import Record
@@ -110,10 +110,10 @@ def write_pages(folder: str, programs: str | None) -> int:
 
 def made(asked: argparse.Namespace) -> tuple[str, int]:
     """The page, and WRONG_RESULT where a step ended with a fault."""
-    progress, panes, status = Progress(), [], GOOD
+    panes, status = [], GOOD
     for number, step in enumerate(chosen(asked)):
         command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
-        trace, records, ended, message = Trace.of(step.program, command, progress)
+        trace, records, ended, message = Trace.of(step.program, command)
         if ended or "no source lines" in message:
             print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
         status = status if ended == GOOD else WRONG_RESULT

@@ -14,7 +14,7 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Progress, Stop, wrap)
+                                 Stop, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
@@ -41,17 +41,15 @@ def judge(run: Run, status: int, records: list[Record], message: str) -> None:
             run.status, run.message = WRONG_RESULT, next(filter(None, faults))
 
 
-def go(runs: list[Run], options: list[str], progress: Progress) -> None:
+def go(runs: list[Run], options: list[str]) -> None:
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     status, records, message = run_json(
-        [step.program, *options, "--step", ",".join(names), "--device", device],
-        f"{step.rung} {names[0] if len(runs) == 1 else f'{len(runs)} steps'} on the {device}",
-        progress)
+        [step.program, *options, "--step", ",".join(names), "--device", device])
     if status and len(runs) > 1:
         for run in runs:
-            go([run], options, progress)
+            go([run], options)
         return
     for run in runs:
         judge(run, status, [record for record in records
@@ -69,12 +67,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def gpu_answers(program: str, progress: Progress) -> tuple[str, str]:
+def gpu_answers(program: str) -> tuple[str, str]:
     """The I/O type to measure the GPU in, empty if there is none to run on; and then why."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
         status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
-             "--check", "off"], "looking for a GPU", progress)
+             "--check", "off"])
         if status == NO_DEVICE:
             return "", message.removeprefix(f"{os.path.basename(program)}: ")
         if status != BAD_USAGE:
@@ -123,14 +121,13 @@ def main(words: list[str]) -> int:
     refuse_output(programs[min(programs)], words, "--step")
     options = parse(words)
 
-    progress = Progress()
-    gpu, why_not = gpu_answers(programs[min(programs)], progress)
+    gpu, why_not = gpu_answers(programs[min(programs)])
     steps = [step for program in programs.values() for step in steps_of(program)]
     tables = plan(steps, options, gpu)
     finished = []
     for table in tables:
         for _, group in itertools.groupby(table.runs, key=lambda run: run.step.program):
-            go(list(group), table.options, progress)
+            go(list(group), table.options)
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE

@@ -49,8 +49,7 @@ import shutil
 import signal
 import sys
 
-from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Progress, Stop,
-                                 some_of)
+from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Stop, some_of)
 from ladder.base.files import ROOT, file_of, json_text, read_lines, write_whole
 from ladder.base.gpu import machine, output_of
 from ladder.base.programs import Ladder, ladder_of, programs_in, run_json, run_quietly
@@ -108,7 +107,6 @@ class Bench:
     def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
                  about: Record) -> None:
         self.options, self.ladder, self.results, self.about = options, ladder, results, about
-        self.progress = Progress()
         self.pytorch: peers.Gpu | None = None
         self.failures = 0
 
@@ -118,11 +116,11 @@ class Bench:
         self.results.texts.update(dict.fromkeys(wanted, ""))  # missing is better than old
         self.results.save()
         for number, work in enumerate(wanted.values(), 1):
-            what = f"[{number}/{len(wanted)}] {work.text()}"
+            print(f"[{number}/{len(wanted)}] {work.text()}", file=sys.stderr, flush=True)
             if isinstance(work, Measurement):
-                (self.profile if work.options == PROFILED else self.run)(work, what)
+                (self.profile if work.options == PROFILED else self.run)(work)
             elif self.pytorch:
-                self.ask_peer(self.pytorch, work, what)
+                self.ask_peer(self.pytorch, work)
 
     def wanted(self, work: Work) -> bool:
         """What cannot run here is in the file, too; what failed is not, and is tried again."""
@@ -133,7 +131,6 @@ class Bench:
         """Starts PyTorch, if it is there, and measures the ceilings."""
         if self.options.sim:
             return
-        self.progress.show("starting PyTorch")
         try:
             self.pytorch = peers.Gpu(peers.import_torch())
         except Stop as stop:
@@ -153,11 +150,11 @@ class Bench:
         self.results.put(key(fields) if measurement else kind,
                          [kept(line) for line in lines] if kind == "run" else lines)
 
-    def run(self, measurement: Measurement, what: str) -> None:
+    def run(self, measurement: Measurement) -> None:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
-        status, records, message = run_json(words, what, self.progress)
+        status, records, message = run_json(words)
         message = message.removeprefix(f"{rung}: ")
         if records:
             self.put("run", records, measurement)
@@ -172,11 +169,11 @@ class Bench:
         self.failures += 1
         print(f"{measurement.text()}: failed {why}", file=sys.stderr)
 
-    def profile(self, measurement: Measurement, what: str) -> None:
+    def profile(self, measurement: Measurement) -> None:
         """Of a step's own pass, which is the backward one where it has one."""
         words = measurement.command()
         plain = measurement._replace(options=UNCHECKED).command()
-        status, records, message = run_json(plain, what, self.progress)
+        status, records, message = run_json(plain)
         if status:
             return self.fail(measurement, f"(status {status}): {message}")
         kernel = max(records[-1]["kernels"], key=lambda kernel: kernel["time_ms"])
@@ -184,7 +181,7 @@ class Bench:
         status, said, message = run_quietly(
             ["ncu", "--csv", "--page", "raw", "--clock-control", "none", "--metrics",
              ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel['name']}/",
-             "--launch-count", "1", *words], what, self.progress)
+             "--launch-count", "1", *words])
         # Lines of names, units and values, between what the program and ncu say.
         rows = list(csv.DictReader(line for line in said.splitlines() if line.startswith('"')))
         if status or len(rows) != 2:  # ncu says itself how a user comes to read the GPU's counters
@@ -199,8 +196,7 @@ class Bench:
         print(f"{measurement.text()}: left out: {why}", file=sys.stderr)
         self.put("skipped", [{"status": status, "reason": why}], measurement)
 
-    def ask_peer(self, pytorch: peers.Gpu, peer: Peer, what: str) -> None:
-        self.progress.show(what)
+    def ask_peer(self, pytorch: peers.Gpu, peer: Peer) -> None:
         record, why = peers.measure(pytorch, peer, self.options.time)
         # Only here: an exception keeps the frames that it went through, and so the tensors.
         pytorch.free()

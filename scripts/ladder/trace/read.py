@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 
-from ladder.base.console import BAD_USAGE, Progress, Stop
+from ladder.base.console import BAD_USAGE, Stop
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
@@ -133,15 +133,13 @@ class Trace:
         self.events = merged([Event.of(line) for line in done])
 
     @classmethod
-    def of(cls, program: str, options: list[str],
-           progress: Progress | None = None) -> tuple[Trace, list[dict], int, str]:
+    def of(cls, program: str, options: list[str]) -> tuple[Trace, list[dict], int, str]:
         """Runs a program with --trace: (its trace, the records that it printed, none after a fault,
         status, message)."""
         what = " ".join([os.path.basename(program), *options[:2]])
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace")
-            status, said, message = run_quietly([program, *options, "--json", "--trace", path],
-                                                f"tracing {what}", progress)
+            status, said, message = run_quietly([program, *options, "--json", "--trace", path])
             if not os.path.exists(path):
                 raise Stop(f"{what} wrote no trace: {message}", status or BAD_USAGE)
             trace = cls(path)
