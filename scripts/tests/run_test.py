@@ -46,6 +46,8 @@ class RunTest(FakeLadder):
         self.assertIn("All results are right", result.stdout)
         self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
                       self.calls())
+        self.tell({"10_first/b": {"changes": {"pass": None}}})
+        self.assertNotIn("are right", self.table("--all").stdout)
 
     def test_what_is_chosen_and_passed_on(self):
         self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)

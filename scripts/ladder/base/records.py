@@ -86,12 +86,6 @@ def largest_error(record: Record) -> float | None:
     return max((e["max"] for e in errors if e.get("max") is not None), default=None)
 
 
-def undecided(record: Record) -> list[str]:
-    """The outputs whose check passed and decides nothing; their programs said why."""
-    return [name for name, e in (record.get("errors") or {}).items() if record.get("pass") is None
-            and e.get("tolerance") is not None and not e.get("decides")]
-
-
 def error_text(record: Record) -> str:
     error = largest_error(record)
     if error is None:

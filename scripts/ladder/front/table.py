@@ -12,7 +12,7 @@ from ladder.base.console import (BAD_USAGE, BOLD, DIM, GOOD, NO_DEVICE, RED, WID
                                  Paint, wrap)
 from ladder.base.programs import Step
 from ladder.base.records import (Record, count_of, error_text, largest_error, requested,
-                                 shape_text, total, undecided)
+                                 shape_text, total)
 from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_text
 
 
@@ -271,13 +271,7 @@ def legend(heads: list[str], text: str, runs: list[Run]) -> list[str]:
     for name, meaning in meanings.items():
         first, *more = wrap(meaning, " " * width)
         lines += [name.ljust(width) + first.lstrip(), *more]
-    errors = [error for error in map(largest_error, records) if error is not None]
-    nothing = ", ".join(f"{name_of(run, record)} ({', '.join(undecided(record))})"
-                        for run, record in records_of(runs) if undecided(record))
-    if nothing:
-        lines += ["", *wrap(f"The check of {nothing} decides nothing: its tolerance is at least "
-                            "half of the largest value.")]
-    elif right and errors and len(errors) == len(records):
-        lines += ["", "All results are right: none is further than "
-                  f"{max(errors):.1e} from float64."]
+    if right and all(record["pass"] for record in records):  # null: not checked, or not decided
+        most = max(error for record in records if (error := largest_error(record)) is not None)
+        lines += ["", f"All results are right: none is further than {most:.1e} from float64."]
     return lines
