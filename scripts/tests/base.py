@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -86,14 +85,6 @@ def like(record, **wanted):
     return wanted.items() <= record.items()
 
 
-def wait_for(path):
-    end = time.monotonic() + SECONDS
-    while not os.path.exists(path):
-        if time.monotonic() > end:
-            raise TimeoutError(path)
-        time.sleep(0.02)
-
-
 @functools.cache
 def printed(program, *options):
     """The JSON objects of a run, all of which has to pass where it is checked."""
@@ -142,21 +133,6 @@ class Scratch(unittest.TestCase):
             self.assertEqual(result.returncode, status, result.stdout + result.stderr)
         self.assertNotIn("Traceback", result.stderr)
         return result
-
-    def stopped(self, words, number, until, status):
-        """What a command said that was sent a signal once there was a file `until`."""
-        with subprocess.Popen(words, cwd=self.root, env=self.environment, encoding="utf-8",
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, start_new_session=True) as process:
-            wait_for(until)
-            if number == signal.SIGINT:  # as a terminal does: to everyone in the foreground
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-            out, err = process.communicate(timeout=SECONDS)
-        self.assertEqual(process.returncode, status, err)
-        self.assertNotIn("Traceback", err)
-        return out, err
 
     def fits(self, text):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)

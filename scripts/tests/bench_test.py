@@ -3,13 +3,11 @@ that it writes. (Of grids results_test is the test.)"""
 
 import json
 import os
-import signal
 import sys
-import time
 import unittest
 from unittest import mock
 
-from base import SCRIPTS, Scratch, like, read
+from base import Scratch, like, read
 from fake_ladder import NAME, FakeLadder
 from ladder.base import files
 from ladder.base.npy import read_npy
@@ -130,19 +128,6 @@ class Bench(Fake):
         self.bench()
         self.assertEqual([line["step"] for line in self.lines("step")],
                          ["naive", "flash_v1", "swap", "mma", "mma"])
-
-    def test_an_interrupt_ends_the_program_too(self):
-        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            out, err = self.stopped(
-                [sys.executable, "-S", os.path.join(SCRIPTS, "ladder"), "measure.run", "--sim",
-                 "--bin", self.at("build/bin"), "--out", self.at("out.jsonl")], number,
-                self.at("asleep"), status)
-            self.assertEqual((out, "out.jsonl has what was measured" in err), ("", True))
-            with self.assertRaises(ProcessLookupError):  # it is gone, or is so soon
-                for _ in range(1000):
-                    os.kill(int(self.read("asleep")), 0)
-                    time.sleep(0.01)
-            os.unlink(self.at("asleep"))
 
     def test_what_does_not_run(self):
         """Skipped with the reason where it cannot, tried again where it failed; and nothing old is

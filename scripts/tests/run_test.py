@@ -5,10 +5,11 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import unittest
 from unittest import mock
 
-from base import ROOT, Scratch, expect_said, read
+from base import ROOT, SCRIPTS, Scratch, expect_said, read
 from fake_ladder import FakeLadder
 from ladder.base import console, programs, text
 from ladder.base.sources import read_sources
@@ -162,7 +163,19 @@ class RunTest(FakeLadder):
             self.assertIn("no JSON", self.table(status=1).stdout)
 
 
-class Console(unittest.TestCase):
+class Console(Scratch):
+    def test_how_a_command_ends(self):
+        for work, status, said in (
+                ("signal.raise_signal(signal.SIGINT)", 130, "\nx: interrupted\n"),
+                ("signal.raise_signal(signal.SIGTERM)", 143, ""),
+                ("refuse(OSError(28, 'full', 'out'))", 2,
+                 "x: out: full. Make room there, or write elsewhere.\n"),
+                ("refuse(Stop('why', 3))", 3, "x: why\n")):
+            self.assertEqual(self.run_it(
+                sys.executable, "-c", "import signal, sys\nfrom ladder.base.console import *\n"
+                f"def refuse(error): raise error\nsys.exit(run_command('x', lambda: {work}))",
+                status=status, PYTHONPATH=SCRIPTS).stderr, said)
+
     def test_what_a_program_says(self):
         """Its last lines."""
         self.assertEqual(programs.run_quietly(

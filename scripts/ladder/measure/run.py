@@ -233,12 +233,7 @@ def main(words: list[str]) -> int:
     # Shows at once whether the file can be written.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     bench = Bench(options, ladder, results, about)
-    try:
-        bench.go(works)
-    except (KeyboardInterrupt, SystemExit):
-        print(f"\n{os.path.relpath(path)} has what was measured; run again to go on",
-              file=sys.stderr)
-        raise
+    bench.go(works)
     if options.sim:
         write_whole(os.path.join(os.path.dirname(path), "traces.jsonl"),
                     json_text(all_traces(programs)))
