@@ -179,7 +179,7 @@ class Command(Scratch):
         touched = before.replace("</svg>", "\n</svg>")
         for svg, kept in ((touched, True), (re.sub("[0-9a-f]<", "x<", touched), False)):
             self.write("one/error.svg", svg)
-            said = self.plot(GPU, "--out", "one", "--only", "error")
+            said = self.plot(GPU, "--out", "one")
             self.assertEqual("one/error.svg shows these measurements already" in said, kept)
             self.assertEqual(self.read("one/error.svg"), svg if kept else before)
 
@@ -195,7 +195,7 @@ class Command(Scratch):
             "shared_roof.svg shows what the files no longer have", "error.svg is missing"])
         # What is drawn again is the same to the byte; what a new file lacks is removed.
         self.assertIn("roofline is left out: `scripts/figures measure --help`",
-                      self.plot(GPU, "--out", "one", "--only", "error"))
+                      self.plot(GPU, "--out", "one"))
         self.assertEqual(self.read("one/error.svg"), before)
         self.assertFalse(os.path.exists(self.at("one/roofline.svg")))
 
@@ -203,6 +203,5 @@ class Command(Scratch):
         self.write("bad.jsonl", '{"machine": 1}')
         for words, why in ((("bad.jsonl",), "was not written by scripts/figures measure"),
                            (("sim.jsonl",), "sim.jsonl holds no GPU's measurements"),
-                           ((".",), "Is a directory"),
-                           (("--only", "error,x"), "x: there are speedup")):
+                           ((".",), "Is a directory")):
             self.assertIn(why, self.plot(*words, status=2))

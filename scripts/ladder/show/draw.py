@@ -27,9 +27,9 @@ import json
 import os
 import re
 import sys
-from typing import Collection, Iterable, Iterator
+from typing import Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, Parser, Stop, some_of
+from ladder.base.console import BAD_USAGE, GOOD, Parser, Stop
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
 from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, figure_data, table
@@ -45,36 +45,30 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="(default the newest in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
                         help="where figures go (default scripts/results/figures)")
-    parser.add_argument("--only", metavar="NAME,...", type=some_of(*FIGURES),
-                        help=f"of the figures these alone: {', '.join(FIGURES)}")
     parser.add_argument("--readme", action="store_true",
                         help="also the tables of README.md and the lessons")
     return parser.parse_args(words)
 
 
-def draw(files: Files, out: str, only: Collection[str] | None = None) -> None:
-    """Writes what the files have of FIGURES (of `only` alone) into a folder, with their digests
-    inside, and says on stderr what is left out. A figure that shows these data, drawn by this code,
-    stays as it is: another version of matplotlib would move its lines by a hair."""
+def draw(files: Files, out: str) -> None:
+    """Writes what the files have of FIGURES into a folder, with their digests inside, and says on
+    stderr what is left out. A figure that shows these data, drawn by this code, stays as it is:
+    another version of matplotlib would move its lines by a hair."""
     for name, data in figure_data(files).items():
-        path = os.path.join(out, f"{name}.svg")
-        if not data:
+        path, marks = os.path.join(out, f"{name}.svg"), marks_of(name, data)
+        if data and os.path.exists(path) and marks in read(path):
+            message = f"{os.path.relpath(path)} shows these measurements already."
+        elif data:
+            write_whole(path, svg_of(FIGURES[name], data, marks))
+            message = f"Wrote {os.path.relpath(path)}."
+        else:
             message = f"{name} is left out: {HELP}"
             if os.path.exists(path):
                 os.unlink(path)
-        elif name in (only or FIGURES):
-            marks = marks_of(name, data)
-            if os.path.exists(path) and marks in read(path):
-                message = f"{os.path.relpath(path)} shows these measurements already."
-            else:
-                write_whole(path, svg_of(FIGURES[name], data, marks))
-                message = f"Wrote {os.path.relpath(path)}."
-        else:
-            continue
         print(message, file=sys.stderr)
 
 
-def marks_of(name: str, data: Data) -> str:
+def marks_of(name: str, data: Data | None) -> str:
     """Digests of a figure's data and of the code that draws it, which the figure has inside."""
     code = [inspect.getsourcefile(FIGURES[name].draw) or "", style.__file__]
     texts = (json.dumps([name, data], sort_keys=True), "".join(map(read, code)))
@@ -128,7 +122,7 @@ def main(words: list[str]) -> int:
     options = parse(words)
     out = options.out or os.path.join(RESULTS, "figures")
     files = Files(options.file or newest_measured() or os.path.join(RESULTS, "GPU.jsonl"))
-    draw(files, out, options.only)
+    draw(files, out)
     for path in course_pages() if options.readme else ():
         text, differ = renewed(path, files)
         if differ:
