@@ -56,12 +56,11 @@ class FileTest(Scratch):
 
     def test_inputs_that_are_missing_are_made(self):
         with mock.patch.object(grid, "ROOT", self.root):
-            folder = grid.loaded(["--load", grid.SHIFTED_V])[1]
+            grid.loaded(["--load", grid.SHIFTED_V])
         for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
             values = read_npy(self.at(grid.SHIFTED_V, f"{name}.npy"))
+            self.assertEqual(len(values), 64 * rows)
             self.assertAlmostEqual(sum(values) / 64 / rows, mean, delta=0.05)
-            with open(f"{folder}/{name}.npy", "rb") as file:
-                self.assertIn(f"(1, 1, {rows}, 64)".encode(), file.read(128))
 
 
 class Fake(FakeLadder):
@@ -219,19 +218,12 @@ class Profile(Fake):
             ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv)
         self.tell({"06_backward/mma": {"changes": {"kernels": [
             {"name": "clear", "time_ms": 0.0123}, {"name": "key_gradients", "time_ms": 0.1}]}}})
-        words = "--grid", "profile", "05/mma", "06/mma"
-        with mock.patch("shutil.which", lambda _: "ncu"), \
-                mock.patch.object(measure, "run_quietly", return_value=(0, said, "")) as ncu:
+        words = "--grid", "profile", "06/mma"
+        with mock.patch.object(measure, "run_quietly", return_value=(0, said, "")) as ncu:
             self.bench(*words)
-            self.assertEqual((ncu.call_count, len(self.calls())), (4, 4))
-            self.assertEqual([(r["rung"], r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
+            self.assertEqual([(r["direction"], r["kernel"], r["head_dim"], r["time_ms"])
                               for r in self.lines("profile", cycles=20, cycles_of_all=2640)],
-                             [("05_flash_v2", "fwd", "attention", 64, 0.12),
-                              ("05_flash_v2", "fwd", "attention", 128, 0.12),
-                              ("06_backward", "bwd", "key_gradients", 64, 0.1),
-                              ("06_backward", "bwd", "key_gradients", 128, 0.1)])
+                             [("bwd", "key_gradients", d, 0.1) for d in (64, 128)])
             ncu.return_value = (1, said, "ERR_NVGPUCTRPERM")
             self.assertIn("ERR_NVGPUCTRPERM", self.bench(*words, "--again", status=1))
             self.assertEqual(self.lines("profile"), [])
-        with mock.patch("shutil.which", lambda _: None):
-            self.assertIn("there is no ncu on PATH", self.bench(*words, status=3))

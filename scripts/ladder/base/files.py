@@ -91,8 +91,6 @@ def write_whole(path: str, content: str | bytes) -> None:
         with open(part, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # not the part's path
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

@@ -45,7 +45,6 @@ import argparse
 import csv
 import math
 import os
-import shutil
 import signal
 import sys
 
@@ -92,8 +91,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if not 0 < options.time < math.inf:
         parser.error("--time must be above 0")
-    if "profile" in options.grid and not shutil.which("ncu"):
-        raise Stop("there is no ncu on PATH: Nsight Compute, of the CUDA Toolkit", NO_DEVICE)
     if not options.dtype:
         answer = "" if options.sim else output_of(
             sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
