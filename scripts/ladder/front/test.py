@@ -79,8 +79,6 @@ def main(words: list[str]) -> int:
              for part in rung_of if "/" in part}
     if not parts or "scripts" in parts:
         ready(COMMAND, "want", "python3-matplotlib", "python3", "-c", "import matplotlib")
-        if os.environ.get("CI"):
-            ready(COMMAND, "want", "chromium", "command", "-v", "chromium", "google-chrome")
     if not ready(COMMAND, "build", preset,
                  *(f"tests_{part}" for part in [*named, *rung_of.values()])):
         return WRONG_RESULT
