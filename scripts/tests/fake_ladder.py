@@ -13,16 +13,6 @@ from ladder.base import programs
 from ladder.base.console import Stop
 
 NAME = "NVIDIA H100 80GB HBM3"
-# At its full length: the longest names decide whether a table fits.
-STEPS = {
-    "00_naive": ["naive"],
-    "01_tiled_matmul": ["tile", "mma"],
-    "02_safe_softmax": ["three_loops"],
-    "03_online_softmax": ["softmax", "two_pass", "one_pass", "one_pass_tile"],
-    "04_flash_v1": ["flash_v1"],
-    "05_flash_v2": ["swap", "defer", "mma", "sm90"],
-    "06_backward": ["stored", "mma", "sm90"],
-}
 ERRORS = {"fwd": {"lse": 0.01, "o": 4.88e-4}, "bwd": {"dq": 1e-5, "dk": 4.88e-4, "dv": 1e-6}}
 HELP = "  --time MS\n\nOutput\n  --save DIR\n  --new\n\n  --set\n"
 
@@ -52,7 +42,7 @@ def record(rung, step, direction, given):
 
 
 class FakeLadder(Scratch):
-    """build/bin has programs that list STEPS. What they do otherwise than well, `tell` says of a
+    """build/bin has programs that list steps. What they do otherwise than well, `tell` says of a
     step ("05_flash_v2/mma", or on one device "… gpu") or of the search for a GPU ("probe", or of
     one type "probe bf16"):
       {status, err, out: instead of records, changes: of its records, fwd or bwd: of one}"""
@@ -84,8 +74,8 @@ class FakeLadder(Scratch):
             for step in before for device in ["sim", "gpu"][:1 + gpu]))
         self.write(f"build/bin/{rung}", '#!/bin/sh\nexec cat "$0.list"\n', 0o755)
 
-    def ladder(self, steps=None, gpu=False):
-        for rung, steps in (steps or STEPS).items():
+    def ladder(self, ladder, gpu=False):
+        for rung, steps in ladder.items():
             self.rung(rung, steps, gpu)
         if gpu:
             self.tell(probe={})
