@@ -29,10 +29,10 @@ import re
 import sys
 from typing import Iterable, Iterator
 
-from ladder.base.console import BAD_USAGE, GOOD, Parser, Stop
+from ladder.base.console import GOOD, Parser
 from ladder.base.files import RESULTS, course_pages, newest_measured, read, write_whole
 from ladder.show import style
-from ladder.show.gallery import FIGURES, HELP, TABLES, Figure, figure_data, table
+from ladder.show.gallery import FIGURES, HELP, Figure, figure_data, table
 from ladder.show.measured import Data, Files
 
 COMMAND = "scripts/figures draw"
@@ -86,12 +86,6 @@ def svg_of(figure: Figure, data: Data, marks: str) -> str:
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
     """A file's text with its tables made anew, and the names of those that differ."""
-    text = read(path)
-    whole = {name for _, name, *_ in BLOCK.findall(text)} & TABLES.keys()
-    for name in re.findall(r"<!-- (\w+):begin -->", text):
-        if name not in whole:
-            raise Stop(f"{os.path.relpath(path)}: <!-- {name}:begin --> has no <!-- {name}:end --> "
-                       f"after it, or is none of {', '.join(TABLES)}", BAD_USAGE)
     differ: list[str] = []
 
     def new(block: re.Match[str]) -> str:
@@ -100,7 +94,7 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
         differ.extend([name] if lines != old else [])
         return begin + lines + end
 
-    return BLOCK.sub(new, text), differ
+    return BLOCK.sub(new, read(path)), differ
 
 
 def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
