@@ -59,8 +59,7 @@ class Figures(Changed):
                 ("06", lambda: self.drop(lambda r: r["rung"] == "06_backward")),
                 ("tiles", lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl")),
                 ("the sim", lambda: self.drop(bool, "sim.jsonl")),
-                ("profile", lambda: self.drop(bool, kind="profile")),
-                ("traces", lambda: self.data.pop("traces.jsonl"))):
+                ("profile", lambda: self.drop(bool, kind="profile"))):
             self.data = pickle.loads(PICKLED)
             change()
             files = Files(GPU)

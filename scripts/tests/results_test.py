@@ -8,7 +8,7 @@ from base import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import ladder_of, programs_in
 from ladder.base.records import count_of
-from ladder.measure import grid, results, run as measure, traces
+from ladder.measure import grid, results, run as measure
 from ladder.show.draw import stale
 from ladder.show.measured import Files
 
@@ -78,11 +78,6 @@ class OfTheCode(unittest.TestCase):
                          "scripts/figures measure --sim adds them")
         self.assertEqual(self.steps, [{"kind": "step", **step.registered()}
                                       for step in self.ladder.steps if not step.decoding])
-
-    def test_traces(self):
-        self.assertEqual(traces.all_traces(programs_in(BIN)),
-                         read_lines(os.path.join(RESULTS, "traces.jsonl")),
-                         "scripts/figures measure --sim traces anew")
 
     def before(self, step):
         """The step that it follows; of a rung's first the last of the rung before on every

@@ -52,17 +52,7 @@ MODELS = {
 # to V: sums that grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
-# ---- the sim's traces ----
-
-# Figure `access`, which array is touched when: (rung, step) → the order of its loops, its blocks.
-TRACED = {FLASH_V1: "K and V outside, Q and O inside (one block does it all)",
-          FLASH_V2: "Q outside, K and V inside (8 blocks, which a GPU runs side by side, here one "
-                    "after the other)"}
-
 # ---- figures ----
-
-ACCESS_NOTE = ("04 fetches a tile of Q while it works on the one before. Its O is the fp32 one, "
-               "and at the end the output.")
 
 # Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (

@@ -21,9 +21,9 @@ Grids (--grid, several with commas):
          GPU, or those that are named. The kernel's time is that of a run without ncu, so that
          cycles over time is the SM's clock at its own speed (some ten minutes)
 
---sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes, and the traces
-that figures show. No GPU is needed, and the same programs give the same file, but for the last
-digits of errors where a step adds in any order.
+--sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes. No GPU
+is needed, and the same programs give the same file, but for the last digits of errors where a step
+adds in any order.
 
 Each GPU has a file of its own, named after it; what its lines are, scripts/results/README.md says.
 
@@ -48,8 +48,8 @@ import os
 import signal
 import sys
 
-from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Stop, some_of)
-from ladder.base.files import ROOT, file_of, json_text, read_lines, write_whole
+from ladder.base.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Stop, some_of
+from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.gpu import machine, output_of
 from ladder.base.programs import Ladder, ladder_of, programs_in, run_json, run_quietly
 from ladder.base.records import Record
@@ -58,7 +58,6 @@ from ladder.measure import peers
 from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement, Peer, Work,
                                  key, loaded, plan)
 from ladder.measure.results import Results, kept
-from ladder.measure.traces import all_traces
 
 COMMAND = "scripts/figures measure"
 # Field → ncu's metric: cycles of an SM on average and of all of them, and the tensor cores' share.
@@ -231,9 +230,6 @@ def main(words: list[str]) -> int:
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     bench = Bench(options, ladder, results, about)
     bench.go(works)
-    if options.sim:
-        write_whole(os.path.join(os.path.dirname(path), "traces.jsonl"),
-                    json_text(all_traces(programs)))
     print(f"Wrote {os.path.relpath(path)}.", file=sys.stderr)
     if bench.failures:
         print(f"{bench.failures} failed: see above.", file=sys.stderr)

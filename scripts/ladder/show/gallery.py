@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import access, errors, memory, rates, tables
+from ladder.show import errors, memory, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -32,7 +32,6 @@ FIGURES = {
     "roofline": Figure(rates.roofline, rates.draw_roofline),
     "decode": Figure(rates.decode, rates.draw_decode),
     "block_size": Figure(memory.block_size, memory.draw_block_size),
-    "access": Figure(access.access, access.draw_access),
     "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof),
     "error": Figure(errors.error, errors.draw_error),
     "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error),

@@ -167,7 +167,7 @@ class Measured:
 
 
 class Files:
-    """A GPU's file with the sim's counts and traces beside it."""
+    """A GPU's file with the sim's counts beside it."""
 
     def __init__(self, path: str) -> None:
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
@@ -175,7 +175,6 @@ class Files:
             raise Stop(f"{os.path.relpath(path)} holds no GPU's measurements: scripts/figures "
                        "measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        self.traces = read_lines(os.path.join(folder, "traces.jsonl"))
         # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
         # both have a step, what the GPU's file says of it counts.
         steps = {**self.sim.steps, **self.gpu.steps}
