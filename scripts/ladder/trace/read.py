@@ -145,9 +145,6 @@ class Trace:
             trace = cls(path)
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
-    def kernel_of(self, launch: int) -> str:
-        return self.launches[launch]["kernel"]
-
     def rows_of(self, array: str) -> int:
         """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
         to; of partial results (05's split_kv) a row of Q has several."""
