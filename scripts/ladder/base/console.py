@@ -53,6 +53,12 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
     return chosen
 
 
+def show(what: str) -> None:
+    """Shows what is running in a line of stderr, on a terminal, until the next call; "" clears it."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
+
+
 class Paint:
     """Gives text a colour, by its code or None, where the stream is a terminal that wants it."""
 

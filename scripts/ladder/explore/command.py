@@ -12,7 +12,7 @@ import sys
 import webbrowser
 from typing import Any, NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop, show
 from ladder.base.files import ROOT, course_pages, read, write_whole
 from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
 from ladder.base.records import Record
@@ -113,7 +113,9 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
     panes, status = [], GOOD
     for number, step in enumerate(chosen(asked)):
         command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
+        show(f"Running {step.rung} {step.name} ...")
         trace, records, ended, message = Trace.of(step.program, command)
+        show("")
         if ended or "no source lines" in message:
             print(f"{step.rung} {step.name}: {message}", file=sys.stderr)
         status = status if ended == GOOD else WRONG_RESULT

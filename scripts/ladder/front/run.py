@@ -14,7 +14,7 @@ import signal
 import sys
 
 from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Stop, wrap)
+                                 Stop, show, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
@@ -45,6 +45,7 @@ def go(runs: list[Run], options: list[str]) -> None:
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
+    show(f"Running {step.rung} on the {device} ...")
     status, records, message = run_json(
         [step.program, *options, "--step", ",".join(names), "--device", device])
     if status and len(runs) > 1:
@@ -128,6 +129,7 @@ def main(words: list[str]) -> int:
     for table in tables:
         for _, group in itertools.groupby(table.runs, key=lambda run: run.step.program):
             go(list(group), table.options)
+            show("")
         # A step for a GPU of another kind is not a failure where nobody asked for it.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE
