@@ -3,9 +3,9 @@
 #pragma once
 
 #include "block.h"
+#include "fp8.h"
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/fp8.h"
 
 namespace ladder::MACHINE {
 namespace {

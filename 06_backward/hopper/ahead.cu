@@ -6,7 +6,7 @@
 // and so is dK, so that the tensor cores have something to do meanwhile.
 
 #include "backward.h"
-#include "tile/columns.h"
+#include "columns.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {

@@ -9,7 +9,7 @@
 // they lay in the registers, and `postprocess` puts them in order. dK and dV leave by TMA too.
 
 #include "backward.h"
-#include "tile/columns.h"
+#include "columns.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {

@@ -7,7 +7,7 @@
 // come while dK and dV of the last are written out. (Heads wider than 128 have kernels of their
 // own: wide.h.)
 
-#include "tile/columns.h"
+#include "columns.h"
 #include "tile/rows.h"
 #include "wide.h"
 

@@ -11,8 +11,8 @@
 // says by what takes least time, since what they add up costs traffic. What sm90 keeps of this step
 // is in shares.h.
 
+#include "columns.h"
 #include "shares.h"
-#include "tile/columns.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {

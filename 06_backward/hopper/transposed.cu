@@ -10,7 +10,7 @@
 // all keys meet; it has two stages, and an iteration one barrier less.
 
 #include "backward.h"
-#include "tile/columns.h"
+#include "columns.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {

@@ -9,8 +9,8 @@
 // Each is at another tile of Q at a time, so that the tensor cores have work while one computes.
 #pragma once
 
+#include "columns.h"
 #include "shares.h"
-#include "tile/columns.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "../../../05_flash_v2/hopper/fp8.h"
 #include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
 #include "tests/device_test.h"
-#include "tile/fp8.h"
 #include "tile/rows.h"
 #include "tile/warpgroup.h"
 
