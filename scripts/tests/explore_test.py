@@ -38,7 +38,7 @@ SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
     at / columns | 0, at % columns, explorer.now, 4)).forEach(
       (state) => { states[state] = (states[state] || 0) + 1; });
-  return [...['h2', '.summary', '.verdict', '.scores small', '.smem small', '.sms small', '.event']
+  return [...['h2', '.summary', '.verdict', '.scores small', '.smem small', '.event']
             .map((one) => pane.find(one).textContent.replace(/ · \\S+:\\d+/, '')),
           ...views.map(({ canvas }) => canvas.ariaLabel),
           ...smem.hits.map(({ of }) => of).filter((of) => of.includes('bytes')),
@@ -349,7 +349,7 @@ class PageTest(unittest.TestCase):
         # Back and forth it is the same; and a count that is not the program's is said.
         self.do("explorer.seek(explorer.last / 3 | 0)")
         third = self.of_panes(COUNTS)
-        self.assertEqual(self.of_panes(VERDICTS), ["34% of its events", SAME])  # of 34.7
+        self.assertEqual(self.of_panes(VERDICTS), ["33% of its events", SAME])
         self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
         self.do("explorer.seek(explorer.last)")
         self.do("explorer.seek(explorer.last / 3 | 0)")
@@ -357,27 +357,28 @@ class PageTest(unittest.TestCase):
         self.do("(() => { const { events } = explorer.panes[0].run;"
                 "events.find(e => e.bytes).bytes += 2;"
                 "events.find(e => e.counts.matmul_flops).counts.matmul_flops -= 1;"
-                "explorer.setSms(4); explorer.seek(explorer.last) })()")
+                "explorer.panes[0].replay.clear(); explorer.seek(explorer.last) })()")
         self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
         self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
 
     def test_blocks_run_side_by_side(self):
-        """On one SM one after the other; kernels never."""
-        self.open()
-        ends = {}
-        for sms in (1, 4):
-            self.do(f"explorer.setSms({sms}); explorer.seek(explorer.last)")
-            self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
-            ends[sms] = self.of_panes("pane.run.last - pane.run.first")
-        self.assertEqual(ends[1][1], 2 * ends[4][1])  # 05 has two blocks, 04 one for its products
-        self.assertGreater(ends[4][0], ends[1][0] / 2)
-        self.do("explorer.seek(-1e9)")
-        self.assertIn("of initialise", self.label(".timeline"))
-        self.do("explorer.seek(10)")
-        self.press("2", "b")
-        self.assertIn("block 1 of 2: Q 0–63", self.label(".timeline", 1))
-        self.do("explorer.setSms(1)")  # the SM that was shown is not there any more
-        self.assertIn("SM 0: ", self.of_panes("pane.find('.timeline small').textContent")[1])
+        """On four SMs, each of which has one after the other; kernels never."""
+        folder = self.made(*"01/tile --seqlen 64 --heads 1".split())
+        self.open("#t=0", folder)
+        spans = self.value("explorer.panes[0].run.blocks.map(({ launch, sm, begin, events }) => "
+                           "[launch.kernel, sm, begin, most(events, (e) => e.end)])")
+        before = {}
+        for kernel, sm, begin, end in spans:
+            of_sm = before.setdefault(kernel, {})
+            self.assertEqual(begin, of_sm.get(sm, min(start for its, _, start, _ in spans
+                                                      if its == kernel)))
+            of_sm[sm] = end
+        self.assertEqual([len(of_sm) for of_sm in before.values()], [4, 1, 4])
+        ends = [max(of_sm.values()) for of_sm in before.values()]
+        self.assertEqual([0, *ends][:-1], [min(start for its, _, start, _ in spans if its == kernel)
+                                           for kernel in before])
+        self.press("b")
+        self.assertIn("SM 1: ", self.of_panes("pane.find('.timeline small').textContent")[0])
 
     def test_a_wait_tells_who_is_missing(self):
         """At a click on the wait of a warp that is early."""
@@ -403,10 +404,10 @@ class PageTest(unittest.TestCase):
                 "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
                 "--head-dim 64 --causal", 5, 57, 78)):
             self.open("#t=0", self.made(*words.split()) if words else self.page)
-            shown = [self.value("$('clock-note').textContent")]
+            shown = []
             for moment in moments:
                 self.do(f"explorer.seek({moment})")
-                shown += [f"\ntick {moment}", *sum(self.of_panes(SHOWN), [])]
+                shown += [f"tick {moment}", *sum(self.of_panes(SHOWN), [])]
             expect_said(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
         self.assertEqual(self.value("[0, 999, 1e3, 999499, 999500].map(n => scaled(n, 'B'))"),
                          ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
@@ -416,6 +417,7 @@ class PageTest(unittest.TestCase):
     def test_it_needs_nothing_else(self):
         page = read(self.page)
         self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
+        self.assertIn("counts the order of the trace, not time.", page)
         for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest",
                      "{{"):
             self.assertNotIn(word, page)
@@ -463,23 +465,23 @@ class PageTest(unittest.TestCase):
         self.press("Tab")
         self.do("explorer.panes[0].find('.maps').focus()")
         self.assertRegex(self.value("$('tip').textContent"),
-                         r"Q: 0 B read, 0 B written so far\. K: 8,192 B")
-        self.assertLessEqual({"help-button", "play", "scrubber", "sms", "Zoom in"},
+                         r"Q: 0 B read, 0 B written so far\. K: 0 B")
+        self.assertLessEqual({"help-button", "play", "scrubber", "Zoom in"},
                              set(reached))
         self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
                          [self.label(".scores", pane) for pane in (0, 1)])
 
     def test_the_fragment_is_the_moment(self):
         self.open("#t=0")
-        self.value("explorer.setSms(2); explorer.seek(99); explorer.setSpan(70);"
+        self.value("explorer.seek(99); explorer.setSpan(70);"
                    "explorer.panes[0].choose(explorer.panes[0].run.events[300]);"
                    "explorer.panes[1].moveSm(-1)")
         self.browser.wait_for("!explorer.pending && !explorer.settling")
         kept = self.value("location.hash")
         self.open(kept)
-        self.assertEqual(self.value("[explorer.now, explorer.span, explorer.sms, "
+        self.assertEqual(self.value("[explorer.now, explorer.span, "
                                     "explorer.panes[0].selected.index, explorer.panes[1].sm]"),
-                         [99, 70, 2, 300, 1])
+                         [99, 70, 300, 1])
         self.do(f"location.hash = '{kept.replace('t=99', 't=98')}'")
         self.browser.wait_for("explorer.now === 98")
 

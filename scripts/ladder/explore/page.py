@@ -17,7 +17,7 @@ from ladder.trace.read import Event, Trace, joined, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
-           "sms.js", "timeline.js", "source.js", "pane.js", "app.js")
+           "timeline.js", "source.js", "pane.js", "app.js")
 # What the page counts beside what events do, and compares with what the program says.
 BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
          "distinct_write_bytes")
@@ -56,8 +56,8 @@ def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[
         if not tiles and event.rows and event.direction == "write" \
                 and trace.rows_of(event.name) > 1:
             rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
-    return {"launch": place[0], "number": place[1],
-            "events": [events[0].index, events[-1].index + 1],
+    return {"launch": place[0], "number": place[1], "sm": events[0].sm,
+            "begin": events[0].ticks[0], "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
             "groups": sorted({event.warp // 4 for event in events if event.kind == "wgmma"}),
             "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
@@ -73,7 +73,7 @@ def spans(rows: list[Any]) -> str:
 def page_event(event: Event) -> dict[str, Any]:
     """An event as the page has it, by the same names: without what it has not, and what only led to
     the rest."""
-    members = {**vars(event), "shared": None, "category": event.category(),
+    members = {**vars(event), "shared": None, "sm": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,
                "holds": {array: [[*rows, filled.index] for *rows, filled in stages]

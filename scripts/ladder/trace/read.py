@@ -64,10 +64,11 @@ class Event:
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Arrays of shared memory → what is in them.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # When it begins and ends, and until when what it starts is under way; 0 is the block's start.
+    # When it begins and ends, and until when what it starts is under way.
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     awaits: int | None = None  # the meeting that it waits for
     lands: int | None = None   # or takes part in
+    sm: int = 0                # that its block is on
     index: int = -1            # among the page's
 
     @classmethod

@@ -23,10 +23,13 @@ const KEYS = [
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
 const explorer = {
-  panes: [], now: 0, first: 0, last: 1, sms: 4, span: 60, playing: false, shown: 0,
+  panes: [], now: 0, span: 48, playing: false, shown: 0,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
+    this.last = Math.max(1, most(this.panes, (pane) => pane.run.last));
+    this.most = most(this.panes, (pane) => pane.most);
+    $("scrubber").max = this.last;
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
     this.fillHelp();
     this.ask(this.panes.find(({ run }) => run.asked)?.run.asked);
@@ -59,7 +62,7 @@ const explorer = {
   // ---- the moment ----
 
   seek(now) {
-    this.show({ now: clamp(now, this.first, this.last) });
+    this.show({ now: clamp(now, 0, this.last) });
   },
   /// To the next moment, or the one before, at which something begins; far: a twentieth.
   go(by, far) {
@@ -70,21 +73,7 @@ const explorer = {
       : most(moments.filter((t) => t < this.now), (t) => t));
   },
   setSpan(span) {
-    this.show({ span: clamp(span, 8, this.last - this.first) });
-  },
-
-  setSms(sms) {
-    const share = this.now / this.last;
-    this.sms = sms;
-    for (const pane of this.panes) pane.schedule();
-    this.first = least(this.panes, (pane) => pane.run.first);
-    this.last = most(this.panes, (pane) => pane.run.last);
-    this.most = most(this.panes, (pane) => pane.most);
-    this.now = Math.round(share * this.last);
-    this.setSpan(48);
-    $("clock-note").textContent = "The clock counts the order of the trace, not time. A warp's " +
-      "event is one tick, and a wait lasts until what it waits for has come. An SM takes one " +
-      "block after the other." + (this.first < 0 ? " Before 0 kernels set things up." : "");
+    this.show({ span: clamp(span, 8, this.last) });
   },
 
   // ---- playing ----
@@ -130,9 +119,7 @@ const explorer = {
     for (const pane of this.panes) pane.draw(now);
     const moment = `tick ${exactly(now)}`;
     $("moment").textContent = `${moment} of ${exactly(this.last)}`;
-    Object.assign($("scrubber"), { min: this.first, max: this.last, value: this.now,
-                                   ariaValueText: moment });
-    $("sms").value = this.sms;
+    Object.assign($("scrubber"), { value: this.now, ariaValueText: moment });
     $("play").ariaLabel = this.playing ? "Pause" : "Play";
     $("play").querySelector("path").setAttribute("d", this.playing
       ? "M3 2h4v12H3zM9 2h4v12H9z" : "M4 2v12l9-6z");
@@ -143,8 +130,7 @@ const explorer = {
   /// Where the clock has come to rest: in the address, and told to those who do not see it.
   settle() {
     this.settling = null;
-    const parts = { t: Math.round(this.now), sms: this.sms,
-                    span: Math.round(this.span) };
+    const parts = { t: Math.round(this.now), span: Math.round(this.span) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
       if (pane.sm) parts["sm" + (i + 1)] = pane.sm;
@@ -157,14 +143,13 @@ const explorer = {
     const parts = new URLSearchParams(location.hash.slice(1));
     const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);
     const faulty = this.panes.findIndex((pane) => pane.run.fault);
-    this.setSms(number("sms", 4));
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
     this.setSpan(number("span", this.span));
     this.shown = Math.max(faulty, 0);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
       const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);
-      pane.sm = clamp(sm, 0, pane.run.lanes - 1);
+      pane.sm = clamp(sm, 0, pane.run.sms - 1);
     });
     this.seek(this.now);
   },
@@ -176,7 +161,7 @@ const explorer = {
       const action = ACTIONS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
       if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.target.matches("button, summary") && event.key === " ") return;
-      if (event.target.matches("select, [type=number]") && event.key !== "Escape") return;
+      if (event.target.matches("[type=number]") && event.key !== "Escape") return;
       event.preventDefault();
       action(this, event.shiftKey);
     });
@@ -188,7 +173,6 @@ const explorer = {
       ACTIONS[button.dataset.key](this);
     });
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
-    $("sms").onchange = (event) => this.setSms(Number(event.target.value));
     readPalette();
     DARK.onchange = () => { readPalette(); this.redraw(); };
     new ResizeObserver(() => this.redraw()).observe($("panes"));

@@ -8,6 +8,11 @@ const COUNTED = [["Requested of HBM", "B", "requested_read_bytes", "requested_wr
 class Pane {
   constructor(run) {
     this.run = run;
+    this.replay = new Replay(run);
+    this.final = new Replay(run).seek(Infinity);
+    this.most = Math.max(1, ...this.final.maps.map((map) =>
+      Math.max(...[map.read, map.write].map(({ bytes }) => bytes.reduce((most, n, cell) =>
+        Math.max(most, n / map.inRow[Math.floor(cell / map.columns)]), 0)))));
     this.selected = null;
     this.sm = 0;  // whose blocks are shown
     this.element = document.createElement("article");
@@ -27,8 +32,8 @@ class Pane {
         <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
-      <div class="view sms"><h3>Blocks <small></small></h3><canvas role="img"></canvas></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
+          <button data-key="b" aria-label="The next SM" title="B">Next SM</button>
           Zoom <button data-key="s" aria-label="Zoom out" title="S">−</button>
           <button data-key="w" aria-label="Zoom in" title="W">+</button>
         </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
@@ -41,7 +46,7 @@ class Pane {
     this.maps = run.arrays.map((array) => new MemoryView(this, array, this.find(".maps")));
     tellAtFocus(this.find(".maps"), ...this.maps);
     this.views = [...this.maps];
-    for (const [name, Kind] of [["scores", ScoresView], ["smem", SharedView], ["sms", SmsView],
+    for (const [name, Kind] of [["scores", ScoresView], ["smem", SharedView],
                                 ["timeline", Timeline]]) {
       const canvas = this.find(`.${name} canvas`);
       this.views.push(this[name] = new Kind(this, canvas, this.find(`.${name} small`)));
@@ -72,16 +77,6 @@ class Pane {
 
   faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
-  schedule() {
-    this.run.schedule(explorer.sms);
-    this.sm = Math.min(this.sm, this.run.lanes - 1);
-    this.replay = new Replay(this.run);
-    this.final = new Replay(this.run).seek(Infinity);
-    this.most = Math.max(1, ...this.final.maps.map((map) =>
-      Math.max(...[map.read, map.write].map(({ bytes }) => bytes.reduce((most, n, cell) =>
-        Math.max(most, n / map.inRow[Math.floor(cell / map.columns)]), 0)))));
-  }
-
   /// The last block of the SM that has begun, else its first.
   blockAt(now) {
     const mine = this.run.blocks.filter((block) => block.sm === this.sm);
@@ -95,13 +90,8 @@ class Pane {
   }
 
   moveSm(by) {
-    this.sm = (this.sm + by + this.run.lanes) % this.run.lanes;
+    this.sm = (this.sm + by + this.run.sms) % this.run.sms;
     explorer.redraw();
-  }
-  goTo(block) {
-    this.sm = block.sm;
-    if (explorer.now < block.begin || explorer.now > block.end) explorer.seek(block.begin);
-    else explorer.redraw();
   }
 
   draw(now) {

@@ -1,4 +1,4 @@
-// The warps of an SM's blocks and the engines beside them, a row each, around the moment shown.
+// The warps of a block and the engines beside them, a row each, around the moment shown.
 
 const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
 const MEETS = ["signal", "exchange", "wait"];  // no work by itself
@@ -45,25 +45,18 @@ class Timeline extends View {
     this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
     this.gutter = Math.min(92, this.width * 0.25);
     // All that is shown is of the run: the window stops at its ends.
-    const span = Math.min(explorer.span, run.last - run.first);
-    this.from = clamp(now - span * 0.6, run.first, run.last - span);
+    const span = Math.min(explorer.span, run.last);
+    this.from = clamp(now - span * 0.6, 0, run.last - span);
     this.until = this.from + span;
     this.scale = (this.width - this.gutter) / span;
     const x = (t) => this.gutter + (t - this.from) * this.scale;
     this.axis(span, x);
-    // Before and after it the SM's other blocks.
-    this.blocks = run.blocks.filter((one) =>
-      one.sm === block.sm && one.end >= this.from && one.begin <= this.until);
-    for (const other of this.blocks) {
-      for (const e of other.events) {
-        if (Math.max(e.end, e.until) < this.from || e.begin > this.until) continue;
-        for (const row of this.rows) {
-          if (row.warp === e.warp) this.piece(e, row, x(e.begin), x(e.end));
-          if (row.engine && row.engine === e.engine) this.flight(e, row, x(e.begin), x(e.until));
-        }
+    for (const e of block.events) {
+      if (Math.max(e.end, e.until) < this.from || e.begin > this.until) continue;
+      for (const row of this.rows) {
+        if (row.warp === e.warp) this.piece(e, row, x(e.begin), x(e.end));
+        if (row.engine && row.engine === e.engine) this.flight(e, row, x(e.begin), x(e.until));
       }
-      const wide = x(other.end) - x(other.begin);
-      if (other !== block) this.box("card", x(other.begin), TOP, wide, this.height, 0.65);
     }
     this.box("now", x(now) - 1, 0, 2, this.height);
     this.selection(x);
