@@ -28,10 +28,7 @@ BIN = programs()
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
 
 SAME = "= the program's counts"
-# Of a pane.
-TOLD = "pane.find('.event').textContent"
-COUNTS = "pane.replay.counts"
-VERDICTS = "pane.find('.verdict').textContent"
+VERDICTS = "text('.verdict')"
 # All that it says, but for places in sources; and how much there is of what it draws.
 SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
@@ -56,6 +53,10 @@ OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .e
     return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
       (innerWidth > 900 && r.bottom > innerHeight + 0.5);
   }).map(e => e.outerHTML.slice(0, 99))"""
+# What can be used and is no control, or says nothing to those who do not see it.
+NAMELESS = """[...document.querySelectorAll('button, summary, input, [data-key], [role=img]')]
+  .filter(e => !(e.ariaLabel || e.closest('label')) ||
+    !e.matches('button, summary, input, [role=img]')).map(e => e.outerHTML)"""
 # Canvases, the maps of HBM aside, with nothing on them.
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
@@ -152,6 +153,21 @@ class TraceTest(unittest.TestCase):
         for numbers in rounds.values():
             self.assertEqual(sorted({*numbers}), list(range(numbers[0], numbers[-1] + 1)))
         self.assertGreater(max(numbers[-1] for numbers in rounds.values()), 1)
+
+    def test_blocks_run_side_by_side(self):
+        """On four SMs, each of which has one after the other; kernels never."""
+        pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
+                                    "--seqlen 64 --heads 1"), ""), 0
+        for launch, used in enumerate((4, 1, 4)):
+            free = {}
+            for block in pane["blocks"]:
+                if block["launch"] == launch:
+                    self.assertEqual(block["begin"], free.get(block["sm"], end))
+                    self.assertEqual(block["begin"], min(free.get(sm, end) for sm in range(4)))
+                    free[block["sm"]] = max(pane["events"][i]["ticks"][1]
+                                            for i in range(*block["events"]))
+            self.assertEqual(len(free), used)
+            end = max(free.values())
 
     def test_what_is_under_way_ends_where_somebody_first_knows(self):
         events = [Event("tma_load", lands=0, ticks=[0, 1]),
@@ -257,9 +273,6 @@ class PageTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = scratch(cls)
         cls.page = cls.made(*SMALL.split()[4:])
-        cls.browser = browser.Browser()
-        cls.addClassCleanup(cls.browser.close)
-        cls.value, cls.press = cls.browser.value, cls.browser.press
 
     @classmethod
     def made(cls, *words, **how):
@@ -267,23 +280,8 @@ class PageTest(unittest.TestCase):
         cls.said = explore(*words, "--out", page, **how).stderr
         return page
 
-    def setUp(self):
-        self.browser.errors.clear()
-        self.addCleanup(lambda: self.assertEqual(self.browser.errors, []))
-
-    def open(self, fragment="", page=None, **how):
-        self.browser.open(page or self.page, fragment, **how)
-
-    def do(self, expression):
-        """Something that is drawn thereafter."""
-        self.value(expression + "; 0")
-        self.browser.drawn()
-
-    def of_panes(self, expression):
-        return self.value(f"explorer.panes.map(pane => {expression})")
-
-    def label(self, view, pane=0):
-        return self.of_panes(f"pane.find('{view} canvas').ariaLabel")[pane]
+    def found(self, script, fragment="#t=0", page=None, **how):
+        return browser.found_in(page or self.page, script, fragment, **how)
 
     # ---- what it counts ----
 
@@ -300,8 +298,8 @@ class PageTest(unittest.TestCase):
                 panes.append(pane_of(trace, records, options + more))
                 with self.subTest(step.name + more):
                     self.check_events(trace, panes[-1])
-        self.open("#t=1e9", write(self.folder, "every.html", text=page_of(panes)), width=800)
-        for pane, verdict in zip(panes, self.of_panes(VERDICTS)):
+        page = write(self.folder, "every.html", text=page_of(panes))
+        for pane, verdict in zip(panes, self.found(f"return {VERDICTS};", "#t=1e9", page)):
             self.assertEqual(verdict, SAME, pane["command"])
 
     def check_events(self, trace, pane):
@@ -329,73 +327,63 @@ class PageTest(unittest.TestCase):
             ends[warp] = end
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
-        self.open("#t=0")
-        self.press(" ")
-        self.browser.wait_for("explorer.now > 0 && explorer.playing")
-        self.value("explorer.seek(explorer.last * 0.98)")  # it takes long
-        self.browser.wait_for("explorer.now >= explorer.last && !explorer.playing")
-        self.browser.drawn()
+        """Back and forth it is the same; and a count that is not the program's is said."""
+        end, exact, third, again, wrong = self.found("""
+            await press([" "]);
+            await until(() => explorer.now > 0 && explorer.playing);
+            await at(explorer.last * 0.98);  // it takes long
+            await until(() => explorer.now >= explorer.last && !explorer.playing);
+            await drawn();
+            const counts = () => each(({ replay }) => replay.counts), shown = [
+              [counts(), VERDICTS],
+              each((pane) => [...pane.element.querySelectorAll("dd")].map(({ title }) => title))];
+            for (const now of [explorer.last / 3 | 0, explorer.last, explorer.last / 3 | 0]) {
+              await at(now);
+              if (now < explorer.last) shown.push([counts(), VERDICTS]);
+            }
+            const { events } = explorer.panes[0].run;
+            events.find((e) => e.bytes).bytes += 2;
+            events.find((e) => e.counts.matmul_flops).counts.matmul_flops -= 1;
+            explorer.panes[0].replay.clear();
+            await at(explorer.last);
+            return [...shown, VERDICTS];""".replace("VERDICTS", VERDICTS))
         expected = [pane_of(*traced(*of), "")["counted"]
                     for of in (("04_flash_v1", SMALL), ("05_flash_v2", f"--step mma {SMALL}"))]
-        self.assertEqual(self.of_panes(COUNTS), expected)
-        shown = self.of_panes("[...pane.element.querySelectorAll('dd')].map(cell => cell.title)")
-        for pane, counts in zip(shown, expected):
-            self.assertEqual([int(re.sub(r"\D", "", title)) for title in pane], [
+        self.assertEqual(end, [expected, [SAME] * 2])
+        for titles, counts in zip(exact, expected):
+            self.assertEqual([int(re.sub(r"\D", "", title)) for title in titles], [
                 counts["requested_read_bytes"] + counts["requested_write_bytes"],
                 counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
                 counts["hbm_read_sectors"] + counts["hbm_write_sectors"],
                 counts["matmul_flops"], counts["exp_count"]])
-        self.assertEqual(self.of_panes(VERDICTS), [SAME] * 2)
-        # Back and forth it is the same; and a count that is not the program's is said.
-        self.do("explorer.seek(explorer.last / 3 | 0)")
-        third = self.of_panes(COUNTS)
-        self.assertEqual(self.of_panes(VERDICTS), ["33% of its events", SAME])
-        self.assertTrue(0 < third[0]["requested_read_bytes"] < expected[0]["requested_read_bytes"])
-        self.do("explorer.seek(explorer.last)")
-        self.do("explorer.seek(explorer.last / 3 | 0)")
-        self.assertEqual(self.of_panes(COUNTS), third)
-        self.do("(() => { const { events } = explorer.panes[0].run;"
-                "events.find(e => e.bytes).bytes += 2;"
-                "events.find(e => e.counts.matmul_flops).counts.matmul_flops -= 1;"
-                "explorer.panes[0].replay.clear(); explorer.seek(explorer.last) })()")
-        self.assertEqual(self.of_panes(VERDICTS)[1], SAME)
-        self.assertRegex(self.of_panes(VERDICTS)[0], "^not the program's count: requested.*matmul")
-
-    def test_blocks_run_side_by_side(self):
-        """On four SMs, each of which has one after the other; kernels never."""
-        folder = self.made(*"01/tile --seqlen 64 --heads 1".split())
-        self.open("#t=0", folder)
-        spans = self.value("explorer.panes[0].run.blocks.map(({ launch, sm, begin, events }) => "
-                           "[launch.kernel, sm, begin, most(events, (e) => e.end)])")
-        before = {}
-        for kernel, sm, begin, end in spans:
-            of_sm = before.setdefault(kernel, {})
-            self.assertEqual(begin, of_sm.get(sm, min(start for its, _, start, _ in spans
-                                                      if its == kernel)))
-            of_sm[sm] = end
-        self.assertEqual([len(of_sm) for of_sm in before.values()], [4, 1, 4])
-        ends = [max(of_sm.values()) for of_sm in before.values()]
-        self.assertEqual([0, *ends][:-1], [min(start for its, _, start, _ in spans if its == kernel)
-                                           for kernel in before])
-        self.press("b")
-        self.assertIn("SM 1: ", self.of_panes("pane.find('.timeline small').textContent")[0])
+        self.assertEqual(third[1], ["33% of its events", SAME])
+        self.assertTrue(0 < third[0][0]["requested_read_bytes"]
+                        < expected[0]["requested_read_bytes"])
+        self.assertEqual(again, third)
+        self.assertRegex(wrong[0], "^not the program's count: requested.*matmul")
+        self.assertEqual(wrong[1], SAME)
 
     def test_a_wait_tells_who_is_missing(self):
         """At a click on the wait of a warp that is early."""
-        self.open()
-        wait = self.value("explorer.panes[0].run.events.findIndex(e => "
-                          "e.kind === '__syncthreads' && e.end - e.begin > 3)")
-        self.do(f"explorer.seek(explorer.panes[0].run.events[{wait}].begin + 1)")
-        self.browser.click(*self.value(f"""(() => {{
-          const {{ canvas, hits }} = explorer.panes[0].timeline, r = canvas.getBoundingClientRect();
-          const bar = hits.find(({{ of }}) => of.index === {wait});
-          return [r.left + bar.x + bar.width / 2, r.top + bar.y + bar.height / 2]; }})()"""))
-        self.assertEqual(self.of_panes("pane.selected?.index"), [wait, None])
-        self.assertRegex(self.of_panes(TOLD)[0], "^Chosen: .*__syncthreads number [0-9]+. "
+        chosen_one, early, late = self.found("""
+            const wait = explorer.panes[0].run.events.find((e) =>
+              e.kind === "__syncthreads" && e.end - e.begin > 3);
+            await at(wait.begin + 1);
+            const { canvas, hits } = explorer.panes[0].timeline;
+            const { left, top } = canvas.getBoundingClientRect();
+            const bar = hits.find(({ of }) => of === wait);
+            canvas.dispatchEvent(new MouseEvent("click", {
+              clientX: left + bar.x + bar.width / 2, clientY: top + bar.y + bar.height / 2 }));
+            await drawn();
+            const early = text(".event")[0];
+            await at(explorer.last);
+            await until(() => $("live").textContent.includes("Missing: nobody"));
+            return [each(({ selected }) => selected?.index === wait.index), early,
+                    text(".event")[0]];""")
+        self.assertEqual(chosen_one, [True, False])
+        self.assertRegex(early, "^Chosen: .*__syncthreads number [0-9]+. "
                          "Arrived: warp [0-9].*Missing: warp [0-9]")
-        self.do("explorer.seek(explorer.last)")
-        self.assertIn("Missing: nobody", self.of_panes(TOLD)[0])
-        self.browser.wait_for("$('live').textContent.includes('Missing: nobody')")
+        self.assertIn("Missing: nobody", late)
 
     def test_what_it_says_is_as_written(self):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
@@ -403,14 +391,16 @@ class PageTest(unittest.TestCase):
         for words, *moments in (("", 9, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), (
                 "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
                 "--head-dim 64 --causal", 5, 57, 78)):
-            self.open("#t=0", self.made(*words.split()) if words else self.page)
-            shown = []
-            for moment in moments:
-                self.do(f"explorer.seek({moment})")
-                shown += [f"tick {moment}", *sum(self.of_panes(SHOWN), [])]
+            *shown, sizes = self.found(f"""
+                const shown = [];
+                for (const moment of {moments}) {{
+                  await at(moment);
+                  shown.push(`tick ${{moment}}`, ...each((pane) => {SHOWN}).flat());
+                }}
+                return [...shown, [0, 999, 1e3, 999499, 999500].map((n) => scaled(n, "B"))];""",
+                page=self.made(*words.split()) if words else None)
             expect_said(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
-        self.assertEqual(self.value("[0, 999, 1e3, 999499, 999500].map(n => scaled(n, 'B'))"),
-                         ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
+            self.assertEqual(sizes, ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
 
     # ---- what it looks like ----
 
@@ -423,96 +413,96 @@ class PageTest(unittest.TestCase):
             self.assertNotIn(word, page)
 
     def test_all_is_on_a_screen(self):
+        """And has a name, and a control that the keyboard comes to."""
         for colour, width in (("light", 1280), ("dark", 1280), ("light", 390)):
-            self.open("#t=100", width=width, colour=colour)
-            self.assertEqual(self.value("palette.paper"),
-                             {"light": "#f7f7f5", "dark": "#131416"}[colour])
-            self.assertEqual(self.value(OFF_SCREEN), [])
-            self.assertEqual(self.value(EMPTY), [])
+            paper, *wrong = self.found(f"return [palette.paper, {OFF_SCREEN}, {EMPTY}, {NAMELESS}]",
+                                       "#t=100", width=width, colour=colour)
+            self.assertEqual(paper, {"light": "#f7f7f5", "dark": "#131416"}[colour])
+            self.assertEqual(wrong, [[], [], []])
 
     # ---- how it is used ----
 
     def test_keys(self):
-        self.open("#t=0")
-        for keys, what, value in (
-                ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
-                ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
-                ("Home", "explorer.now", 0), ("w", "explorer.span", 48 / 1.25),
-                ("s", "explorer.span", 48), ("d d a", "explorer.now", 6),
-                # Of the events at work each press of E chooses the next; 1 and 2 say whose.
-                ("2 e", "explorer.panes.map(pane => pane.selected?.warp)", [None, 0]),
-                ("e e e", "explorer.panes[1].selected.warp", 3),
-                ("e", "explorer.panes[1].selected.warp", 0),
-                ("Escape", "explorer.panes[1].selected", None)):
-            self.press(*keys.split())
-            self.assertEqual(self.value(what), value, (keys, what))
-        self.press("ArrowRight", shift=True)
-        self.assertAlmostEqual(self.value("explorer.now"), self.value("explorer.last / 20") + 6)
-        self.press("End")
-        for playing in ("Pause", "Play"):  # buttons do what keys do; at the end it begins again
-            self.do("$('play').click()")
-            self.assertEqual(self.value("[$('play').ariaLabel, explorer.now < explorer.last]"),
-                             [playing, True])
-
-    def test_all_by_keyboard(self):
-        """The keyboard comes to each control, in the order in which they stand; all have a name."""
-        self.open("#t=0")
-        self.assertEqual(self.value(
-            "[...document.querySelectorAll('button, select, input, [role=img]')].filter(e => "
-            "!(e.ariaLabel || e.closest('label'))).map(e => e.outerHTML)"), [])
-        reached = self.value("[...document.querySelectorAll('*')].filter(e => e.tabIndex === 0 && "
-                             "e.checkVisibility()).map(e => e.id || e.ariaLabel || '')")
-        self.press("Tab")
-        self.do("explorer.panes[0].find('.maps').focus()")
-        self.assertRegex(self.value("$('tip').textContent"),
-                         r"Q: 0 B read, 0 B written so far\. K: 0 B")
-        self.assertLessEqual({"help-button", "play", "scrubber", "Zoom in"},
-                             set(reached))
-        self.assertEqual([name for name in reached if name.startswith("Tiles of S")][:2],
-                         [self.label(".scores", pane) for pane in (0, 1)])
+        table = (
+            ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
+            ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
+            ("Home", "explorer.now", 0), ("w", "explorer.span", 48 / 1.25),
+            ("s", "explorer.span", 48), ("d d a", "explorer.now", 6),
+            # Of the events at work each press of E chooses the next; 1 and 2 say whose.
+            ("2 e", "each((pane) => pane.selected?.warp ?? null)", [None, 0]),
+            ("e e e", "explorer.panes[1].selected.warp", 3),
+            ("e", "explorer.panes[1].selected.warp", 0),
+            ("Escape", "explorer.panes[1].selected", None),
+            ("b", "text('.timeline small')[1].slice(0, 5)", "SM 1:"))
+        *seen, by_scrubber, far, buttons = self.found(
+            "const seen = [];" + "".join(f"await press({keys.split()}); seen.push({what});"
+                                         for keys, what, _ in table) + """
+            $("scrubber").value = 7;
+            $("scrubber").dispatchEvent(new Event("input"));
+            seen.push(explorer.now);
+            await press(["ArrowRight"], { shiftKey: true });
+            seen.push(explorer.now - explorer.last / 20);
+            await press(["End"]);
+            const buttons = [];  // they do what keys do; at the end it begins again
+            for (let i = 0; i < 2; ++i) {
+              $("play").click();
+              await drawn();
+              buttons.push($("play").ariaLabel, explorer.now < explorer.last);
+            }
+            return [...seen, buttons];""")
+        for (keys, what, value), got in zip(table, seen):
+            self.assertEqual(got, value, (keys, what))
+        self.assertEqual(by_scrubber, 7)
+        self.assertAlmostEqual(far, 7)
+        self.assertEqual(buttons, ["Pause", True, "Play", True])
 
     def test_the_fragment_is_the_moment(self):
-        self.open("#t=0")
-        self.value("explorer.seek(99); explorer.setSpan(70);"
-                   "explorer.panes[0].choose(explorer.panes[0].run.events[300]);"
-                   "explorer.panes[1].moveSm(-1)")
-        self.browser.wait_for("!explorer.pending && !explorer.settling")
-        kept = self.value("location.hash")
-        self.open(kept)
-        self.assertEqual(self.value("[explorer.now, explorer.span, "
-                                    "explorer.panes[0].selected.index, explorer.panes[1].sm]"),
-                         [99, 70, 300, 1])
-        self.do(f"location.hash = '{kept.replace('t=99', 't=98')}'")
-        self.browser.wait_for("explorer.now === 98")
+        kept = self.found("""
+            explorer.seek(99);
+            explorer.setSpan(70);
+            explorer.panes[0].choose(explorer.panes[0].run.events[300]);
+            explorer.panes[1].moveSm(-1);
+            await until(() => !explorer.pending && !explorer.settling);
+            return location.hash;""")
+        self.assertEqual(self.found("""
+            const { now, span, panes } = explorer;
+            location.hash = location.hash.replace("t=99", "t=98");
+            await until(() => explorer.now === 98);
+            return [now, span, panes[0].selected.index, panes[1].sm];""", kept), [99, 70, 300, 1])
 
     def test_a_number_is_asked_for_before_the_counters(self):
         """As a lesson does; keys go to the number, and how far off it was is said."""
-        self.open("#t=1e9", self.made(*"01/tile --seqlen 64 --heads 1".split()))
-        counters = "getComputedStyle(document.querySelector('.counters')).visibility"
-        self.assertEqual(self.value(counters), "hidden")
-        self.assertIn("where 00 reads each 64 times?", self.value("$('question').innerText"))
-        self.do("$('question').querySelector('input').focus()")
-        self.press("3", ".", "6")
-        self.do("$('question').querySelector('button').click()")
-        self.assertEqual(self.value("$('question').querySelector('output').textContent"),
-                         "4. You said 3.6: 1.1 times too few.")
-        self.assertEqual(self.value(counters), "visible")
-        self.assertEqual(self.of_panes(VERDICTS), [SAME])
+        hidden, asked, typed, answer, shown = self.found("""
+            const look = () => getComputedStyle(document.querySelector(".counters")).visibility;
+            const before = look(), form = $("question"), input = form.querySelector("input");
+            const typed = input.dispatchEvent(
+              new KeyboardEvent("keydown", { key: "1", bubbles: true, cancelable: true }));
+            input.value = "3.6";
+            form.querySelector("button").click();
+            await drawn();
+            return [before, form.innerText, typed, form.querySelector("output").textContent,
+                    look()];""", "#t=1e9", self.made(*"01/tile --seqlen 64 --heads 1".split()))
+        self.assertEqual((hidden, typed, shown), ("hidden", True, "visible"))
+        self.assertIn("where 00 reads each 64 times?", asked)
+        self.assertEqual(answer, "4. You said 3.6: 1.1 times too few.")
 
     # ---- faults ----
 
     def test_a_missing_barrier(self):
         file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder, "broken")
-        text = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
-        copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{text}')
+        code = read(ROOT, file).replace("__syncthreads();  // the tiles are complete", "")
+        copy = write(folder, "tile.cu", text=f'#line 1 "{os.path.join(ROOT, file)}"\n{code}')
         changed(os.path.dirname(BIN), "01_tiled_matmul", file, copy, folder)
-        self.open(page=self.made("01/mma", "01/tile", "--seqlen", "32", "--heads", "1",
-                                 status=1, folder=folder))
+        page = self.made("01/mma", "01/tile", "--seqlen", "32", "--heads", "1", status=1,
+                         folder=folder)
         self.assertIn("which is unwritten", self.said)
-        self.assertIn("which is unwritten", self.value("explorer.panes[1].find('[role=alert]')"
-                                                       ".textContent"))
-        self.assertEqual(self.value("[explorer.panes[1].faultAt(), explorer.shown, explorer.now < "
-                                    "explorer.last]"), [self.value("explorer.now"), 1, True])
-        self.assertIn("fmaf", self.value("explorer.panes[1].find('.source li.fault').textContent"))
-        self.do("explorer.seek(explorer.last)")
-        self.assertEqual(self.of_panes(VERDICTS), [SAME, "ended with a fault"])
+        opened, alert, line, verdicts = self.found(f"""
+            const opened = [explorer.now === explorer.panes[1].faultAt(), explorer.shown,
+                            explorer.now < explorer.last];
+            const line = explorer.panes[1].find(".source li.fault").textContent;
+            await at(explorer.last);
+            return [opened, text("[role=alert]")[1], line, {VERDICTS}];""", "", page)
+        self.assertEqual(opened, [True, 1, True])
+        self.assertIn("which is unwritten", alert)
+        self.assertIn("fmaf", line)
+        self.assertEqual(verdicts, [SAME, "ended with a fault"])
