@@ -30,7 +30,7 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 SAME = "= the program's counts"
 VERDICTS = "text('.verdict')"
 # All that it says, but for places in sources; and how much there is of what it draws.
-SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
+SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
     at / columns | 0, at % columns, explorer.now, 4)).forEach(
@@ -38,7 +38,6 @@ SHOWN = """(({ maps, views, smem, source, timeline, replay, scores }) => {
   return [...['h2', '.summary', '.verdict', '.scores small', '.smem small', '.event']
             .map((one) => pane.find(one).textContent.replace(/ · \\S+:\\d+/, '')),
           ...views.map(({ canvas }) => canvas.ariaLabel),
-          ...smem.hits.map(({ of }) => of).filter((of) => of.includes('bytes')),
           ...new Set(pane.atWork.map((e) => meetingOf(e, explorer.now)).filter(Boolean)),
           pane.atWork.map(({ category }) => category).join(', '),
           timeline.rows.map(({ label }) => label).join(', '),
@@ -388,9 +387,10 @@ class PageTest(unittest.TestCase):
     def test_what_it_says_is_as_written(self):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
         more than queries, under the mask, with copies past the last row."""
-        for words, *moments in (("", 9, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), (
-                "05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
-                "--head-dim 64 --causal", 5, 57, 78)):
+        for words, *moments in (
+                ("", 9, 18, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), ("05/mma 05/sm90 "
+                "--batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 --head-dim 64 --causal",
+                5, 57, 78)):
             *shown, sizes = self.found(f"""
                 const shown = [];
                 for (const moment of {moments}) {{

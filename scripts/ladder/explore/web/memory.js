@@ -34,6 +34,6 @@ class MemoryView extends View {
     });
     const [read, written] = [map.read, map.write].map(({ bytes }) =>
       exactly(bytes.reduce((sum, n) => sum + n, 0), "B"));
-    this.canvas.ariaLabel = `${map.array.name}: ${read} read, ${written} written so far`;
+    this.label(`${map.array.name}: ${read} read, ${written} written so far`);
   }
 }

@@ -22,23 +22,14 @@ function mixed(name, opacity) {
 }
 
 /// A canvas of a pane, maybe with a note in its title. Places are in CSS pixels, colours names of
-/// the palette. `hits` are the bars, each with what it stands for, so that told(x, y) can say it.
+/// the palette. `hits` are the bars, each with what it stands for.
 class View {
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note, context: canvas.getContext("2d") });
-    canvas.addEventListener("pointermove", (event) =>
-      tell(this.told(event.offsetX, event.offsetY), event.clientX, event.clientY));
-    canvas.addEventListener("pointerleave", () => tell(""));
-    canvas.addEventListener("click", (event) =>
-      this.clicked?.(this.hitAt(event.offsetX, event.offsetY) || null));
   }
   say(words) { this.note.textContent = this.note.title = words; }
-  hitAt(px, py) {
-    return this.hits.findLast(({ x, y, width, height }) =>
-      px >= x && px < x + width && py >= y && py < y + height)?.of;
-  }
-  told(x, y) { return this.words(this.hitAt(x, y)); }
-  words() { return this.canvas.ariaLabel; }  // of what has no bars
+  /// What it shows in words: where the mouse points at it, and to those who do not see it.
+  label(words) { this.canvas.title = this.canvas.ariaLabel = words; }
 
   clear() {
     const { canvas, context } = this, ratio = window.devicePixelRatio || 1;
@@ -87,25 +78,4 @@ class View {
     this.context.imageSmoothingEnabled = false;
     this.context.drawImage(canvas, x, 0, width, height);
   }
-}
-
-/// Shows a text at a place of the window, if there is one to show.
-function tell(words, x, y) {
-  const tip = $("tip");
-  tip.hidden = !words;
-  if (!words) return;
-  tip.textContent = words;
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = Math.max(4, Math.min(x + 12, innerWidth - width - 4)) + "px";
-  tip.style.top = (y + 16 + height > innerHeight ? y - height - 10 : y + 16) + "px";
-}
-/// Where the keyboard comes to a view, what it shows in words.
-function tellAtFocus(element, ...views) {
-  element.tabIndex = 0;
-  element.addEventListener("focus", () => {
-    if (!element.matches(":focus-visible")) return;
-    const box = element.getBoundingClientRect();
-    tell(views.map((view) => view.canvas.ariaLabel).join(". "), box.left, box.bottom - 16);
-  });
-  element.addEventListener("blur", () => tell(""));
 }

@@ -36,7 +36,7 @@ class Pane {
           <button data-key="b" aria-label="The next SM" title="B">Next SM</button>
           Zoom <button data-key="s" aria-label="Zoom out" title="S">−</button>
           <button data-key="w" aria-label="Zoom in" title="W">+</button>
-        </span></h3><div class="box"><canvas tabindex="0" role="img"></canvas></div></div>
+        </span></h3><div class="box"><canvas role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
         <div class="source" tabindex="0" role="region" aria-label="Source"><ol></ol></div></div>`;
@@ -44,13 +44,11 @@ class Pane {
     this.find(".fault-note").hidden = !run.fault;
     this.find(".fault-note").textContent = run.fault?.message;
     this.maps = run.arrays.map((array) => new MemoryView(this, array, this.find(".maps")));
-    tellAtFocus(this.find(".maps"), ...this.maps);
     this.views = [...this.maps];
     for (const [name, Kind] of [["scores", ScoresView], ["smem", SharedView],
                                 ["timeline", Timeline]]) {
-      const canvas = this.find(`.${name} canvas`);
-      this.views.push(this[name] = new Kind(this, canvas, this.find(`.${name} small`)));
-      tellAtFocus(canvas, this[name]);
+      this.views.push(this[name] = new Kind(this, this.find(`.${name} canvas`),
+                                            this.find(`.${name} small`)));
     }
     this.source = new SourceView(this, this.find(".source"), this.find(".below small"));
   }

@@ -41,8 +41,8 @@ class ScoresView extends View {
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
     this.say((replay.heads > 1 ? `head ${head}: ` : "") +
              `${share("made", "at work", "masked")} made`);
-    this.canvas.ariaLabel = `Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
-      `${share("masked")} made in vain, ${share("skipped")} skipped`;
+    this.label(`Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
+               `${share("masked")} made in vain, ${share("skipped")} skipped`);
   }
 
   stateOf(row, column, now, glow) {

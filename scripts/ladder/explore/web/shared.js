@@ -1,8 +1,6 @@
 // A block's shared memory: its arrays by name, the stages in each, and the rows that they hold.
 
 class SharedView extends View {
-  words(text) { return text; }
-
   draw({ block, now }) {
     this.clear();
     const taken = block?.launch.shared || [], used = taken.filter(([name]) =>
@@ -20,27 +18,27 @@ class SharedView extends View {
                    : array === "" ? "zeros" : "computed" };
       });
       this.strip(name, bytes, stages, i * (h + gap), h);
-      return `${name}: ${stages.map(({ rows }) => rows).join(", ") || "nothing yet"}`;
+      return `${name}: ` + (stages.map(({ rows, begin, end, underWay }) =>
+        `${rows} in bytes ${range([begin, end - 1])}${underWay ? " (on its way)" : ""}`)
+        .join(", ") || "nothing yet");
     });
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
     const others = taken.filter((one) => !used.includes(one)).map(([name]) => name);
     this.say(!all ? "none" : `${scaled(all, "B")} of block ${block.number}` +
       (others.length ? `, with ${others.join(", ")}` : ""));
-    this.canvas.ariaLabel = "Shared memory" + (words.length ? ". " + words.join("; ") : ": none");
+    this.label("Shared memory" + (words.length ? ". " + words.join("; ") : ": none"));
   }
 
   strip(name, bytes, stages, y, height) {
     const left = 74, width = this.width - left, x = (at) => left + at / bytes * width;
     this.write(name, 0, y + height / 2, left - 6, "soft");
-    this.bar(`${name}: ${exactly(bytes, "B")}`, "faint", left, y, width, height);
+    this.bar(null, "faint", left, y, width, height);
     for (const { begin, end, array, rows, underWay } of stages) {
       const colour = array ? "copy" : "shared", size = x(end) - x(begin) - 1;
       for (let at = 0; underWay && at < size; at += 4) {
         this.box(colour, x(begin) + at, y, 1, height, 0.5);
       }
-      this.bar(`${name}, bytes ${exactly(begin)} to ${exactly(end - 1)}: ${rows}` +
-               (underWay ? ", on its way" : ""),
-               colour, x(begin), y, size, height, underWay ? 0.18 : 0.5, rows);
+      this.bar(null, colour, x(begin), y, size, height, underWay ? 0.18 : 0.5, rows);
     }
   }
 }

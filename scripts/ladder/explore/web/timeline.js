@@ -18,12 +18,13 @@ function rowsOfBlock({ events, warps, groups }) {
 }
 
 class Timeline extends View {
-  clicked(e) {
-    this.pane.choose(e === this.pane.selected ? null : e);
-  }
-
-  words(e) {
-    return !e ? "" : `${sentence(e)} · ${exactly(e.begin)} to ${exactly(e.end)} in the order`;
+  constructor(...of) {
+    super(...of);
+    this.canvas.onclick = ({ offsetX, offsetY }) => {
+      const hit = this.hits.findLast(({ x, y, width, height }) => offsetX >= x &&
+        offsetX < x + width && offsetY >= y && offsetY < y + height)?.of;
+      this.pane.choose(hit === this.pane.selected ? null : hit || null);
+    };
   }
 
   rowOf({ warp }) {
@@ -38,7 +39,7 @@ class Timeline extends View {
     this.canvas.parentElement.style.minHeight = `${TOP + LEAST * this.rows.length}px`;
     this.clear();
     const name = block ? this.pane.name(block) : "none";
-    this.canvas.ariaLabel = `Warps and engines of ${name}`;
+    this.label(`Warps and engines of ${name}`);
     this.say(block ? `SM ${block.sm}: ${name}` : "");
     if (!block) return;
     const each = clamp((this.height - TOP) / this.rows.length, LEAST, 32);
