@@ -10,11 +10,7 @@ const KEYS = [
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
   ["W S", "zoom the warps in, out", { w: (x) => x.setSpan(x.span / 1.25),
                                        s: (x) => x.setSpan(x.span * 1.25) }],
-  ["A D", "back, on by an eighth of what is shown", { a: (x) => x.seek(x.now - x.span / 8),
-                                                      d: (x) => x.seek(x.now + x.span / 8) }],
-  ["B", "the next SM; with shift the one before",
-   { b: (x, back) => x.panes[x.shown].moveSm(back ? -1 : 1) }],
-  ["1 2", "left, right step, for B and E",
+  ["1 2", "left, right step, for E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
   ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
   ["Esc", "choose none", { Escape: (x) => x.chooseNone() }],
@@ -38,7 +34,7 @@ const explorer = {
     document.documentElement.dataset.ready = "yes";
   },
 
-  /// A number, before what counts is shown; then how far off it was.
+  /// A number, before what counts is shown.
   ask(asked) {
     if (!asked) return;
     const form = $("question"), given = form.querySelector("input");
@@ -50,9 +46,7 @@ const explorer = {
       event.preventDefault();
       const right = asked.answer, n = given.value === "" ? NaN : Number(given.value);
       form.querySelector("output").textContent = n === right ? `${right}: right.`
-        : `${exactly(right)}.` + (isNaN(n) ? "" : !n || !right ? ` You said ${n}.`
-          : ` You said ${n}: ${+(Math.max(n, right) / Math.min(n, right)).toFixed(1)} ` +
-            `times too ${n > right ? "many" : "few"}.`);
+        : `${exactly(right)}.` + (isNaN(n) ? "" : ` You said ${n}.`);
       document.body.classList.remove("asking");
       given.disabled = form.querySelector("button").disabled = true;
       this.redraw();
@@ -68,9 +62,8 @@ const explorer = {
   go(by, far) {
     if (far) return this.seek(this.now + by * this.last / 20);
     this.pause();
-    const moments = this.panes.flatMap(({ run }) => run.events.map((e) => e.begin));
-    this.seek(by > 0 ? least(moments.filter((t) => t > this.now), (t) => t)
-      : most(moments.filter((t) => t < this.now), (t) => t));
+    const moments = this.panes.flatMap(({ run }) => run.events.map((e) => -by * e.begin));
+    this.seek(-by * most(moments.filter((t) => t < -by * this.now), (t) => t));
   },
   setSpan(span) {
     this.show({ span: clamp(span, 8, this.last) });
@@ -82,8 +75,7 @@ const explorer = {
     if (this.now >= this.last) this.now = 0;
     this.playing = true;
     this.chooseNone();
-    let before = performance.now(), shown = before;
-    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    let before = performance.now();
     const frame = (time) => {
       if (!this.playing) return;
       // The whole in half a minute, and no faster than can be followed.
@@ -91,7 +83,7 @@ const explorer = {
       this.now += rate * (time - before) / 1000;
       before = time;
       if (this.now >= this.last) return this.pause().seek(this.last);
-      if (!calm || time - shown > 500) shown = time, this.redraw();
+      this.redraw();
       requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
@@ -127,17 +119,14 @@ const explorer = {
     this.settling = this.playing ? null : setTimeout(() => this.settle(), 300);
   },
 
-  /// Where the clock has come to rest: in the address, and told to those who do not see it.
+  /// Where the clock has come to rest: in the address.
   settle() {
     this.settling = null;
     const parts = { t: Math.round(this.now), span: Math.round(this.span) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
-      if (pane.sm) parts["sm" + (i + 1)] = pane.sm;
     });
     history.replaceState(null, "", "#" + new URLSearchParams(parts));
-    const told = this.panes.map((pane) => `${pane.run.title}: ${pane.told || ""}`).join(" ");
-    if ($("live").textContent !== told) $("live").textContent = told;
   },
   fromFragment() {
     const parts = new URLSearchParams(location.hash.slice(1));
@@ -148,8 +137,6 @@ const explorer = {
     this.shown = Math.max(faulty, 0);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;
-      const sm = pane.selected ? pane.selected.block.sm : number("sm" + (i + 1), 0);
-      pane.sm = clamp(sm, 0, pane.run.sms - 1);
     });
     this.seek(this.now);
   },

@@ -21,11 +21,9 @@ class Run {
       }
     }
     this.last = most(this.events, (e) => e.end);
-    this.sms = most(this.blocks, ({ sm }) => sm + 1);
     this.order = [...this.events].sort((a, b) => a.begin - b.begin || a.index - b.index);
   }
 }
 
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-const least = (all, f) => all.reduce((so, one) => Math.min(so, f(one)), Infinity);
 const most = (all, f) => all.reduce((so, one) => Math.max(so, f(one)), -Infinity);

@@ -14,7 +14,6 @@ class Pane {
       Math.max(...[map.read, map.write].map(({ bytes }) => bytes.reduce((most, n, cell) =>
         Math.max(most, n / map.inRow[Math.floor(cell / map.columns)]), 0)))));
     this.selected = null;
-    this.sm = 0;  // whose blocks are shown
     this.element = document.createElement("article");
     this.element.className = "pane";
     this.element.ariaLabel = run.title;
@@ -33,7 +32,6 @@ class Pane {
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
       <div class="view timeline"><h3>Warps <small></small><span class="buttons">
-          <button data-key="b" aria-label="The next SM" title="B">Next SM</button>
           Zoom <button data-key="s" aria-label="Zoom out" title="S">−</button>
           <button data-key="w" aria-label="Zoom in" title="W">+</button>
         </span></h3><div class="box"><canvas role="img"></canvas></div></div>
@@ -75,9 +73,11 @@ class Pane {
 
   faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
-  /// The last block of the SM that has begun, else its first.
+  /// The block that is shown: the last that has begun on the SM of the chosen event, or of the
+  /// fault, or else on the first.
   blockAt(now) {
-    const mine = this.run.blocks.filter((block) => block.sm === this.sm);
+    const { run, selected } = this, sm = (selected || run.events[run.fault?.event])?.block.sm || 0;
+    const mine = run.blocks.filter((block) => block.sm === sm);
     return mine.findLast((block) => block.begin <= now) || mine[0];
   }
 
@@ -85,11 +85,6 @@ class Pane {
     const { kernel, blocks } = block.launch;
     return `${kernel}, block ${block.number} of ${blocks.length}` +
       (block.work ? `: ${block.work}` : "");
-  }
-
-  moveSm(by) {
-    this.sm = (this.sm + by + this.run.sms) % this.run.sms;
-    explorer.redraw();
   }
 
   draw(now) {
@@ -108,8 +103,8 @@ class Pane {
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
     this.source.draw(ended ? run.fault : current, current, this.atWork);
-    this.told = current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.";
-    this.find(".event").textContent = (this.selected ? "Chosen: " : "") + this.told;
+    this.find(".event").textContent = (this.selected ? "Chosen: " : "") +
+      (current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.");
   }
 
   count() {
