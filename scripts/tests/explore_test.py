@@ -20,8 +20,7 @@ from ladder.base.changed import changed
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, main, options_of,
                                     shown_in_lessons, write_pages)
-from ladder.explore.page import fault_of, page_of, pane_of, spans
-from ladder.explore.times import put_landings
+from ladder.explore.page import fault_of, page_of, pane_of
 from ladder.trace.read import BOUNDS, ENGINES, Event, Trace, joined
 
 BIN = programs()
@@ -102,9 +101,6 @@ class TraceTest(unittest.TestCase):
 
     def test_ranges_within_ranges(self):
         self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
-        for rows, text in (([[6, 7], [0, 1], [2, 4]], "0, 2–3, 6"),
-                           ([[0, 1], [2, 4], [6, 7], [8, 10]], "0, …, 8–9")):
-            self.assertEqual(spans(rows), text)
 
     def test_an_array_has_the_rows_of_q_or_of_k(self):
         trace = mock.Mock(head={"batch": 1, "heads": 2, "seqlen": 32, "kv_heads": 1,
@@ -152,6 +148,21 @@ class TraceTest(unittest.TestCase):
         for numbers in rounds.values():
             self.assertEqual(sorted({*numbers}), list(range(numbers[0], numbers[-1] + 1)))
         self.assertGreater(max(numbers[-1] for numbers in rounds.values()), 1)
+
+    def test_blocks_run_side_by_side(self):
+        """On four SMs, each of which has one after the other; kernels never."""
+        pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
+                                    "--seqlen 64 --heads 1"), ""), 0
+        for launch, used in enumerate((4, 1, 4)):
+            free = {}
+            for block in pane["blocks"]:
+                if block["launch"] == launch:
+                    self.assertEqual(block["begin"], free.get(block["sm"], end))
+                    self.assertEqual(block["begin"], min(free.get(sm, end) for sm in range(4)))
+                    free[block["sm"]] = max(pane["events"][i]["ticks"][1]
+                                            for i in range(*block["events"]))
+            self.assertEqual(len(free), used)
+            end = max(free.values())
 
     def test_blocks_run_side_by_side(self):
         """On four SMs, each of which has one after the other; kernels never."""
@@ -358,26 +369,22 @@ class PageTest(unittest.TestCase):
         self.assertRegex(wrong[0], "^not the program's count: requested.*matmul")
         self.assertEqual(wrong[1], SAME)
 
-    def test_a_wait_tells_who_is_missing(self):
-        """At a click on the wait of a warp that is early."""
-        chosen_one, early, late = self.found("""
+    def test_a_click_on_an_event_chooses_it(self):
+        """And the line below says who is missing, at any moment."""
+        self.assertRegex(self.found("""
             const wait = explorer.panes[0].run.events.find((e) =>
               e.kind === "__syncthreads" && e.end - e.begin > 3);
             await at(wait.begin + 1);
             const { canvas, hits } = explorer.panes[0].timeline;
             const { left, top } = canvas.getBoundingClientRect();
-            const bar = hits.find(({ of }) => of === wait);
-            canvas.dispatchEvent(new MouseEvent("click", {
-              clientX: left + bar.x + bar.width / 2, clientY: top + bar.y + bar.height / 2 }));
+            const { x, y } = hits.find(({ of }) => of === wait);
+            canvas.dispatchEvent(new MouseEvent("click", { clientX: left + x + 1,
+                                                           clientY: top + y + 1 }));
             await drawn();
             const early = text(".event")[0];
             await at(explorer.last);
-            return [each(({ selected }) => selected?.index === wait.index), early,
-                    text(".event")[0]];""")
-        self.assertEqual(chosen_one, [True, False])
-        self.assertRegex(early, "^Chosen: .*__syncthreads number [0-9]+. "
-                         "Arrived: warp [0-9].*Missing: warp [0-9]")
-        self.assertIn("Missing: nobody", late)
+            return early + text(".event")[0];"""),
+            "^Chosen: .*__syncthreads number .*Missing: warp [0-9].*Missing: nobody")
 
     def test_what_it_says_is_as_written(self):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are

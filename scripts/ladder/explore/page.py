@@ -13,7 +13,7 @@ from ladder.base.files import ROOT, read
 from ladder.base.records import Record
 from ladder.explore.tiles import put_tiles
 from ladder.explore.times import put_in_order
-from ladder.trace.read import Event, Trace, joined, place
+from ladder.trace.read import Event, Trace, place
 
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
@@ -39,7 +39,7 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
         "arrays": [{"name": name, "bytes": size, "rows": trace.rows_of(name)}
                    for name, size in trace.arrays.items()],
         "events": [page_event(event) for event in trace.events],
-        "blocks": [block_of(trace, *block) for block in trace.blocks().items()],
+        "blocks": [block_of(*block) for block in trace.blocks().items()],
         "meetings": [[title, [part.index for part in parts]] for title, parts in meetings],
         "fault": fault,
         "files": {path: read(os.path.join(ROOT, path)) for path in sorted(paths) if path},
@@ -47,27 +47,13 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
                                           for name in counters} if records else None}
 
 
-def block_of(trace: Trace, place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
-    """What the page says of a block: where its events are, which warpgroups multiply together, and
-    what it works on, rows of Q and K, or what it writes."""
-    tiles = [event.tile for event in events if event.tile]
-    rows = {"Q": [tile[:2] for tile in tiles], "K": [tile[2:] for tile in tiles]} if tiles else {}
-    for event in events:
-        if not tiles and event.rows and event.direction == "write" \
-                and trace.rows_of(event.name) > 1:
-            rows.setdefault(event.name, []).append([event.rows[0], event.rows[1] + 1])
+def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
+    """What the page says of a block: where its events are, and which warpgroups multiply
+    together."""
     return {"launch": place[0], "number": place[1], "sm": events[0].sm,
             "begin": events[0].ticks[0], "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
-            "groups": sorted({event.warp // 4 for event in events if event.kind == "wgmma"}),
-            "work": ", ".join(f"{name} {spans(its)}" for name, its in rows.items())}
-
-
-def spans(rows: list[Any]) -> str:
-    """[[first, past the last]] in words."""
-    texts = [str(first) if last == first + 1 else f"{first}–{last - 1}"
-             for first, last in joined(rows)]
-    return ", ".join(texts if len(texts) < 4 else [texts[0], "…", texts[-1]])
+            "groups": sorted({event.warp // 4 for event in events if event.kind == "wgmma"})}
 
 
 def page_event(event: Event) -> dict[str, Any]:

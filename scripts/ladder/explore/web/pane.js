@@ -83,8 +83,7 @@ class Pane {
 
   name(block) {
     const { kernel, blocks } = block.launch;
-    return `${kernel}, block ${block.number} of ${blocks.length}` +
-      (block.work ? `: ${block.work}` : "");
+    return `${kernel}, block ${block.number} of ${blocks.length}`;
   }
 
   draw(now) {

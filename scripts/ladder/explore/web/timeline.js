@@ -1,6 +1,6 @@
 // The warps of a block and the engines beside them, a row each, around the moment shown.
 
-const TOP = 16, LEAST = 11;  // pixels above the rows, and of one
+const LEAST = 11;  // pixels of a row
 const MEETS = ["signal", "exchange", "wait"];  // no work by itself
 
 /// The rows of a block: its engines, loads with one for each array, then the warps that do
@@ -36,14 +36,14 @@ class Timeline extends View {
     const { run } = this.pane;
     this.block = block;
     this.rows = block ? rowsOfBlock(block) : [];
-    this.canvas.parentElement.style.minHeight = `${TOP + LEAST * this.rows.length}px`;
+    this.canvas.parentElement.style.minHeight = `${LEAST * this.rows.length}px`;
     this.clear();
     const name = block ? this.pane.name(block) : "none";
     this.label(`Warps and engines of ${name}`);
     this.say(block ? `SM ${block.sm}: ${name}` : "");
     if (!block) return;
-    const each = clamp((this.height - TOP) / this.rows.length, LEAST, 32);
-    this.rows.forEach((row, i) => Object.assign(row, { y: TOP + i * each, height: each }));
+    const each = clamp(this.height / this.rows.length, LEAST, 32);
+    this.rows.forEach((row, i) => Object.assign(row, { y: i * each, height: each }));
     this.gutter = Math.min(92, this.width * 0.25);
     // All that is shown is of the run: the window stops at its ends.
     const span = Math.min(explorer.span, run.last);
@@ -51,7 +51,6 @@ class Timeline extends View {
     this.until = this.from + span;
     this.scale = (this.width - this.gutter) / span;
     const x = (t) => this.gutter + (t - this.from) * this.scale;
-    this.axis(span, x);
     for (const e of block.events) {
       if (Math.max(e.end, e.until) < this.from || e.begin > this.until) continue;
       for (const row of this.rows) {
@@ -64,15 +63,6 @@ class Timeline extends View {
     this.box("card", 0, 0, this.gutter, this.height);
     for (const { label, y, height } of this.rows) {
       this.write(label, 0, y + height / 2, this.gutter - 6, "soft");
-    }
-  }
-
-  axis(span, x) {
-    const rough = span / 6, power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
-    const apart = Math.max(1, [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough) || power);
-    for (let t = Math.ceil(this.from / apart) * apart; t < this.until; t += apart) {
-      this.box("faint", x(t), 14, 1, 1e4);
-      this.write(exactly(t || 0), x(t) + 2, 7, Infinity, "soft");
     }
   }
 

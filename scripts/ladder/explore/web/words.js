@@ -10,11 +10,6 @@ const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit 
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
 const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
-// Counts that have other words than their keys.
-const WORDS = { matmul_flops: "matmul FLOPs", exp_count: "exponentials", other_flops: "other FLOPs",
-                sram_read_bytes: "B read from shared memory",
-                sram_write_bytes: "B written to shared memory" };
-
 /// Who does what and where, by the names that the source has: how much of which rows, for which
 /// barrier, from which array; and what was counted.
 function sentence(e) {
@@ -25,7 +20,7 @@ function sentence(e) {
                  e.source && `what it read of ${e.source}`].filter(Boolean).join(", ");
   const flops = e.kind === "wgmma" && { matmul_flops: e.amount };
   const amounts = Object.entries({ ...e.counts, ...flops })
-    .map(([key, n]) => exactly(n, WORDS[key] || key.replaceAll("_", " "))).join(", ");
+    .map(([key, n]) => exactly(n, key.replaceAll("_", " "))).join(", ");
   return `${e.launch.kernel}, block ${e.block.number}, warp ${e.warp}: ` +
     [doing, about, amounts && `(${amounts})`].filter(Boolean).join(" ") +
     (e.file ? ` · ${e.file}:${e.line}` : "");
