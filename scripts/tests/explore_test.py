@@ -69,11 +69,6 @@ def explore(*words, status=0, folder=BIN):
     return result
 
 
-def run(rung, options):
-    """What a program prints."""
-    return printed(os.path.join(BIN, rung), *options.split())
-
-
 def traced(rung, options):
     """The trace of a run, and what the program prints beside it."""
     return Trace.of(os.path.join(BIN, rung), options.split())[:2]
@@ -150,40 +145,14 @@ class TraceTest(unittest.TestCase):
         self.assertGreater(max(numbers[-1] for numbers in rounds.values()), 1)
 
     def test_blocks_run_side_by_side(self):
-        """On four SMs, each of which has one after the other; kernels never."""
+        """And kernels one after the other."""
         pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
                                     "--seqlen 64 --heads 1"), ""), 0
-        for launch, used in enumerate((4, 1, 4)):
-            free = {}
-            for block in pane["blocks"]:
-                if block["launch"] == launch:
-                    self.assertEqual(block["begin"], free.get(block["sm"], end))
-                    self.assertEqual(block["begin"], min(free.get(sm, end) for sm in range(4)))
-                    free[block["sm"]] = max(pane["events"][i]["ticks"][1]
-                                            for i in range(*block["events"]))
-            self.assertEqual(len(free), used)
-            end = max(free.values())
-
-    def test_blocks_run_side_by_side(self):
-        """On four SMs, each of which has one after the other; kernels never."""
-        pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
-                                    "--seqlen 64 --heads 1"), ""), 0
-        for launch, used in enumerate((4, 1, 4)):
-            free = {}
-            for block in pane["blocks"]:
-                if block["launch"] == launch:
-                    self.assertEqual(block["begin"], free.get(block["sm"], end))
-                    self.assertEqual(block["begin"], min(free.get(sm, end) for sm in range(4)))
-                    free[block["sm"]] = max(pane["events"][i]["ticks"][1]
-                                            for i in range(*block["events"]))
-            self.assertEqual(len(free), used)
-            end = max(free.values())
-
-    def test_what_is_under_way_ends_where_somebody_first_knows(self):
-        events = [Event("tma_load", lands=0, ticks=[0, 1]),
-                  *(Event("mbarrier_wait", awaits=0, ticks=[0, end]) for end in (4, 9, 5))]
-        put_landings(events)
-        self.assertEqual([event.ticks[2] for event in events], [4, 4, 9, 5])
+        for launch in range(3):
+            blocks = [pane["events"][slice(*block["events"])] for block in pane["blocks"]
+                      if block["launch"] == launch]
+            self.assertEqual({events[0]["ticks"][0] for events in blocks}, {end})
+            end = max(event["ticks"][1] for events in blocks for event in events)
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
@@ -269,9 +238,8 @@ class CommandTest(Scratch):
             with self.subTest(lesson=path, command=command):
                 asked = asked_of([*shlex.split(command), "--bin", BIN])
                 for step in chosen(asked):
-                    options = " ".join(options_of(step, asked.options))
-                    self.assertTrue(run(step.rung, f"--device sim --step {step.name} "
-                                                   + options))
+                    self.assertTrue(printed(step.program, "--device", "sim", "--step", step.name,
+                                            *options_of(step, asked.options)))
 
 
 @unittest.skipUnless(browser.find(), browser.MISSING)
@@ -390,7 +358,7 @@ class PageTest(unittest.TestCase):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
         more than queries, under the mask, with copies past the last row."""
         for words, *moments in (
-                ("", 9, 18, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), ("05/mma 05/sm90 "
+                ("", 9, 14, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), ("05/mma 05/sm90 "
                 "--batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 --head-dim 64 --causal",
                 5, 57, 78)):
             *shown, sizes = self.found(f"""

@@ -50,8 +50,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
 def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
     """What the page says of a block: where its events are, and which warpgroups multiply
     together."""
-    return {"launch": place[0], "number": place[1], "sm": events[0].sm,
-            "begin": events[0].ticks[0], "events": [events[0].index, events[-1].index + 1],
+    return {"launch": place[0], "number": place[1],
+            "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
             "groups": sorted({event.warp // 4 for event in events if event.kind == "wgmma"})}
 
@@ -59,7 +59,7 @@ def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
 def page_event(event: Event) -> dict[str, Any]:
     """An event as the page has it, by the same names: without what it has not, and what only led to
     the rest."""
-    members = {**vars(event), "shared": None, "sm": None, "category": event.category(),
+    members = {**vars(event), "shared": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,
                "holds": {array: [[*rows, filled.index] for *rows, filled in stages]

@@ -1,18 +1,18 @@
 """When things happen, in the order of the trace, and what they wait for.
 
 The order is what the program fixes: each event of a warp takes one tick, and a wait ends when the
-last thing that it waits for has come. That is an order and no time. Blocks run side by side on a
-few SMs, and kernels one after the other.
+last thing that it waits for has come. That is an order and no time. The blocks of a kernel run side
+by side, and kernels one after the other.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import NamedTuple
 
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Trace
 
-SMS = 4
 # What a warp starts itself → how it waits for a group of those.
 OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
 NAMED = ("named_barrier_arrive", "named_barrier_sync")
@@ -92,21 +92,13 @@ def put_in_order(trace: Trace) -> list[Meeting]:
         for event in last.values():
             end_of(event, meetings)
         put_landings(events)
-    put_on_sms(trace)
-    return meetings
-
-
-def put_on_sms(trace: Trace) -> None:
-    """An SM has one block at a time, and takes the next when that is done."""
     start = 0
-    for launch in range(len(trace.launches)):
-        free = [start] * SMS
-        for events in [its for at, its in trace.blocks().items() if at[0] == launch]:
-            sm = free.index(min(free))
-            for event in events:
-                event.sm, event.ticks = sm, [tick + free[sm] for tick in event.ticks]
-            free[sm] = max(event.ticks[1] for event in events)
-        start = max(free)
+    for _, kernel in itertools.groupby(trace.events, key=lambda event: event.launch):
+        events = [*kernel]
+        for event in events:
+            event.ticks = [start + tick for tick in event.ticks]
+        start = max(event.ticks[1] for event in events)
+    return meetings
 
 
 def end_of(event: Event, meetings: list[Meeting]) -> int:

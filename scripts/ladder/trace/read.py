@@ -68,7 +68,6 @@ class Event:
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     awaits: int | None = None  # the meeting that it waits for
     lands: int | None = None   # or takes part in
-    sm: int = 0                # that its block is on
     index: int = -1            # among the page's
 
     @classmethod

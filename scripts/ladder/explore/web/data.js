@@ -11,7 +11,7 @@ class Run {
   constructor(data) {
     Object.assign(this, data);
     for (const launch of this.launches) launch.blocks = [];
-    for (const block of this.blocks) {  // in the order in which they were started
+    for (const block of this.blocks) {
       const launch = block.launch = this.launches[block.launch];
       launch.blocks.push(block);
       block.events = this.events.slice(...block.events);

@@ -73,12 +73,12 @@ class Pane {
 
   faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
-  /// The block that is shown: the last that has begun on the SM of the chosen event, or of the
-  /// fault, or else on the first.
+  /// The block that is shown: of the last kernel that has begun that of the chosen event, or of the
+  /// fault, or else the first.
   blockAt(now) {
-    const { run, selected } = this, sm = (selected || run.events[run.fault?.event])?.block.sm || 0;
-    const mine = run.blocks.filter((block) => block.sm === sm);
-    return mine.findLast((block) => block.begin <= now) || mine[0];
+    const { run, selected } = this, of = (selected || run.events[run.fault?.event])?.block;
+    const each = run.launches.map(({ blocks }) => blocks.includes(of) ? of : blocks[0]);
+    return each.findLast((block) => block?.events[0].begin <= now) || run.blocks[0];
   }
 
   name(block) {

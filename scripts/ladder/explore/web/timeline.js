@@ -40,7 +40,7 @@ class Timeline extends View {
     this.clear();
     const name = block ? this.pane.name(block) : "none";
     this.label(`Warps and engines of ${name}`);
-    this.say(block ? `SM ${block.sm}: ${name}` : "");
+    this.say(name);
     if (!block) return;
     const each = clamp(this.height / this.rows.length, LEAST, 32);
     this.rows.forEach((row, i) => Object.assign(row, { y: i * each, height: each }));
