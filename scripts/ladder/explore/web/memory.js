@@ -27,7 +27,7 @@ class MemoryView extends View {
       const { bytes, when } = map[side];
       this.picture(i * (w + 2), w, this.height, map.columns, map.rows, (cell) => {
         // The darker, the more often it was asked for, of as many times as any was.
-        const times = bytes[cell] / map.inRow[Math.floor(cell / map.columns)];
+        const times = bytes[cell] / map.inCell;
         return mixed(side, !times ? 0 : when[cell] > now - glow ? 1 : 0.16 + 0.54 *
           Math.max(0, Math.log2(times)) / Math.max(1, Math.log2(explorer.most)));
       });

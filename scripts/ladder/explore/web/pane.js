@@ -10,9 +10,8 @@ class Pane {
     this.run = run;
     this.replay = new Replay(run);
     this.final = new Replay(run).seek(Infinity);
-    this.most = Math.max(1, ...this.final.maps.map((map) =>
-      Math.max(...[map.read, map.write].map(({ bytes }) => bytes.reduce((most, n, cell) =>
-        Math.max(most, n / map.inRow[Math.floor(cell / map.columns)]), 0)))));
+    this.most = Math.max(1, ...this.final.maps.map(({ read, write, inCell }) =>
+      Math.max(...read.bytes, ...write.bytes) / inCell));
     this.selected = null;
     this.element = document.createElement("article");
     this.element.className = "pane";

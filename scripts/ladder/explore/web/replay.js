@@ -23,14 +23,11 @@ class Replay {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
       const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const inRow = new Float32Array(rows);  // bytes of a cell
-      for (let r = 0; r < array.rows; ++r) {
-        inRow[Math.floor(r * rows / array.rows)] += width / columns;
-      }
       const side = () => ({  // places in HBM are even, as are all element sizes
         bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
-      return { array, width, rows, columns, inRow, read: side(), write: side() };
+      return { array, width, rows, columns, inCell: array.bytes / rows / columns,
+               read: side(), write: side() };
     });
     this.scores = new Uint16Array(this.heads * this.scoreRows * this.scoreColumns);
     this.scoresAt = new Float64Array(this.scores.length).fill(-Infinity);

@@ -35,9 +35,6 @@ class SharedView extends View {
     this.bar(null, "faint", left, y, width, height);
     for (const { begin, end, array, rows, underWay } of stages) {
       const colour = array ? "copy" : "shared", size = x(end) - x(begin) - 1;
-      for (let at = 0; underWay && at < size; at += 4) {
-        this.box(colour, x(begin) + at, y, 1, height, 0.5);
-      }
       this.bar(null, colour, x(begin), y, size, height, underWay ? 0.18 : 0.5, rows);
     }
   }
