@@ -34,7 +34,7 @@ SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
     at / columns | 0, at % columns, explorer.now, 4)).forEach(
       (state) => { states[state] = (states[state] || 0) + 1; });
-  return [...['h2', '.summary', '.verdict', '.scores small', '.smem small', '.event']
+  return [...['h2', '.summary', '.verdict', '.most', '.scores small', '.smem small', '.event']
             .map((one) => pane.find(one).textContent.replace(/ · \\S+:\\d+/, '')),
           ...views.map(({ canvas }) => canvas.ariaLabel),
           ...new Set(pane.atWork.map((e) => meetingOf(e, explorer.now)).filter(Boolean)),
@@ -358,9 +358,9 @@ class PageTest(unittest.TestCase):
         """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
         more than queries, under the mask, with copies past the last row."""
         for words, *moments in (
-                ("", 9, 14, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9), ("05/mma 05/sm90 "
-                "--batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 --head-dim 64 --causal",
-                5, 57, 78)):
+                ("", 9, 14, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9),
+                ("05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
+                 "--head-dim 64 --causal", 5, 57, 78)):
             *shown, sizes = self.found(f"""
                 const shown = [];
                 for (const moment of {moments}) {{
