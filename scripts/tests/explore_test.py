@@ -429,14 +429,15 @@ class PageTest(unittest.TestCase):
         kept = self.found("""
             explorer.seek(99);
             explorer.setSpan(70);
-            explorer.panes[0].choose(explorer.panes[0].run.events[300]);
+            explorer.panes[1].choose(explorer.panes[1].run.blocks[1].events[0]);
             await until(() => !explorer.pending && !explorer.settling);
             return location.hash;""")
         self.assertEqual(self.found("""
             const { now, span, panes } = explorer;
             location.hash = location.hash.replace("t=99", "t=98");
             await until(() => explorer.now === 98);
-            return [now, span, panes[0].selected.index];""", kept), [99, 70, 300])
+            return [now, span, text(".timeline small")[1]];""", kept),
+                         [99, 70, "attention, block 1 of 2"])
 
     def test_a_number_is_asked_for_before_the_counters(self):
         """As a lesson does; keys go to the number."""
