@@ -396,8 +396,7 @@ class PageTest(unittest.TestCase):
         table = (
             ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
             ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
-            ("Home", "explorer.now", 0), ("w", "explorer.span", 48 / 1.25),
-            ("s", "explorer.span", 48),
+            ("Home", "explorer.now", 0),
             # Of the events at work each press of E chooses the next; 1 and 2 say whose.
             ("2 e", "each((pane) => pane.selected?.warp ?? null)", [None, 0]),
             ("e e e", "explorer.panes[1].selected.warp", 3),
@@ -428,16 +427,15 @@ class PageTest(unittest.TestCase):
     def test_the_fragment_is_the_moment(self):
         kept = self.found("""
             explorer.seek(99);
-            explorer.setSpan(70);
             explorer.panes[1].choose(explorer.panes[1].run.blocks[1].events[0]);
             await until(() => !explorer.pending && !explorer.settling);
             return location.hash;""")
         self.assertEqual(self.found("""
-            const { now, span, panes } = explorer;
+            const { now } = explorer;
             location.hash = location.hash.replace("t=99", "t=98");
             await until(() => explorer.now === 98);
-            return [now, span, text(".timeline small")[1]];""", kept),
-                         [99, 70, "attention, block 1 of 2"])
+            return [now, text(".timeline small")[1]];""", kept),
+                         [99, "attention, block 1 of 2"])
 
     def test_a_number_is_asked_for_before_the_counters(self):
         """As a lesson does; keys go to the number."""

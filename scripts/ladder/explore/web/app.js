@@ -8,8 +8,6 @@ const KEYS = [
    { ArrowLeft: (x, far) => x.go(-1, far), ArrowRight: (x, far) => x.go(1, far) }],
   ["Home End", "to the start, the end",
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
-  ["W S", "zoom the warps in, out", { w: (x) => x.setSpan(x.span / 1.25),
-                                       s: (x) => x.setSpan(x.span * 1.25) }],
   ["1 2", "left, right step, for E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
   ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
@@ -19,7 +17,7 @@ const KEYS = [
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
 const explorer = {
-  panes: [], now: 0, span: 48, playing: false, shown: 0,
+  panes: [], now: 0, playing: false, shown: 0,
 
   async start() {
     this.panes = (await unpack($("data"))).map((data) => new Pane(new Run(data)));
@@ -64,9 +62,6 @@ const explorer = {
     this.pause();
     const moments = this.panes.flatMap(({ run }) => run.events.map((e) => -by * e.begin));
     this.seek(-by * most(moments.filter((t) => t < -by * this.now), (t) => t));
-  },
-  setSpan(span) {
-    this.show({ span: clamp(span, 8, this.last) });
   },
 
   // ---- playing ----
@@ -122,7 +117,7 @@ const explorer = {
   /// Where the clock has come to rest: in the address.
   settle() {
     this.settling = null;
-    const parts = { t: Math.round(this.now), span: Math.round(this.span) };
+    const parts = { t: Math.round(this.now) };
     this.panes.forEach((pane, i) => {
       if (pane.selected) parts["event" + (i + 1)] = pane.selected.index;
     });
@@ -133,7 +128,6 @@ const explorer = {
     const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);
     const faulty = this.panes.findIndex((pane) => pane.run.fault);
     this.now = number("t", faulty < 0 ? 0 : this.panes[faulty].faultAt());
-    this.setSpan(number("span", this.span));
     this.shown = Math.max(faulty, 0);
     this.panes.forEach((pane, i) => {
       pane.selected = pane.run.events[number("event" + (i + 1), -1)] || null;

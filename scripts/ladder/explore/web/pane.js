@@ -30,10 +30,7 @@ class Pane {
         <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
-      <div class="view timeline"><h3>Warps <small></small><span class="buttons">
-          Zoom <button data-key="s" aria-label="Zoom out" title="S">−</button>
-          <button data-key="w" aria-label="Zoom in" title="W">+</button>
-        </span></h3><div class="box"><canvas role="img"></canvas></div></div>
+      <div class="view timeline"><h3>Warps <small></small></h3><div class="box"><canvas role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
         <div class="source" tabindex="0" role="region" aria-label="Source"><ol></ol></div></div>`;
@@ -89,7 +86,7 @@ class Pane {
     const { run, replay } = this;
     replay.seek(now);
     this.count();
-    const block = this.blockAt(now), glow = Math.max(explorer.span / 12, 1);
+    const block = this.blockAt(now), glow = SPAN / 12;
     const begun = new Map();  // of each warp the last event that has
     for (const e of block?.events || []) {
       if (e.begin <= now && e.file && !(e.begin < begun.get(e.warp)?.begin)) begun.set(e.warp, e);

@@ -1,6 +1,6 @@
 // The warps of a block and the engines beside them, a row each, around the moment shown.
 
-const LEAST = 11;  // pixels of a row
+const SPAN = 48, LEAST = 11;  // ticks shown; pixels of a row
 const MEETS = ["signal", "exchange", "wait"];  // no work by itself
 
 /// The rows of a block: its engines, loads with one for each array, then the warps that do
@@ -46,7 +46,7 @@ class Timeline extends View {
     this.rows.forEach((row, i) => Object.assign(row, { y: i * each, height: each }));
     this.gutter = Math.min(92, this.width * 0.25);
     // All that is shown is of the run: the window stops at its ends.
-    const span = Math.min(explorer.span, run.last);
+    const span = Math.min(SPAN, run.last);
     this.from = clamp(now - span * 0.6, 0, run.last - span);
     this.until = this.from + span;
     this.scale = (this.width - this.gutter) / span;
