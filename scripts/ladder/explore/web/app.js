@@ -148,10 +148,7 @@ const explorer = {
     });
     addEventListener("click", ({ target }) => {
       const button = target.closest("[data-key]");
-      if (!button) return;
-      const pane = this.panes.findIndex(({ element }) => element.contains(button));
-      if (pane >= 0) this.shown = pane;
-      ACTIONS[button.dataset.key](this);
+      if (button) ACTIONS[button.dataset.key](this);
     });
     $("scrubber").oninput = (event) => this.pause().seek(Number(event.target.value));
     readPalette();
