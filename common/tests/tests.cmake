@@ -67,7 +67,7 @@ if(LADDER_GPU)
 endif()
 
 # Kernels and tests, compiled for both machines, but for a GPU only where one may run them.
-ladder_kernels(fp8_test_kernels ${tests}/tile/fp8_test.cu)
+ladder_kernels(fp8_test_kernels ${PROJECT_SOURCE_DIR}/05_flash_v2/hopper/tests/fp8_test.cu)
 target_link_libraries(fp8_test_kernels_sim PRIVATE GTest::gtest)
 ladder_program(tile fp8_test ${fp8_test_kernels_objects})
 ladder_cases(tile fp8_test.Sim fp8_test Sim* asan)

@@ -3,7 +3,7 @@
 // with the exponent of the largest of them, of which 13 bits of fraction are kept, and these are
 // added. Measured on an H200: of 8,000 random sums all are equal to the bit, and with one bit more
 // or less, with other groups than 32, or rounded in another way they are not. The GPU's tests in
-// common/tests/tile/fp8_test.cu compare the two again.
+// 05_flash_v2/hopper/tests/fp8_test.cu compare the two again.
 #pragma once
 
 #include <algorithm>

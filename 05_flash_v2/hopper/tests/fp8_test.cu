@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../../05_flash_v2/hopper/fp8.h"
+#include "../fp8.h"
 #include "harness/quantised.h"
 #include "machine/sim/fp8_sums.h"
 #include "tests/device_test.h"
