@@ -104,6 +104,7 @@ class Arrays {
     throw std::logic_error("no array named " + name);
   }
   void add(Array* array) { arrays_.push_back(array); }
+  const std::vector<Array*>& all() const { return arrays_; }
 
  private:
   std::vector<Array*> arrays_;

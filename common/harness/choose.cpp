@@ -13,6 +13,7 @@ std::unique_ptr<Device> open_device(const Options& options) {
   const bool automatic = options.device == DeviceChoice::automatic;
   SimOptions sim = options.sim;
   if (options.sram_bytes) sim.sram_bytes = options.sram_bytes;
+  sim.trace = !options.run.trace_file.empty();
   if (options.device == DeviceChoice::sim) return open_sim(sim);
   if (automatic && !options.sim_option.empty()) {
     say(fmt::format("running on the sim: --{} is for the sim", options.sim_option));

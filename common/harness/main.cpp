@@ -98,27 +98,17 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
 /// Runs and reports one step; `between` is printed before what follows another report.
 int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
             std::string& between) {
-  const std::string& trace = options.sim.trace_file;
   if (!options.save.empty()) {
     std::error_code error;
     std::filesystem::create_directory(options.save, error);
     if (error) bad_usage("cannot create the folder '{}': {}", options.save, error.message());
     require_writable(options.save + "/o.npy");
   }
-  if (!trace.empty()) require_writable(trace);
+  if (!options.run.trace_file.empty()) require_writable(options.run.trace_file);
 
   Outputs outputs;
-  std::vector<Report> reports;
-  try {
-    reports = run_step(device, step, options.run, workload, &outputs);
-  } catch (const Error& e) {
-    // Where a fault ends the run, the trace shows where.
-    if (!trace.empty() && e.status == Exit::wrong_result)
-      write_trace(trace, step, workload.spec(), outputs, device);
-    throw;
-  }
+  const auto reports = run_step(device, step, options.run, workload, &outputs);
   if (!options.save.empty()) save(options.save, workload.problem(), outputs);
-  if (!trace.empty()) write_trace(trace, step, workload.spec(), outputs, device);
 
   bool pass = true, wrong = false;
   for (const Report& report : reports) {

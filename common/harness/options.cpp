@@ -180,7 +180,7 @@ const OptionSpec kOptions[] = {
     {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
      to_options<&Options::save>},
     {"trace", "FILE", "write what blocks do on the sim, as JSON lines (default: none)",
-     to_sim<&SimOptions::trace_file>, About::sim},
+     to_run<&RunOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
      to_options<&Options::json>},
     {"verbose", nullptr,
@@ -292,7 +292,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
               options.sim_option);
   const size_t runs = each_step(options).size();
   for (const auto& [name, value] :
-       {std::pair{"save", options.save}, {"trace", options.sim.trace_file}})
+       {std::pair{"save", options.save}, {"trace", options.run.trace_file}})
     if (!value.empty() && runs > 1)
       bad_usage("--{} is for one step, and --step {} names {}", name, options.step, runs);
 

@@ -19,6 +19,7 @@ struct RunOptions {
   std::optional<float> time_ms;  // --time; empty: kTimingMs
   bool dram = false;
   bool verbose = false;
+  std::string trace_file;  // --trace; empty: nothing is traced
   bool operator==(const RunOptions&) const = default;
 };
 

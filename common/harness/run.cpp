@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "harness/messages.h"
+#include "harness/trace_file.h"
 
 namespace ladder {
 namespace {
@@ -58,15 +59,6 @@ struct PassRun {
   std::function<void()> launch;
   Report report;
 };
-
-/// Runs each pass once, and has the counts of its kernels. Throws Error(wrong_result) for a fault.
-void execute(Device& device, std::vector<PassRun>& passes) {
-  for (auto& [launch, r] : passes) {
-    const Progress progress(fmt::format("running {} {}{} on {}", r.rung, r.step,
-                                        r.backward() ? " backward" : "", device.info().name));
-    r.kernels = device.run(r.rung, launch);
-  }
-}
 
 // -------------------------------------------------------------------------- are the outputs right
 
@@ -189,16 +181,25 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
   add("fwd", plans.forward, step.forward);
   if (step.backward) add("bwd", plans.backward, step.backward);
 
-  Outputs unwanted;
-  Outputs& out = outputs ? *outputs : unwanted;
-  out = {.plan = plans.forward};
-  for (const auto& array : memory.all) out.arrays.emplace_back(array->name, array->bytes);
+  const auto trace = [&] {
+    if (!options.trace_file.empty())
+      write_trace(options.trace_file, step, workload.spec(), plans.forward, memory.by_name, device);
+  };
   try {
-    execute(device, passes);
+    for (auto& [launch, report] : passes) {
+      const Progress progress(fmt::format("running {} {}{} on {}", step.rung, step.name,
+                                          report.backward() ? " backward" : "",
+                                          device.info().name));
+      report.kernels = device.run(step.rung, launch);
+    }
   } catch (const Error&) {  // it may come of what cannot be finite
     explain_fault(step, plans, workload);
+    trace();
     throw;
   }
+  trace();
+  Outputs unwanted;
+  Outputs& out = outputs ? *outputs : unwanted;
   memory.download(device, p.dtype, out);
   verify(step, plans, out, workload, passes);
   measure(device, options, passes);

@@ -1,4 +1,4 @@
-// What --trace writes.
+#include "harness/trace_file.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,6 @@
 #include "harness/atomic_file.h"
 #include "harness/json.h"
 #include "harness/messages.h"
-#include "harness/run.h"
 
 namespace ladder {
 namespace {
@@ -142,7 +141,7 @@ Members of_event(const TraceEvent& e, const std::vector<std::string>& lines) {
 }  // namespace
 
 void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
-                 const Outputs& run, Device& device) {
+                 const Plan& plan, const Arrays& arrays, Device& device) {
   std::string text;
   const auto write = [&](const Members& line) { text += line.object() + "\n"; };
   Members head;
@@ -151,11 +150,11 @@ void write_trace(const std::string& path, const Step& step, const WorkloadSpec& 
   write(head.raw("counts", json::array(kAmounts, [](const Amount& amount) {
                    return json::value(amount.key);
                  })));
-  Members arrays, plan;
-  for (const auto& [name, bytes] : run.arrays) arrays.add(name, bytes);
-  plan.raw("arrays", arrays.object()).add("block_q", run.plan.block_q);
-  plan.add("block_kv", run.plan.block_kv).add("warps", run.plan.warps);
-  write(plan.add("stages", run.plan.stages));
+  Members bytes, planned;
+  for (const Array* const array : arrays.all()) bytes.add(array->name, array->bytes);
+  planned.raw("arrays", bytes.object()).add("block_q", plan.block_q);
+  planned.add("block_kv", plan.block_kv).add("warps", plan.warps);
+  write(planned.add("stages", plan.stages));
 
   const Trace trace = device.take_trace();
   int64_t number = 0;

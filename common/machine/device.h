@@ -97,7 +97,7 @@ struct SimOptions {
   int multiprocessors = 132;        // SMs that plans reckon with, as an H100 has
   int threads = 0;                  // OS threads; 0: one a core
   bool only_launches = false;       // are checked, for a test, and no kernel runs
-  std::string trace_file;           // --trace
+  bool trace = false;               // take_trace() has what was done
   bool operator==(const SimOptions&) const = default;
 };
 
@@ -128,7 +128,7 @@ class Device {
   /// where there are no counters or they may not be read.
   virtual DramReport dram(const std::function<void()>&) = 0;
 
-  /// What was traced since the last call; only on the sim with SimOptions::trace_file set.
+  /// What was traced since the last call; only on the sim with SimOptions::trace set.
   virtual Trace take_trace() { return {}; }
 };
 

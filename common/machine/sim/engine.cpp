@@ -35,12 +35,10 @@ class Sim : public Device {
  public:
   explicit Sim(const SimOptions& options) : options_(options) {
     // A trace tells one story, so one thread writes it.
-    const int threads = !options.trace_file.empty() ? 1
-                        : options.threads           ? options.threads
-                                                    : host_cores();
+    const int threads = options.trace ? 1 : options.threads ? options.threads : host_cores();
     for (int i = 0; i < threads; ++i)
       blocks_.push_back(std::make_unique<Block>(i, options.sram_bytes));
-    if (!options.trace_file.empty()) recorder_.emplace(blocks_[0]->counts);
+    if (options.trace) recorder_.emplace(blocks_[0]->counts);
     info_.kind = DeviceKind::sim;
     info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
     info_.sram_bytes = options.sram_bytes;

@@ -142,7 +142,7 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_NE(workload("--load in").find("input: load"), std::string::npos);
   EXPECT_GT(options("--scale 1e-45").workload.problem.scale, 0);
   const Options o = options("--load in --save=--odd --schedule random:7 --trace t --time 12.5");
-  EXPECT_EQ(o.workload.load + " " + o.save + " " + o.sim.trace_file, "in --odd t");
+  EXPECT_EQ(o.workload.load + " " + o.save + " " + o.run.trace_file, "in --odd t");
   EXPECT_EQ(o.sim_option, "trace");  // the last of them
   EXPECT_EQ(o.sim.schedule, (Schedule{Schedule::Order::random, 7}));
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);

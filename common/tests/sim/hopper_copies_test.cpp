@@ -193,7 +193,7 @@ TEST_F(HopperCopies, NamedBarriers) {
 /// Products in a row on one accumulator, from one array, are one event of their group. And blocks
 /// are recorded alike, whatever the one before has left on the OS thread.
 TEST_F(HopperCopies, TracesTellProductsApartAndNotBlocks) {
-  options({.trace_file = "in memory"});
+  options({.trace = true});
   const auto multiply = [] {
     exp2_fast(1);
     SharedMemory smem;

@@ -399,7 +399,7 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
 }
 
 TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
-  options({.trace_file = "unused: the device only records"});
+  options({.trace = true});
   const auto x = array("x", iota(64));
   const auto reverse = [&] {
     SharedMemory smem;
