@@ -86,14 +86,9 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
 }
 
 NpyArray read_npy(const std::string& path) {
-  // Before it is opened: opening a pipe would wait for someone to write to it.
-  std::error_code error;
-  if (const auto status = std::filesystem::status(path, error);
-      exists(status) && !is_regular_file(status))
-    bad_usage("'{}' is not a regular file", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) bad_usage("'{}' cannot be opened: {}", path, std::strerror(errno));
-  const size_t size = std::filesystem::file_size(path);
+  std::error_code error;  // also of what is no file, such as a pipe
+  const size_t size = std::filesystem::file_size(path, error);
+  if (error) bad_usage("'{}' cannot be read: {}", path, error.message());
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(host_memory()) / kGiB;
   const double needed = 3.0 * static_cast<double>(size) / kGiB;  // float16, and it widened
@@ -103,8 +98,9 @@ NpyArray read_npy(const std::string& path) {
                             "use smaller sizes",
                             path, needed, there));
   std::vector<unsigned char> bytes(size);
+  std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file) bad_usage("'{}' cannot be read as far as its size says", path);
+  if (!file) bad_usage("'{}' cannot be read: {}", path, std::strerror(errno));
   return parse_npy(path, bytes.data(), size);
 }
 
