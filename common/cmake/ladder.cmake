@@ -135,8 +135,9 @@ else()
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   # nvcc hands its -O to the host's compiler alone; the GPU's code is always -O3. In CI without a
-  # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can. Only
-  # the Hopper steps are optimised there, because machine_code_test reads their machine code.
+  # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can, and for
+  # one type and head size alone (LADDER_ONE_KERNEL). Only the Hopper steps are optimised there,
+  # because machine_code_test reads their machine code.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
   if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
@@ -242,45 +243,6 @@ target_precompile_headers(ladder_main REUSE_FROM headers)
 
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
-# CI only: all rungs' files become two sources, Hopper's and the others, since headers dominate nvcc's
-# time. Each file is in a namespace of its own within its folder's, where the folder's own headers are
-# included once; each kernel is compiled for bf16 and d = 128 alone, and all is linked once: nobody
-# runs it.
-if(compiles_only)
-  file(GLOB headers ${here}/common/machine/hopper.h ${here}/common/tile/*.h)
-  list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
-  list(JOIN headers "" headers)
-  foreach(group hopper portable)
-    string(REPLACE portable/ "" pattern "[0-9][0-9]_*/${group}/*.cu")
-    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${here}/${pattern})
-    set(text "${headers}")
-    set(folder)
-    foreach(path ${sources})
-      string(MAKE_C_IDENTIFIER ${path} step)
-      get_filename_component(of_step ${path} DIRECTORY)
-      if(NOT of_step STREQUAL folder)
-        set(folder ${of_step})
-        string(MAKE_C_IDENTIFIER ${folder} space)
-        string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${space}\n")
-        file(GLOB shared CONFIGURE_DEPENDS ${here}/${folder}/*.h)
-        foreach(header ${shared})
-          string(APPEND text "#include \"${header}\"\n")
-        endforeach()
-      endif()
-      string(APPEND text "#undef MACHINE\n#define MACHINE gpu::${space}::${step}\n"
-        "#include \"${PROJECT_SOURCE_DIR}/${path}\"\n")
-    endforeach()
-    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/${group}.cu CONTENT "@text@" @ONLY)
-  endforeach()
-  add_executable(compiled_for_gpu $<TARGET_OBJECTS:ladder_main>
-    ${PROJECT_BINARY_DIR}/stubs/hopper.cu ${PROJECT_BINARY_DIR}/stubs/portable.cu)
-  target_link_libraries(compiled_for_gpu PRIVATE ladder_harness)
-  target_compile_definitions(compiled_for_gpu PRIVATE LADDER_ONE_KERNEL)
-  set_source_files_properties(${PROJECT_BINARY_DIR}/stubs/portable.cu PROPERTIES
-    COMPILE_OPTIONS "${compiles_only}")
-  set_target_properties(compiled_for_gpu PROPERTIES LINKER_LANGUAGE CXX ${reported})
-endif()
-
 # ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
 # Object libraries, because a static library would drop registrations that nothing refers to.
@@ -294,15 +256,19 @@ function(ladder_kernels name)
     file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"@path@\"\n" @ONLY)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
+    if(NOT path MATCHES "/hopper/")
+      set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${compiles_only}")
+    endif()
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
   target_precompile_headers(${name}_sim REUSE_FROM ${precompiled})
   set(objects $<TARGET_OBJECTS:${name}_sim>)
-  if(LADDER_GPU AND NOT compiles_only)
+  if(LADDER_GPU)
     add_library(${name}_gpu OBJECT ${sources})
     set_source_files_properties(${sources} PROPERTIES LANGUAGE CUDA)
     target_link_libraries(${name}_gpu PUBLIC ladder_flags)
+    target_compile_definitions(${name}_gpu PRIVATE $<$<BOOL:${compiles_only}>:LADDER_ONE_KERNEL>)
     set_target_properties(${name}_gpu PROPERTIES ${reported})
     list(APPEND objects $<TARGET_OBJECTS:${name}_gpu>)
   endif()

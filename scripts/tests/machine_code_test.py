@@ -33,24 +33,13 @@ def output_of(*command):
                           encoding="utf-8").stdout
 
 
-def built(source):
-    """The object of a source, and what stands in the names of its kernels there: in CI without a
-    GPU it is one of all steps together, each in a namespace of its own."""
+def report(source, whole=False):
+    """What ptxas said of a source's kernels for Hopper, or the whole."""
     objects = {entry["file"]: re.search(r" -o (\S+)", entry["command"])[1]
                for entry in json.loads(read(os.path.join(BUILD, "compile_commands.json")))}
-    alone = objects.get(os.path.join(ROOT, source))
-    if alone:
-        return os.path.join(BUILD, alone), ""
-    step = "_" + re.sub(r"\W", "_", source)
-    return os.path.join(BUILD, objects[os.path.join(BUILD, "stubs/hopper.cu")]), step
-
-
-def report(source, all_there=False):
-    """What ptxas said of a source's kernels for Hopper, or of all in the object that it is in."""
-    compiled, name = built(source)
-    name = name * (not all_there)
-    said = read(compiled + ".ptxas").split("ptxas info    : Compiling entry function")
-    return "".join(part for part in said if "'sm_90a'" in part and name in part.split("\n")[0])
+    said = read(os.path.join(BUILD, objects[os.path.join(ROOT, source)] + ".ptxas"))
+    parts = said.split("ptxas info    : Compiling entry function")
+    return said if whole else "".join(part for part in parts if "'sm_90a'" in part)
 
 
 class HopperTest(unittest.TestCase):
@@ -75,12 +64,9 @@ class HopperTest(unittest.TestCase):
                 for kind in self.types:
                     self.assertGreaterEqual(sum(kind in name for name, _ in functions),
                                             self.head_dims)
-                # With those of its folder's headers, which have no step's name where all are one.
-                uses = re.findall(r"Function properties for \w+\n *(.+)", report(source, True))
-                self.assertEqual(set(uses), {
+                self.assertEqual({uses for _, uses in functions}, {
                     "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"})
-                self.assertEqual(
-                    re.findall(r"C75\d\d.*", read(built(source)[0] + ".ptxas")), [])
+                self.assertEqual(re.findall(r"C75\d\d.*", report(source, True)), [])
 
 
 class PointerTest(unittest.TestCase):
