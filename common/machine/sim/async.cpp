@@ -203,10 +203,19 @@ Async::Copy::Copy(const char* what, Tracked* array, const SharedPlace& place, in
           (place.end - place.begin) / place.element);
 }
 
-int64_t Async::Copy::sectors() const {
-  int64_t sum = 0, last = -1;  // pieces lie in the array's order
-  for (const Piece& piece : pieces) sum += std::exchange(last, piece.at / 32) != piece.at / 32;
-  return sum;
+template <Access access>
+void Async::touch_hbm(const Copy& copy) {
+  Recorder* const recorder = block_.recorder();
+  if (recorder) recorder->copies(true);
+  int64_t sum = 0, last = -1;  // of sectors; pieces lie in the array's order
+  for (const auto& piece : copy.pieces) {
+    copy.array->touch<access, 16>(block_, piece.at, copy.place.element);
+    sum += std::exchange(last, piece.at / 32) != piece.at / 32;
+  }
+  if (recorder) recorder->copies(false);
+  for (const bool writes : {false, true})
+    if (access == Access::add || writes == (access == Access::write))
+      copy.array->count(block_, writes, std::ssize(copy.pieces) * 16, sum);
 }
 
 Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace& place,
@@ -257,14 +266,10 @@ void Async::start_load(EventKind kind, const Copy& copy, const SharedPlace& barr
   if (!b.fenced)
     fault("{} to mbarrier {} without fence_mbarrier_init() after its init", copy.what, b.name);
   memory_.begin_load(copy.what, copy.place, copy.bytes);
-  Recorder* const recorder = block_.recorder();
-  if (recorder) recorder->copies(true);
-  for (const auto& piece : copy.pieces)
-    copy.array->touch<Access::read, 16>(block_, piece.at, copy.place.element);
-  copy.array->count(block_, false, std::ssize(copy.pieces) * 16, copy.sectors());
+  touch_hbm<Access::read>(copy);
   block_.counts.sram_write += copy.bytes;
   block_.count_copy();
-  if (recorder) recorder->copies(false), recorder->copy(copy.place, copy.bytes, false);
+  if (Recorder* const r = block_.recorder()) r->copy(copy.place, copy.bytes, false);
   block_.trace_event(kind, copy.array->name, b.phase, copy.bytes, b.name);
   loads_.push_back({copy, &b, block_.running()});
   if (!block_.late()) end_load(loads_.back());
@@ -294,20 +299,11 @@ void Async::bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int 
 }
 
 void Async::start_store(EventKind kind, Store store) {
-  Recorder* const recorder = block_.recorder();
-  if (recorder) recorder->copies(true);
-  for (const auto& piece : store.pieces)
-    if (store.adds)
-      store.array->touch<Access::add, 16>(block_, piece.at, store.place.element);
-    else
-      store.array->touch<Access::write, 16>(block_, piece.at, store.place.element);
-  for (const bool writes : {false, true})
-    if (writes || store.adds)
-      store.array->count(block_, writes, std::ssize(store.pieces) * 16, store.sectors());
-  if (recorder) recorder->copies(false);
+  store.adds ? touch_hbm<Access::add>(store) : touch_hbm<Access::write>(store);
   for (const auto& piece : store.pieces) {
     memory_.begin_async_read(store.what, piece.shared, store.place.element);
-    if (recorder) recorder->touch(store.place + (piece.shared - store.place.at), 16, false);
+    if (Recorder* const r = block_.recorder())
+      r->touch(store.place + (piece.shared - store.place.at), 16, false);
     block_.counts.sram_read += 16;
   }
   block_.trace_event(kind, store.array->name, store.group, store.bytes);

@@ -97,7 +97,6 @@ class Async {
       int64_t at, shared;
     };
     std::vector<Piece> pieces;
-    int64_t sectors() const;  // of HBM that they lie in
   };
   /// Its bytes may be touched once a wait has seen the end of the phase that they count for.
   struct Load : Copy {
@@ -124,6 +123,9 @@ class Async {
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place, int n);
+  /// Checks and counts the copy's accesses to HBM.
+  template <Access access>
+  void touch_hbm(const Copy& copy);
   void start_load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
   void start_store(EventKind kind, Store store);
   void end_load(Load& load);
