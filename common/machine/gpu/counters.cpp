@@ -45,32 +45,22 @@ class Cupti {
     std::string name = "cupti" + function;
     std::erase(name, '_');
     const CUptiResult result = library_.function<CUptiResult(Params*)>(name)(&params);
-    if (result != CUPTI_SUCCESS)
-      fail(fmt::format("{}: {}; {}", name, name_of(result), way_out(result)));
-    return params;
+    if (result == CUPTI_SUCCESS) return params;
+    const char* text = "unknown error";
+    library_.function<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString")(result,
+                                                                                      &text);
+    fail(fmt::format(
+        "{}: {}; the driver may let administrators alone read counters: run as root (a container "
+        "needs --cap-add=SYS_ADMIN), or have one allow it to everybody: "
+        "https://developer.nvidia.com/ERR_NVGPUCTRPERM; or another profiler (ncu, nsys, DCGM) has "
+        "them",
+        name, text));
   }
 
  private:
   Cupti() {
     call("Profiler_Initialize",
          CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
-  }
-
-  std::string name_of(CUptiResult result) const {
-    const char* text = "unknown error";
-    library_.function<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString")(result,
-                                                                                      &text);
-    return text;
-  }
-  static const char* way_out(CUptiResult result) {
-    if (result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES ||
-        result == CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES)
-      return "the driver lets administrators alone read counters: run as root (a container needs "
-             "--cap-add=SYS_ADMIN), or have one allow it to everybody: "
-             "https://developer.nvidia.com/ERR_NVGPUCTRPERM";
-    return "another profiler or monitor (ncu, nsys, DCGM) may have the counters; else ncu "
-           "--metrics "
-           "dram__bytes_read.sum,dram__bytes_write.sum may read them";
   }
 
   // The Toolkit's own first: the loader may know of another version. CUPTI's major version is the
