@@ -17,45 +17,49 @@ std::optional<int> or_null(int n) {
 }
 
 /// The formula's bytes of the kernel of that name; empty: of all.
-std::optional<HbmCounts> traffic_of(const Report& r, const std::string& kernel = "") {
-  if (!r.traffic) return {};
-  std::optional<HbmCounts> sum;
-  for (const auto& k : *r.traffic) {
+std::optional<ReadWrite> traffic_of(const Report& r, const std::string& kernel = "") {
+  std::optional<ReadWrite> sum;
+  for (const auto& k : r.traffic.value_or(Traffic())) {
     if (!kernel.empty() && k.kernel != kernel) continue;
     if (!sum) sum.emplace();
-    for (const auto& a : k.arrays) {
-      sum->requested_read += a.read;
-      sum->requested_write += a.write;
-    }
+    for (const auto& a : k.arrays) *sum += {a.read, a.write};
   }
   return sum;
 }
 
+/// What all kernels counted; none where they were not counted.
 std::optional<Counts> sum_of(const Report& r) {
-  Counts sum;
+  std::optional<Counts> sum;
   for (const auto& k : r.kernels) {
     if (!k.counts) return {};
-    sum += *k.counts;
+    if (!sum) sum.emplace();
+    *sum += *k.counts;
   }
   return sum;
+}
+
+/// A member of what may not be there.
+template <class C, class T>
+std::optional<T> member_of(const std::optional<C>& c, T C::*member) {
+  return c ? std::optional((*c).*member) : std::nullopt;
+}
+std::optional<ReadWrite> bytes_of(const std::optional<Counts>& c, ReadWrite HbmCounts::*member) {
+  return c ? std::optional(c->hbm.*member) : std::nullopt;
 }
 
 /// The byte counts that the object and each of its kernels have.
-void add_counts(Members& m, const std::optional<HbmCounts>& traffic, const std::optional<Counts>& c,
-                const std::optional<DramCounts>& dram) {
-  const auto add = [&](const char* key, const auto& from, auto member) {
-    m.add(key, from ? std::optional<int64_t>((*from).*member) : std::nullopt);
+void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
+                const std::optional<ReadWrite>& dram) {
+  const auto add = [&](const std::string& of, const std::optional<ReadWrite>& bytes) {
+    m.add(of + "_read_bytes", member_of(bytes, &ReadWrite::read));
+    m.add(of + "_write_bytes", member_of(bytes, &ReadWrite::write));
   };
-  const HbmCounts* const hbm = c ? &c->hbm : nullptr;
-  add("model_read_bytes", traffic, &HbmCounts::requested_read);
-  add("model_write_bytes", traffic, &HbmCounts::requested_write);
-  add("requested_read_bytes", hbm, &HbmCounts::requested_read);
-  add("requested_write_bytes", hbm, &HbmCounts::requested_write);
-  add("distinct_read_bytes", hbm, &HbmCounts::distinct_read);
-  add("distinct_write_bytes", hbm, &HbmCounts::distinct_write);
-  for (const auto& [key, member] : kAmounts) add(key, c, member);
-  add("dram_read_bytes", dram, &DramCounts::read);
-  add("dram_write_bytes", dram, &DramCounts::write);
+  add("model", traffic);
+  add("requested", bytes_of(c, &HbmCounts::requested));
+  add("distinct", bytes_of(c, &HbmCounts::distinct));
+  for (const auto& [key, member] : kAmounts)
+    m.add(key, c ? std::optional((*c).*member) : std::nullopt);
+  add("dram", dram);
 }
 
 std::string kernels_json(const Report& r) {
@@ -64,12 +68,12 @@ std::string kernels_json(const Report& r) {
     if (k.counts) {
       for (const auto& [name, c] : k.counts->arrays)
         arrays.raw(name, Members()
-                             .add("read", c.requested_read)
-                             .add("write", c.requested_write)
-                             .add("distinct_read", c.distinct_read)
-                             .add("distinct_write", c.distinct_write)
-                             .add("read_sectors", c.read_sectors)
-                             .add("write_sectors", c.write_sectors)
+                             .add("read", c.requested.read)
+                             .add("write", c.requested.write)
+                             .add("distinct_read", c.distinct.read)
+                             .add("distinct_write", c.distinct.write)
+                             .add("read_sectors", c.sectors.read)
+                             .add("write_sectors", c.sectors.write)
                              .object());
     } else if (r.traffic) {
       for (const auto& kernel : *r.traffic)
@@ -107,39 +111,28 @@ std::string ms_text(double ms) {
   return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
-template <class C>
-std::string text_of(const std::optional<C>& c, int64_t C::*member) {
-  return c ? bytes_text((*c).*member) : "–";
-}
-
-bool was_counted(const Report& r) {
-  return !r.kernels.empty() && r.kernels.front().counts.has_value();
-}
-
 /// Times and bytes: a line a kernel, and one of all.
 std::string traffic_table(const Report& r) {
   // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
   // them the sim has the distinct bytes, and a GPU may have the counters'.
-  const bool counted = was_counted(r);
   std::string out = "\n";
   const auto line = [&](const auto&... cells) {
     out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
   };
   const auto row = [&](const std::string& name, const std::optional<double>& ms,
-                       const std::optional<HbmCounts>& hbm, const std::optional<DramCounts>& dram) {
-    const auto beside = [&](int64_t DramCounts::*of_dram, int64_t HbmCounts::*distinct) {
-      return r.dram ? text_of(dram, of_dram) : counted ? text_of(hbm, distinct) : "–";
+                       const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
+                       const std::optional<ReadWrite>& dram) {
+    const auto text = [](const std::optional<ReadWrite>& bytes, int64_t ReadWrite::*member) {
+      return bytes ? bytes_text((*bytes).*member) : "–";
     };
-    line(name, ms ? ms_text(*ms) : "–", text_of(hbm, &HbmCounts::requested_read),
-         text_of(hbm, &HbmCounts::requested_write),
-         beside(&DramCounts::read, &HbmCounts::distinct_read),
-         beside(&DramCounts::write, &HbmCounts::distinct_write));
+    const auto hbm = c ? bytes_of(c, &HbmCounts::requested) : traffic;
+    const auto beside = r.dram ? dram : bytes_of(c, &HbmCounts::distinct);
+    line(name, ms ? ms_text(*ms) : "–", text(hbm, &ReadWrite::read), text(hbm, &ReadWrite::write),
+         text(beside, &ReadWrite::read), text(beside, &ReadWrite::write));
   };
   line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
-  for (const auto& k : r.kernels)
-    row(k.name, k.time_ms, counted ? std::optional(k.counts->hbm) : traffic_of(r, k.name), k.dram);
-  row("all", r.timing ? std::optional(r.timing->median_ms) : std::nullopt,
-      counted ? std::optional(sum_of(r)->hbm) : traffic_of(r), r.dram);
+  for (const auto& k : r.kernels) row(k.name, k.time_ms, traffic_of(r, k.name), k.counts, k.dram);
+  row("all", member_of(r.timing, &Timing::median_ms), traffic_of(r), sum_of(r), r.dram);
   out += "\n";
   return out;
 }
@@ -174,10 +167,10 @@ std::string budget_text(const Report& r) {
            plan.stages > 1 ? 2 * plan.stages : 1);
     }
     const Problem& p = r.workload.problem;
-    const HbmCounts asked = *traffic_of(r);
+    const ReadWrite asked = *traffic_of(r);
     const int64_t once = 2 * kIoBytes * p.B * p.d * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk);
     line("{:.3g} FLOPs a byte that is asked for, {:.3g} of inputs and outputs once",
-         r.flops() / static_cast<double>(asked.requested_read + asked.requested_write),
+         r.flops() / static_cast<double>(asked.read + asked.write),
          r.flops() / static_cast<double>(r.backward() ? 2 * once : once));
     if (const auto sum = sum_of(r); sum && sum->sram_operands)
       line("{:.3g} FLOPs a byte of operands in shared memory",
@@ -225,12 +218,10 @@ std::string to_json(const Report& r) {
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
   // What a library's kernels take of shared memory is not known.
   m.add("smem_bytes", r.traffic ? std::optional(r.plan.smem_bytes) : std::nullopt);
-  const auto time = [&](double Timing::*member) {
-    return r.timing ? std::optional<double>((*r.timing).*member) : std::nullopt;
-  };
-  m.add("time_ms", time(&Timing::median_ms));
-  m.add("time_ms_min", time(&Timing::min_ms)).add("time_ms_max", time(&Timing::max_ms));
-  m.add("samples", r.timing ? std::optional<int>(r.timing->samples) : std::nullopt);
+  m.add("time_ms", member_of(r.timing, &Timing::median_ms));
+  m.add("time_ms_min", member_of(r.timing, &Timing::min_ms));
+  m.add("time_ms_max", member_of(r.timing, &Timing::max_ms));
+  m.add("samples", member_of(r.timing, &Timing::samples));
   m.add("tflops",
         r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9) : std::nullopt);
   add_counts(m, traffic_of(r), sum_of(r), r.dram);
@@ -273,16 +264,14 @@ std::string to_table(const Report& r) {
     out += fmt::format("{:.3g} TFLOP/s (median of {} runs, {} to {})\n",
                        r.flops() / r.timing->median_ms * 1e-9, r.timing->samples,
                        ms_text(r.timing->min_ms), ms_text(r.timing->max_ms));
-  if (was_counted(r)) {
-    const Counts sum = *sum_of(r);
-    const auto traffic = traffic_of(r);
+  if (const auto sum = sum_of(r)) {
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
-                       sum.matmul_flops, sum.exps, bytes_text(sum.sram_read),
-                       bytes_text(sum.sram_write));
-    if (traffic)
+                       sum->matmul_flops, sum->exps, bytes_text(sum->sram_read),
+                       bytes_text(sum->sram_write));
+    const ReadWrite counted = sum->hbm.requested;
+    if (const auto traffic = traffic_of(r))
       out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
-                         sum.hbm.requested_read + sum.hbm.requested_write,
-                         traffic->requested_read + traffic->requested_write);
+                         counted.read + counted.write, traffic->read + traffic->write);
   } else if (r.traffic) {
     out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
   }

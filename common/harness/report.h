@@ -24,7 +24,7 @@ struct Report {
   std::vector<KernelReport> kernels = {};
   std::optional<Traffic> traffic = {};  // by the formula, Pass::traffic; none for a library
   std::optional<Timing> timing = {};
-  std::optional<DramCounts> dram = {};  // of --dram
+  std::optional<ReadWrite> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
   std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
   int64_t overflowing_rows = 0;                         // see Reference

@@ -15,23 +15,27 @@
 
 namespace ladder {
 
-/// Bytes that a kernel moved between HBM and the SMs, as counted.
-struct HbmCounts {
-  int64_t requested_read = 0;  // every lane's bytes
-  int64_t requested_write = 0;
-  int64_t distinct_read = 0;  // each byte once per kernel
-  int64_t distinct_write = 0;
-  int64_t read_sectors = 0;  // of 32 bytes, that each access of a warp touches
-  int64_t write_sectors = 0;
+/// So much was read, and so much written.
+struct ReadWrite {
+  int64_t read = 0, write = 0;
 
-  HbmCounts& operator+=(const HbmCounts& other) {
-    requested_read += other.requested_read;
-    requested_write += other.requested_write;
-    distinct_read += other.distinct_read;
-    distinct_write += other.distinct_write;
-    read_sectors += other.read_sectors;
-    write_sectors += other.write_sectors;
-    return *this;
+  bool operator==(const ReadWrite&) const = default;
+  void operator+=(const ReadWrite& other) {
+    read += other.read;
+    write += other.write;
+  }
+};
+
+/// What a kernel moved between HBM and the SMs, as counted.
+struct HbmCounts {
+  ReadWrite requested;  // every lane's bytes
+  ReadWrite distinct;   // each byte once per kernel
+  ReadWrite sectors;    // of 32 bytes, that each access of a warp touches
+
+  void operator+=(const HbmCounts& other) {
+    requested += other.requested;
+    distinct += other.distinct;
+    sectors += other.sectors;
   }
 };
 
@@ -43,17 +47,12 @@ struct Counts : Amounts {
   Counts& operator+=(const Counts& other);
 };
 
-/// Bytes that a GPU's hardware counters saw, below the SMs' requests.
-struct DramCounts {
-  int64_t read = 0;  // by HBM itself
-  int64_t write = 0;
-};
-
-/// Of a run, and of each of its kernels by name. The run need not be the sum of its kernels: what
-/// one leaves in L2 the next may find there, but each kernel alone is counted from an empty L2.
+/// Bytes that HBM itself served, below the SMs' requests, as a GPU's hardware counters saw: of a
+/// run, and of each of its kernels by name. The run need not be the sum of its kernels: what one
+/// leaves in L2 the next may find there, but each kernel alone is counted from an empty L2.
 struct DramReport {
-  DramCounts all;
-  std::map<std::string, DramCounts> kernels;
+  ReadWrite all;
+  std::map<std::string, ReadWrite> kernels;
 };
 
 /// How a kernel's blocks fill a GPU.
@@ -69,7 +68,7 @@ struct KernelReport {
   std::string name;
   std::optional<Counts> counts = {};
   std::optional<double> time_ms = {};
-  std::optional<DramCounts> dram = {};
+  std::optional<ReadWrite> dram = {};
   std::optional<Occupancy> occupancy = {};
 };
 

@@ -25,7 +25,7 @@ namespace {
       #function,                    \
       CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
-/// In the order of DramCounts; they fit one pass, so that no kernel has to run again.
+/// In the order of ReadWrite; they fit one pass, so that no kernel has to run again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
 [[noreturn]] void fail(const std::string& what) {
@@ -127,7 +127,7 @@ void Counters::end() {
   LADDER_CUPTI(RangeProfiler_PopRange, .pRangeProfilerObject = target_);
 }
 
-std::map<std::string, DramCounts> Counters::read() {
+std::map<std::string, ReadWrite> Counters::read() {
   const bool all =
       LADDER_CUPTI(RangeProfiler_Stop, .pRangeProfilerObject = target_).isAllPassSubmitted;
   const size_t dropped =
@@ -139,7 +139,7 @@ std::map<std::string, DramCounts> Counters::read() {
       LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = counts_.data(),
                    .counterDataImageSize = counts_.size())
           .numTotalRanges;
-  std::map<std::string, DramCounts> counts;
+  std::map<std::string, ReadWrite> counts;
   for (size_t i = 0; i < ranges; ++i) {
     const std::string name =
         LADDER_CUPTI(RangeProfiler_CounterData_GetRangeInfo, .pCounterDataImage = counts_.data(),

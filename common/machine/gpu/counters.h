@@ -23,7 +23,7 @@ class Counters {
   void begin(const std::string& range);
   void end();
   /// Ends the session: the counts of every range by its name.
-  std::map<std::string, DramCounts> read();
+  std::map<std::string, ReadWrite> read();
 
  private:
   CUpti_Profiler_Host_Object* host_ = nullptr;    // knows metrics

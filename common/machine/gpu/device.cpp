@@ -219,15 +219,15 @@ class Gpu : public Device {
     });
 
     const auto ranges = counters.read();
-    constexpr int64_t DramCounts::*kMembers[] = {&DramCounts::read, &DramCounts::write};
-    DramCounts own;  // the sweep's
+    constexpr int64_t ReadWrite::*kMembers[] = {&ReadWrite::read, &ReadWrite::write};
+    ReadWrite own;  // the sweep's
     for (const auto member : kMembers) {
       std::vector<double> samples;
       for (int i = 0; i < kSweeps; ++i)
         samples.push_back(static_cast<double>(ranges.at(sweep_name(i)).*member));
       own.*member = static_cast<int64_t>(median(samples));
     }
-    const auto add = [&](DramCounts& sum, const std::string& range) {
+    const auto add = [&](ReadWrite& sum, const std::string& range) {
       for (const auto member : kMembers)
         sum.*member += std::max<int64_t>(0, ranges.at(range).*member - own.*member);
     };

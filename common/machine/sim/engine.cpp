@@ -169,7 +169,7 @@ class Sim : public Device {
     Counts& counts = *report->counts;
     for (auto* array : arrays_) {
       const HbmCounts c = array->take_kernel_counts();
-      if (c.requested_read == 0 && c.requested_write == 0) continue;
+      if (c.requested == ReadWrite{}) continue;
       counts.hbm += c;
       counts.arrays[array->name] += c;
     }

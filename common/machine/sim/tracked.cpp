@@ -163,16 +163,14 @@ void Tracked::mark_written() {
 HbmCounts Tracked::take_kernel_counts() {
   HbmCounts sum;
   for (auto& [reads, writes] : counts_) {
-    sum.requested_read += std::exchange(reads.bytes, 0);
-    sum.requested_write += std::exchange(writes.bytes, 0);
-    sum.read_sectors += std::exchange(reads.sectors, 0);
-    sum.write_sectors += std::exchange(writes.sectors, 0);
+    sum.requested += {std::exchange(reads.bytes, 0), std::exchange(writes.bytes, 0)};
+    sum.sectors += {std::exchange(reads.sectors, 0), std::exchange(writes.sectors, 0)};
   }
-  if (sum.requested_read == 0 && sum.requested_write == 0) return sum;
+  if (sum.requested == ReadWrite{}) return sum;
   touched_ = true;
   for (int64_t i = 0; i < bytes; ++i) {
-    sum.distinct_read += (shadow_[i] & (kReadHere | kAddedHere)) != 0;
-    sum.distinct_write += (shadow_[i] & (kWrittenHere | kAddedHere)) != 0;
+    sum.distinct.read += (shadow_[i] & (kReadHere | kAddedHere)) != 0;
+    sum.distinct.write += (shadow_[i] & (kWrittenHere | kAddedHere)) != 0;
   }
   return sum;
 }

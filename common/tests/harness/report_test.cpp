@@ -23,11 +23,11 @@ Report on_the_gpu() {
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
   r.plan.settings = {{"scale", "tile"}};
   r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
-  r.kernels[0].dram = DramCounts{100, 50};
+  r.kernels[0].dram = ReadWrite{100, 50};
   r.traffic =
       Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
   r.timing = Timing{2, 1, 4000, 7};
-  r.dram = DramCounts{1500, 50};
+  r.dram = ReadWrite{1500, 50};
   r.workspace_bytes = 999'600;
   r.errors = {{.name = "o", .max = 0.5, .rel = 0.25, .rms = 0.125, .tolerance = 1, .largest = 3},
               {.name = "lse", .max = 0.5, .tolerance = 1, .largest = 3},

@@ -27,8 +27,8 @@ TEST_F(SimTest, CountsBytesAndArithmetic) {
   };
   const Counts c = run(4, 32, work);
   const auto is = [](const HbmCounts& counts, const std::vector<int64_t>& wanted) {
-    EXPECT_EQ((std::vector<int64_t>{counts.requested_read, counts.requested_write,
-                                    counts.distinct_read, counts.distinct_write}),
+    EXPECT_EQ((std::vector<int64_t>{counts.requested.read, counts.requested.write,
+                                    counts.distinct.read, counts.distinct.write}),
               wanted);
   };
   is(c.hbm, {1200, 800, 404, 404});
@@ -158,7 +158,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
           }
         });
         EXPECT_EQ(c.read_sectors, meets ? apart : sectors);
-        EXPECT_EQ(c.arrays.at("x").write_sectors, meets ? apart : sectors);
+        EXPECT_EQ(c.arrays.at("x").sectors.write, meets ? apart : sectors);
       }
   const auto x = array("x", iota(512));
   // By TMA the first 64 bytes of rows of 80: 2, 3 and 2 sectors.
@@ -185,7 +185,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
     atomicAdd(x + 8 * thread(), 1.0f);
   });
   EXPECT_EQ(c.read_sectors, 7 + 31 + 32 + 64);
-  EXPECT_EQ(c.arrays.at("rows").read_sectors, 7);
+  EXPECT_EQ(c.arrays.at("rows").sectors.read, 7);
   EXPECT_EQ(c.write_sectors, 64);
   EXPECT_EQ(c.atomics, 64);
   EXPECT_EQ(c.sram_write, 2 * 192 + 64 * 16);  // zeros too
@@ -204,8 +204,8 @@ TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
         __syncwarp();
         for (unsigned i = 0; i < blockIdx.x; ++i) __syncthreads();
       });
-      EXPECT_EQ(c.hbm.requested_write, 4 * threads * blocks);
-      EXPECT_EQ(c.hbm.distinct_write, 4 * threads * blocks);
+      EXPECT_EQ(c.hbm.requested.write, 4 * threads * blocks);
+      EXPECT_EQ(c.hbm.distinct.write, 4 * threads * blocks);
       EXPECT_EQ(c.barriers, (0 + 1 + 2 + 3 + 4 + 5 + 6) * 4 * 3);
     }
 }
@@ -417,7 +417,7 @@ TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
   expect_says(device().take_trace().fault.message, "at most 1024");
   const Counts c = run(1, 64, reverse);
   for (const int64_t bytes :
-       {c.hbm.requested_read, c.hbm.distinct_read, c.sram_read / 2, c.sram_write / 2})
+       {c.hbm.requested.read, c.hbm.distinct.read, c.sram_read / 2, c.sram_write / 2})
     EXPECT_EQ(bytes, 256);
   std::vector<float> reversed = iota(64);
   std::reverse(reversed.begin(), reversed.end());

@@ -135,7 +135,7 @@ void expect_formula_is_count(const Report& r) {
   std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> formula, counted;
   for (const auto& k : r.kernels)
     for (const auto& [array, c] : k.counts->arrays)
-      counted[k.name][array] = {c.requested_read, c.requested_write};
+      counted[k.name][array] = {c.requested.read, c.requested.write};
   for (const auto& k : *r.traffic)
     for (const auto& a : k.arrays)
       if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
@@ -144,7 +144,7 @@ void expect_formula_is_count(const Report& r) {
     int64_t written = 0;
     for (const auto& k : r.kernels)
       if (const auto count = k.counts->arrays.find(array.name); count != k.counts->arrays.end())
-        written = std::max(written, count->second.distinct_write);
+        written = std::max(written, count->second.distinct.write);
     EXPECT_EQ(written, array.bytes) << r.step << " " << r.direction << ", " << array.name;
   }
 }
