@@ -28,10 +28,6 @@ namespace {
 /// In the order of ReadWrite; they fit one pass, so that no kernel has to run again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(Exit::no_device, what);
-}
-
 class Cupti {
  public:
   /// Opened and initialised once; it hooks itself into the driver and stays there.
@@ -49,12 +45,12 @@ class Cupti {
     const char* text = "unknown error";
     library_.function<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString")(result,
                                                                                       &text);
-    fail(fmt::format(
+    no_device(
         "{}: {}; the driver may let administrators alone read counters: run as root (a container "
         "needs --cap-add=SYS_ADMIN), or have one allow it to everybody: "
         "https://developer.nvidia.com/ERR_NVGPUCTRPERM; or another profiler (ncu, nsys, DCGM) has "
         "them",
-        name, text));
+        name, text);
   }
 
  private:
@@ -95,8 +91,7 @@ Counters::Counters(int ranges) {
                    .pConfigImage = config_.data())
           .numOfPasses;
   if (passes != 1)
-    fail(fmt::format("{} counts these metrics in {} passes, not in one; ncu can do that", chip,
-                     passes));
+    no_device("{} counts these metrics in {} passes, not in one; ncu can do that", chip, passes);
 
   CUcontext context = nullptr;
   driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent")(&context);
@@ -133,7 +128,7 @@ std::map<std::string, ReadWrite> Counters::read() {
   const size_t dropped =
       LADDER_CUPTI(RangeProfiler_DecodeData, .pRangeProfilerObject = target_).numOfRangeDropped;
   if (!all || dropped)
-    fail(fmt::format("CUPTI lost {} ranges{}", dropped, all ? "" : " and wants another pass"));
+    no_device("CUPTI lost {} ranges{}", dropped, all ? "" : " and wants another pass");
 
   const size_t ranges =
       LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = counts_.data(),
@@ -152,7 +147,7 @@ std::map<std::string, ReadWrite> Counters::read() {
                  .pMetricValues = values.data());
     for (size_t m = 0; m < values.size(); ++m)
       if (!std::isfinite(values[m]))
-        fail(fmt::format("CUPTI gave no number for {} of {}", kMetrics[m], name));
+        no_device("CUPTI gave no number for {} of {}", kMetrics[m], name);
     counts[name] = {std::llround(values[0]), std::llround(values[1])};
   }
   LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);

@@ -27,8 +27,7 @@ using Gemm = int(Handle, int transpose_A, int transpose_B, int m, int n, int k, 
 struct Cublas {
   Cublas() { check(library.function<Create>("cublasCreate_v2")(&handle), "cublasCreate"); }
   void check(int status, const char* doing) const {
-    if (status != kSuccess)
-      throw Error(Exit::no_device, fmt::format("{}: {}", doing, status_name(status)));
+    if (status != kSuccess) gpu::no_device("{}: {}", doing, status_name(status));
   }
 
   // Where the system's loader finds it, else where the Toolkit of the build had it.

@@ -22,12 +22,9 @@ inline void nvtxRangePop() {}
 namespace ladder::gpu {
 namespace {
 
-[[noreturn]] void fail(const std::string& doing, cudaError_t error) {
-  throw Error(Exit::no_device, fmt::format("{}: {} ({})", doing, cudaGetErrorString(error),
-                                           cudaGetErrorName(error)));
-}
-void check(cudaError_t error, const char* doing) {
-  if (error != cudaSuccess) fail(doing, error);
+void check(cudaError_t error, const std::string& doing) {
+  if (error != cudaSuccess)
+    no_device("{}: {} ({})", doing, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 /// Times what is queued between two of its calls.
@@ -70,12 +67,10 @@ class Gpu : public Device {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
-      throw Error(
-          Exit::no_device,
+      no_device(
           "no GPU: no usable NVIDIA driver (none, or older than this program's CUDA runtime)");
     if (error != cudaSuccess || count == 0)
-      throw Error(Exit::no_device,
-                  fmt::format("no GPU: {}", cudaGetErrorString(error ? error : cudaErrorNoDevice)));
+      no_device("no GPU: {}", cudaGetErrorString(error ? error : cudaErrorNoDevice));
     check(cudaSetDevice(0), "cudaSetDevice");
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
@@ -85,18 +80,15 @@ class Gpu : public Device {
     info_.l2_bytes = properties.l2CacheSize;
     info_.multiprocessors = properties.multiProcessorCount;
     const int capability = properties.major * 10 + properties.minor;
-    const auto refuse = [&](const std::string& why) {
-      throw Error(Exit::no_device, fmt::format("{} {}", info_.name, why));
-    };
     if (capability < 75)
-      refuse(fmt::format("has compute capability {}.{}, and 7.5 is the least", properties.major,
-                         properties.minor));
+      no_device("{} has compute capability {}.{}, and 7.5 is the least", info_.name,
+                properties.major, properties.minor);
     const int compiled = compiled_capability();
     if (!compiled)
-      refuse(
-          fmt::format("is not what this program runs on: built for {}, this is {}: "
-                      "scripts/run builds for this GPU",
-                      LADDER_ARCHITECTURES, capability));
+      no_device(
+          "{} is not what this program runs on: built for {}, this is {}: scripts/run builds for "
+          "this GPU",
+          info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
     // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
     if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
@@ -118,10 +110,8 @@ class Gpu : public Device {
       delete owned;
     });
     const cudaError_t error = cudaMalloc(&array->data, std::max<int64_t>(bytes, 1));
-    if (error != cudaSuccess) {
-      cudaGetLastError();  // a failed allocation is not an error of what comes next
-      fail(fmt::format("allocating {} bytes for {}", bytes, name), error);
-    }
+    if (error != cudaSuccess) cudaGetLastError();  // it is not an error of what comes next
+    check(error, fmt::format("allocating {} bytes for {}", bytes, name));
     check(cudaMemset(array->data, 0xff, bytes), "cudaMemset");
     return array;
   }
@@ -239,9 +229,9 @@ class Gpu : public Device {
   }
 #else
   DramReport dram(const std::function<void()>&) override {
-    throw Error(Exit::no_device,
-                "this program was built without CUPTI: its headers (cupti_range_profiler.h, since "
-                "CUDA 12.6) were not in the Toolkit; install them and build again");
+    no_device(
+        "this program was built without CUPTI: its headers (cupti_range_profiler.h, since CUDA "
+        "12.6) were not in the Toolkit; install them and build again");
   }
 #endif
 

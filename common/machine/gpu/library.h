@@ -12,6 +12,12 @@
 
 namespace ladder::gpu {
 
+/// Throws Error(no_device) with this message.
+template <class... Parts>
+[[noreturn]] void no_device(fmt::format_string<Parts...> message, Parts&&... parts) {
+  throw Error(Exit::no_device, fmt::format(message, std::forward<Parts>(parts)...));
+}
+
 /// Never closed: it may own what the driver frees at exit. What is wrong is an Error(no_device).
 class Library {
  public:
@@ -24,15 +30,16 @@ class Library {
       if (library_) return;
       why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
     }
-    throw Error(Exit::no_device, fmt::format("{} is not there ({}); it comes with the CUDA "
-                                             "Toolkit, and LD_LIBRARY_PATH can name its folder",
-                                             title, why));
+    no_device(
+        "{} is not there ({}); it comes with the CUDA Toolkit, and LD_LIBRARY_PATH can name its "
+        "folder",
+        title, why);
   }
 
   template <class F>
   F* function(const std::string& name) const {
     void* const found = dlsym(library_, name.c_str());
-    if (!found) throw Error(Exit::no_device, fmt::format("{} has no {}: too old", path_, name));
+    if (!found) no_device("{} has no {}: too old", path_, name);
     return reinterpret_cast<F*>(found);
   }
 
