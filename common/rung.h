@@ -253,8 +253,6 @@ struct Step {
   Shown shown = {};
   Needs needs = {};
 
-  /// A library's, on a GPU alone, to compare with: no traffic() by formula, and nothing to check.
-  bool library = false;
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;                    // writes LSE
   bool deterministic = false;              // its gradients have the same bits on every run

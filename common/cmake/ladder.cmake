@@ -210,8 +210,7 @@ if(LADDER_GPU)
   target_link_libraries(ladder_gpu PUBLIC ladder_flags CUDA::cudart_static
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
-  target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}"
-    LADDER_CUBLAS_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
+  target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}")
   # For --dram. Only the headers are needed here: the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)

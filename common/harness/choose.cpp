@@ -113,7 +113,7 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
     // Where another step has room, it is named.
     std::string others;
     for (const Step& candidate : steps_for(device.kind)) {
-      if (candidate.library || !candidate.runs_on(device)) continue;
+      if (!candidate.runs_on(device)) continue;
       try {
         plans(candidate);
         others += (others.empty() ? "" : ", ") + candidate.name;

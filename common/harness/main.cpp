@@ -50,7 +50,6 @@ void list_all_steps() {
     const auto by_default =
         std::find_if(all.rbegin(), all.rend(), [](const Step& step) { return step.is_default; });
     for (const Step& step : all) {
-      if (step.library) continue;
       json::Members m;
       m.add("rung", step.rung).add("step", step.name);
       m.add("device", kind == DeviceKind::gpu ? "gpu" : "sim");

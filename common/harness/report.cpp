@@ -19,7 +19,7 @@ std::optional<int> or_null(int n) {
 /// The formula's bytes of the kernel of that name; empty: of all.
 std::optional<ReadWrite> traffic_of(const Report& r, const std::string& kernel = "") {
   std::optional<ReadWrite> sum;
-  for (const auto& k : r.traffic.value_or(Traffic())) {
+  for (const auto& k : r.traffic) {
     if (!kernel.empty() && k.kernel != kernel) continue;
     if (!sum) sum.emplace();
     for (const auto& a : k.arrays) *sum += {a.read, a.write};
@@ -75,8 +75,8 @@ std::string kernels_json(const Report& r) {
                              .add("read_sectors", c.sectors.read)
                              .add("write_sectors", c.sectors.write)
                              .object());
-    } else if (r.traffic) {
-      for (const auto& kernel : *r.traffic)
+    } else {
+      for (const auto& kernel : r.traffic)
         if (kernel.kernel == k.name)
           for (const auto& a : kernel.arrays)
             arrays.raw(a.array, Members().add("read", a.read).add("write", a.write).object());
@@ -138,7 +138,7 @@ std::string traffic_table(const Report& r) {
 }
 
 /// What a block takes of an SM, for how many FLOPs a byte serves, and how blocks fill the device:
-/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, and of a library, the last alone.
+/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, the last alone.
 std::string budget_text(const Report& r) {
   constexpr int64_t kReserved = 1024;  // of an SM's shared memory for each block, beside its own
   const Plan& plan = r.plan;
@@ -147,13 +147,13 @@ std::string budget_text(const Report& r) {
     out += "budget: " + fmt::format(text, std::forward<Parts>(parts)...) + "\n";
   };
   int64_t at_once = 0;  // blocks on an SM, at most
-  if (plan.block_q && r.traffic) {
+  if (plan.block_q) {
     const int64_t room = (r.device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.sram_bytes,
          room);
     bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
-    for (const KernelTraffic& kernel : *r.traffic)
+    for (const KernelTraffic& kernel : r.traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
       const int threads =
@@ -216,8 +216,7 @@ std::string to_json(const Report& r) {
   m.raw("settings", settings.object());
   m.add("block_q", or_null(r.plan.block_q)).add("block_kv", or_null(r.plan.block_kv));
   m.add("warps", or_null(r.plan.warps)).add("stages", or_null(r.plan.stages));
-  // What a library's kernels take of shared memory is not known.
-  m.add("smem_bytes", r.traffic ? std::optional(r.plan.smem_bytes) : std::nullopt);
+  m.add("smem_bytes", r.plan.smem_bytes);
   m.add("time_ms", member_of(r.timing, &Timing::median_ms));
   m.add("time_ms_min", member_of(r.timing, &Timing::min_ms));
   m.add("time_ms_max", member_of(r.timing, &Timing::max_ms));
@@ -268,11 +267,10 @@ std::string to_table(const Report& r) {
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
                        sum->matmul_flops, sum->exps, bytes_text(sum->sram_read),
                        bytes_text(sum->sram_write));
-    const ReadWrite counted = sum->hbm.requested;
-    if (const auto traffic = traffic_of(r))
-      out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
-                         counted.read + counted.write, traffic->read + traffic->write);
-  } else if (r.traffic) {
+    const ReadWrite counted = sum->hbm.requested, formula = *traffic_of(r);
+    out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
+                       counted.read + counted.write, formula.read + formula.write);
+  } else {
     out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
   }
   if (r.dram)

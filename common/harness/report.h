@@ -22,7 +22,7 @@ struct Report {
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};
-  std::optional<Traffic> traffic = {};  // by the formula, Pass::traffic; none for a library
+  Traffic traffic = {};  // by the formula, Pass::traffic
   std::optional<Timing> timing = {};
   std::optional<ReadWrite> dram = {};  // of --dram
   int64_t workspace_bytes = 0;

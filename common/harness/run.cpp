@@ -94,7 +94,7 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
 /// Compares the outputs with float64, and says what no tolerance explains.
 void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
             std::vector<PassRun>& passes) {
-  if (!workload.is_checked() || step.library) return;
+  if (!workload.is_checked()) return;
   const Progress progress("checking against the float64 reference");
   const Problem& p = workload.problem();
   Report& r = passes.front().report;
@@ -175,7 +175,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
              .device = device.info(),
              .plan = plan};
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
-    if (!step.library) r.traffic = pass.traffic(p, plan);
+    r.traffic = pass.traffic(p, plan);
     passes.push_back({[&] { pass.launch(p, plan, memory.by_name); }, std::move(r)});
   };
   add("fwd", plans.forward, step.forward);

@@ -247,8 +247,7 @@ class AloneTest(Scratch):
         self.assertEqual(made.replace(join, ""), whole)
         self.assertEqual(os.listdir(self.at("build")), ["alone"])
         for step, said in (("07", "there is no 07. The rungs and their steps:\n"),
-                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90"),
-                           ("01/cublas", "build/bin/01_tiled_matmul --step cublas runs")):
+                           ("05/sm90", "scripts/run, build/bin/05_flash_v2 --step sm90")):
             self.assertIn(said, self.run_it(run, "--alone", step, status=2).stderr)
         for more in ([], ["00", "01/tile"]):
             self.assertIn("such as 00", self.run_it(run, "--alone", *more, status=2).stderr)

@@ -330,13 +330,8 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
                                     .numAttrs = start_early ? 1u : 0u};
     require(cudaLaunchKernelExC(&config, kernel, arguments));
   };
-  launch_as(name.name, queue, occupancy);
-}
-
-void launch_as(const char* name, const std::function<void()>& queue,
-               const std::function<Occupancy()>& occupancy) {
-  const auto of_kernel = range(name);
-  observer ? observer(name, queue, occupancy) : queue();
+  const auto of_kernel = range(name.name);
+  observer ? observer(name.name, queue, occupancy) : queue();
 }
 
 TensorMap encode_tensor_map(const Array& array, int element_bytes,

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,12 +46,6 @@ class Library {
   void* library_ = nullptr;
   std::string path_;
 };
-
-/// Calls `queue`, which queues work on the default stream, and reports it to the device's observer
-/// as one kernel of that name: so the harness reports a library's kernels as the ladder's own.
-/// Defined in device.cpp.
-void launch_as(const char* name, const std::function<void()>& queue,
-               const std::function<Occupancy()>& occupancy = {});
 
 /// A function of the driver, which the runtime has opened already.
 template <class F>

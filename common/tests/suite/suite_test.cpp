@@ -32,7 +32,7 @@ std::vector<Step> steps_on(DeviceKind device) {
     const bool lent = std::any_of(all_steps().begin(), all_steps().end(), [&](const Step& other) {
       return other.rung != step.rung && other.forward_of == step.rung + "/" + step.name;
     });
-    if (step.device == device && !step.library && !lent) all.push_back(step);
+    if (step.device == device && !lent) all.push_back(step);
   }
   return all;
 }
@@ -136,7 +136,7 @@ void expect_formula_is_count(const Report& r) {
   for (const auto& k : r.kernels)
     for (const auto& [array, c] : k.counts->arrays)
       counted[k.name][array] = {c.requested.read, c.requested.write};
-  for (const auto& k : *r.traffic)
+  for (const auto& k : r.traffic)
     for (const auto& a : k.arrays)
       if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
   EXPECT_EQ(formula, counted) << r.rung << " " << r.step << " " << r.direction;

@@ -32,8 +32,8 @@ def included(path: str, text: str) -> dict[str, str]:
 
 
 class Source:
-    """One .cu file of a rung; `step` is the name of its step, as its registration says, "" of a
-    library's. `headers`: those of its folder that it includes."""
+    """One .cu file of a rung; `step` is the name of its step, as its registration says, "" where
+    there is none. `headers`: those of its folder that it includes."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Source:
         self.lines = self.text.splitlines()
         self.headers = included(path, self.text)
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
-        self.step = name[1] if name and ".library = true" not in self.text else ""
+        self.step = name[1] if name else ""
         stem = os.path.basename(file)
         # What it may be called after its rung's number or name and a slash, the step's name aside.
         self.names = {stem, file, "" if file == "attention" else stem}
