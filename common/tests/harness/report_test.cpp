@@ -62,7 +62,7 @@ TEST(Report, OfARunOnTheGpuIsAsWritten) {
 TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
-  c.hbm = {9'996, 99'960, 8, 9}, c.arrays = {{"K", {10, 11, 12, 13, 14, 15}}};
+  c.hbm = {{9'996, 99'960}, {8, 9}, {}}, c.arrays = {{"K", {{10, 11}, {12, 13}, {14, 15}}}};
   for (const Amount& amount : kAmounts) c.*amount.member = 21 + (&amount - kAmounts);
   r.kernels = {{.name = "scores", .counts = c}, {.name = "output", .counts = c}};
   r.traffic = {{"scores", {{"K", 1, 2}}}};
@@ -112,7 +112,7 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   }
   Report other = r;
   other.errors = {}, other.plan.stages = 1, other.plan.quantisation = Quantisation{};
-  other.kernels[0] = {.name = "scores", .counts = Counts{{16, 0, 8}, {3, 4}, {}}};
+  other.kernels[0] = {.name = "scores", .counts = Counts{{16, 0, 8}, {{3, 4}, {}, {}}, {}}};
   expect_report("Budget of e4m3 and one stage", to_text(other, options));
   other.direction = "bwd";
   expect_report("Budget of a backward pass", to_text(other, options));
