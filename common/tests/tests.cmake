@@ -94,7 +94,7 @@ function(ladder_rung_tests rung objects)
   ladder_cases(${rung} ${rung}.Schedules ${rung}_test Schedules.* asan)
   ladder_test(${rung} ${rung}.cli Python3::Interpreter ${scripts} cli
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rung} Rung -v)
-  if(LADDER_GPU)
+  if(LADDER_GPU AND NOT compiles_only)
     ladder_cases(${rung} ${rung}.Gpu ${rung}_test Gpu*-GpuLarge* gpu)
     ladder_cases(${rung} ${rung}.GpuLarge ${rung}_test GpuLarge* gpu)
   endif()

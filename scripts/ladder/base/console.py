@@ -54,7 +54,7 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def show(what: str) -> None:
-    """Shows what is running in a line of stderr, on a terminal, until the next call; "" clears it."""
+    """Shows what is running in a line of stderr, on a terminal, until the next call. "": nothing."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
