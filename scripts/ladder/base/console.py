@@ -54,7 +54,7 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def show(what: str) -> None:
-    """Shows what is running in a line of stderr, on a terminal, until the next call. "": nothing."""
+    """Says on a terminal what is running, in a line of stderr that the next call overwrites."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
