@@ -7,7 +7,7 @@
 //   O = P·V            one thread for each element of O
 //
 // S and P are N × N_kv matrices and live in HBM between the kernels. No maximum is subtracted, so
-// exp overflows on large logits: 02 fixes that.
+// exp overflows on large scores: 02 fixes that.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -18,7 +18,7 @@ namespace {
 constexpr int kBlock = 16;        // S and O: blocks of 16 × 16 threads
 constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. Thread (x, y) makes S[i, j] with
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -31,7 +31,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t k = (p.kv_row(bh) + j) * p.d;
   float s = 0;
   for (int c = 0; c < p.d; ++c) s = fmaf(float(Q[q + c]), float(K[k + c]), s);
-  S[(bh * p.N + i) * p.N_kv + j] = T(p.sees(i, j) ? p.scale * s : -INFINITY);
+  S[(bh * p.N + i) * p.N_kv + j] = T(p.attends(i, j) ? p.scale * s : -INFINITY);
 }
 
 /// P = softmax(S), one thread for each of the B·H·N rows.
@@ -43,7 +43,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t first = row * p.N_kv;
   float sum = 0;
   for (int j = 0; j < p.N_kv; ++j) sum += expf(float(S[first + j]));
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
   for (int j = 0; j < p.N_kv; ++j) P[first + j] = T(expf(float(S[first + j])) * inverse);
 }
 

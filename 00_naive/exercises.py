@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Break, Change, Numbers
+from ladder.exercises.kinds import BugHunt, Change, Numbers
 EXERCISES = [
     Numbers("bytes", {"bytes requested in all": 4_944_000}),
     Numbers("causal", {"bytes fewer with --causal": 0}),
@@ -19,14 +19,14 @@ EXERCISES = [
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("future", "attention.cu", "whole tiles, ragged: right; causal, few keys: o wrong",
-          "A query sees itself and what comes before it; this mask compares with the key after, "
-          "and so hides the query's own key.",
-          [("p.sees(i, j) ?", "p.sees(i, j + 1) ?")]),
-    Break("borrowed", "attention.cu", "whole tiles, causal, few keys: right; ragged: o wrong",
-          "Neighbouring query heads share a head of K and V: head h has ⌊h·Hk/H⌋. This takes "
-          "turns instead, h mod Hk, which is the same for one head of each and only then.",
-          [("const int64_t v = p.kv_row(bh) * p.d + c;",
-            "const int64_t v = (bh / p.H * p.Hk + bh % p.Hk) * p.N_kv * p.d + c;")]),
+BUG_HUNTS = [
+    BugHunt("future", "attention.cu", "whole tiles, ragged: right; causal, few keys: o wrong",
+            "A query attends to itself and what comes before it; this mask compares with the key "
+            "after, and so hides the query's own key.",
+            [("p.attends(i, j) ?", "p.attends(i, j + 1) ?")]),
+    BugHunt("borrowed", "attention.cu", "whole tiles, causal, few keys: right; ragged: o wrong",
+            "Neighbouring query heads share a head of K and V: head h has ⌊h·Hk/H⌋. This takes "
+            "turns instead, h mod Hk, which is the same for one head of each and only then.",
+            [("const int64_t v = p.kv_row(bh) * p.d + c;",
+              "const int64_t v = (bh / p.H * p.Hk + bh % p.Hk) * p.N_kv * p.d + c;")]),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ladder.exercises.kinds import Break, Change, Climb, Experiment, Mistake, Numbers, Program
+from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers, Program
 def reads_what_nobody_wrote(program: Program) -> bool:
     return "unwritten" in program.run("").last_words()
 
@@ -21,7 +21,7 @@ EXERCISES = [
                       "FLOPs needed": 2_400_000}),
     Experiment("barriers", "tile.cu", [
         Mistake(reads_what_nobody_wrote,
-                "without the first barrier the sim faults: a byte is read that nobody wrote",
+                "without the first barrier the simulator faults: a byte is read that nobody wrote",
                 [("    __syncthreads();  // the tiles are complete\n", "")]),
         Mistake(depends_on_the_order,
                 "without the second barrier every access is right by itself, but the result is "
@@ -34,29 +34,29 @@ EXERCISES = [
 ]
 
 # Which checks the step before fails.
-CLIMBS = [
-    Climb("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
-          blanks=True),
-    Climb("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
-    Climb("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
-    Climb("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
-                       "S sectors", "V sectors"],
-          unchecked="that fragments come by ldmatrix"),
-    Climb("swizzle", 45, ["bank_conflicts"], blanks=True),
-    Climb("pipeline", 90, ["flops_under_copies"]),
+BUILD_TASKS = [
+    BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
+              blanks=True),
+    BuildTask("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
+    BuildTask("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
+    BuildTask("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
+                           "S sectors", "V sectors"],
+              unchecked="that fragments come by ldmatrix"),
+    BuildTask("swizzle", 45, ["bank_conflicts"], blanks=True),
+    BuildTask("pipeline", 90, ["flops_under_copies"]),
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("restless", "tile.cu",
-          "always: o wrong, by the order of threads",
-          "A barrier is missing after the product: a thread that is done with the tiles writes "
-          "the next ones while others still read these. Each access is right by itself.",
-          [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
-            "float(Vs[k * kTile + x]), o);\n")]),
-    Break("hasty", "attention.cu", "always: a fault",
-          "One group of copies too many may be under way: with n stages the slice that is "
-          "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
-          [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
-            "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
+BUG_HUNTS = [
+    BugHunt("restless", "tile.cu",
+            "always: o wrong, by the order of threads",
+            "A barrier is missing after the product: a thread that is done with the tiles writes "
+            "the next ones while others still read these. Each access is right by itself.",
+            [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
+              "float(Vs[k * kTile + x]), o);\n")]),
+    BugHunt("hasty", "attention.cu", "always: a fault",
+            "One group of copies too many may be in flight: with n stages the slice that is "
+            "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
+            [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
+              "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]

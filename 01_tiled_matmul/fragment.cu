@@ -15,7 +15,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -29,7 +29,7 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. A is Q and B is Kᵀ: a column of B is a
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A is Q and B is Kᵀ: a column of B is a
 /// row of K. grid: (B·H, row tiles, column tiles).
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -54,7 +54,8 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
 
   const int key = blockIdx.z * kColumns + 2 * t;  // of s[0] and s[2]
   for (int e = 0; e < 4; ++e)
-    s[e] = key + e % 2 < p.N_kv && p.sees(i + e / 2 * 8, key + e % 2) ? p.scale * s[e] : -INFINITY;
+    s[e] =
+        key + e % 2 < p.N_kv && p.attends(i + e / 2 * 8, key + e % 2) ? p.scale * s[e] : -INFINITY;
   const auto S_i = S + ((bh * p.N + i) * pitch(p) + key);
   if (row) store_pair(S_i, pack<T>(s[0], s[1]));
   if (row_8) store_pair(S_i + 8 * pitch(p), pack<T>(s[2], s[3]));
@@ -73,7 +74,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
     for (int e = 0; e < 8; ++e) sum += expf(float(s[e]));
   }
   sum = warp_sum(sum);
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     auto s = read_chunk(S + j);

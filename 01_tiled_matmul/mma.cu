@@ -9,7 +9,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -26,7 +26,7 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. A block makes kBlockRows × kScoreColumns
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block makes kBlockRows × kScoreColumns
 /// of S. grid: (B·H, row blocks, column blocks).
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
-    s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
+    s = key < p.N_kv && p.attends(query, key) ? p.scale * s : -INFINITY;
   });
   // Through shared memory, so that S is written in rows of whole 16-byte pieces.
   const Tile<T, kBlockRows, kScoreColumns, Layout::plain> tile_S{tiles};
@@ -76,7 +76,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
     for (int e = 0; e < 8; ++e) sum += expf(float(s[e]));
   }
   sum = warp_sum(sum);
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     auto s = read_chunk(S + j);
@@ -122,7 +122,7 @@ constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
 int64_t smem_bytes(int columns) {
-  return shared_bytes<fp16>((kBlockRows + columns) * kInner);
+  return array_bytes<fp16>((kBlockRows + columns) * kInner);
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int kTile = 16;         // a tile is kTile × kTile, and so is a block
 constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. Thread (x, y) makes S[i, j] with
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -40,7 +40,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     __syncthreads();  // everybody is done with them
   }
   if (i < p.N && j < p.N_kv)
-    S[(bh * p.N + i) * p.N_kv + j] = T(p.sees(i, j) ? p.scale * s : -INFINITY);
+    S[(bh * p.N + i) * p.N_kv + j] = T(p.attends(i, j) ? p.scale * s : -INFINITY);
 }
 
 /// P = softmax(S), one thread for each of the B·H·N rows.
@@ -52,7 +52,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t first = row * p.N_kv;
   float sum = 0;
   for (int j = 0; j < p.N_kv; ++j) sum += expf(float(S[first + j]));
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
   for (int j = 0; j < p.N_kv; ++j) P[first + j] = T(expf(float(S[first + j])) * inverse);
 }
 
@@ -87,7 +87,7 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
           .block_kv = kTile,
           .head_dim = p.d,
           .warps = kTile * kTile / 32,
-          .smem_bytes = 2 * shared_bytes<fp16>(kTile * kTile),
+          .smem_bytes = 2 * array_bytes<fp16>(kTile * kTile),
           .workspace = {{"S", elements * kIoBytes}, {"P", elements * kIoBytes}}};
 }
 

@@ -7,7 +7,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -20,7 +20,7 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. Thread (x, y) makes S[i, j] with
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -45,7 +45,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     __syncthreads();  // everybody is done with them
   }
   if (i < p.N && j < pitch(p))
-    S[(bh * p.N + i) * pitch(p) + j] = T(j < p.N_kv && p.sees(i, j) ? p.scale * s : -INFINITY);
+    S[(bh * p.N + i) * pitch(p) + j] = T(j < p.N_kv && p.attends(i, j) ? p.scale * s : -INFINITY);
 }
 
 /// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
@@ -61,7 +61,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
     for (int e = 0; e < 8; ++e) sum += expf(float(s[e]));
   }
   sum = warp_sum(sum);
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     auto s = read_chunk(S + j);
@@ -101,7 +101,7 @@ Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
           .block_kv = kTile,
           .head_dim = p.d,
           .warps = kTile * kTile / 32,
-          .smem_bytes = 2 * shared_bytes<fp16>(kTile * kTile),
+          .smem_bytes = 2 * array_bytes<fp16>(kTile * kTile),
           .workspace = {{"S", bytes}, {"P", bytes}}};
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ladder.exercises.kinds import (Break, Change, Climb, Experiment, Mistake, Numbers, Program,
-                                    Words)
+from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
+                                    Program, Words)
 def every_row_is_zero(program: Program) -> bool:
     run = program.run("")
     error = run.records[0]["errors"]["o"] if run.records else {}
@@ -17,8 +17,8 @@ EXERCISES = [
     Numbers("one_key", {"the sum": 1, "P": 1}),
     Experiment("shift", "attention.cu", [
         Mistake(every_row_is_zero,
-                "every exponential has become 0, each row is taken for one that sees no key, and "
-                "O = 0: a relative error of 1",
+                "every exponential has become 0, each row is taken for one that attends to no "
+                "key, and O = 0: a relative error of 1",
                 [("  m = warp_max(m);\n", "  m = warp_max(m);\n  m += 110;\n")])]),
     Words("bound"),
     Numbers("price", {"the factor": 1.193}, 0.005),
@@ -48,20 +48,21 @@ EXERCISES = [
 ]
 
 # Which checks the step before fails.
-CLIMBS = [
-    Climb("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
-          blanks=True),
+BUILD_TASKS = [
+    BuildTask("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
+              blanks=True),
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
-          "Of a row that sees no key the maximum is −∞, and −∞ − (−∞) is no number: the line that"
-          " makes it 0 is missing.",
-          [("  if (m == -INFINITY) m = 0;  // a row that sees no key: exp(−∞ − 0) = 0\n", "")]),
-    Break("short", "attention.cu",
-          "whole tiles: right; ragged, causal, few keys: o wrong",
-          "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
-          [("const int slices = ceil_div(p.N_kv, kInner);",
-            "const int slices = p.N_kv / kInner;")]),
+BUG_HUNTS = [
+    BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
+            "Of a row that attends to no key the maximum is −∞, and −∞ − (−∞) is no number: the "
+            "line that makes it 0 is missing.",
+            [("  if (m == -INFINITY) m = 0;  // a row that attends to no key: exp(−∞ − 0) = 0\n",
+              "")]),
+    BugHunt("short", "attention.cu",
+            "whole tiles: right; ragged, causal, few keys: o wrong",
+            "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
+            [("const int slices = ceil_div(p.N_kv, kInner);",
+              "const int slices = p.N_kv / kInner;")]),
 ]

@@ -13,7 +13,7 @@
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(32 * kWarps)
 /// A block has four warps, or of wide heads as many as fit: they share nothing.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
-  const auto smem_bytes = [&](int warps) { return shared_bytes<fp16>(warps * warp_elements(Dh)); };
+  const auto smem_bytes = [&](int warps) { return array_bytes<fp16>(warps * warp_elements(Dh)); };
   int warps = 4;
-  while (Dh >= 128 && warps > 1 && smem_bytes(warps) > device.sram_bytes) warps /= 2;
+  while (Dh >= 128 && warps > 1 && smem_bytes(warps) > device.smem_bytes) warps /= 2;
   grid_blocks(p.N, warps * rows_of_warp(Dh));  // throws if too long
   return {.block_q = rows_of_warp(Dh),
           .block_kv = kWarpKeys,

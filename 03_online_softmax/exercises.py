@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Break, Change, Climb, Experiment, Mistake, Numbers
+from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers
 EXERCISES = [
     Numbers("recurrence", {"the last m": 5, "the last l": 2.057}, 0.001),
     Numbers("bytes", {"bytes requested": 144_000}),
@@ -13,7 +13,7 @@ EXERCISES = [
     Numbers("causal", {"bytes that `one_pass` saves": 16_711_680}),
     Change("skip", "attention.cu", [652_800, 757_760], [
         ("  const float c = p.scale * kLog2e;  //", """\
-  const int keys = p.keys(min(row + kWarpRows, p.N) - 1);  // that the warp's last row sees
+  const int keys = p.keys(min(row + kWarpRows, p.N) - 1);  // that the warp's last row attends to
   const float c = p.scale * kLog2e;                        //"""),
         ("(tile_K, K_head, p.d, p.N_kv, p.d", "(tile_K, K_head, p.d, keys, p.d"),
         ("key < p.N_kv; key += kWarpKeys", "key < keys; key += kWarpKeys"),
@@ -36,16 +36,16 @@ EXERCISES = [
 ]
 
 # Which checks the step before fails.
-CLIMBS = [
-    Climb("softmax", 45, ["S", "S sectors"], blanks=True),
-    Climb("two_pass", 90, ["P", "Q", "S", "P sectors", "Q sectors", "S sectors",
-                            "workspace_bytes"]),
-    Climb("one_pass", 45, ["K", "K sectors"], blanks=True),
+BUILD_TASKS = [
+    BuildTask("softmax", 45, ["S", "S sectors"], blanks=True),
+    BuildTask("two_pass", 90, ["P", "Q", "S", "P sectors", "Q sectors", "S sectors",
+                               "workspace_bytes"]),
+    BuildTask("one_pass", 45, ["K", "K sectors"], blanks=True),
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("heavy", "one_pass.cu", "always: o wrong",
-          "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
-          [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
+BUG_HUNTS = [
+    BugHunt("heavy", "one_pass.cu", "always: o wrong",
+            "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
+            [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads)
       }
   }
 
-  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key gives O = 0
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key gives O = 0
   for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) {
       Chunk<T> out;
@@ -80,7 +80,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads K and V as far as its query sees.
+/// Requested bytes: every thread reads K and V as far as its query attends.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

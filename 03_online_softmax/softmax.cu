@@ -11,7 +11,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -28,7 +28,7 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask hides the key. A block makes kBlockRows × kScoreColumns
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block makes kBlockRows × kScoreColumns
 /// of S. grid: (B·H, row blocks, column blocks).
 template <class T, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
-    s = key < p.N_kv && p.sees(query, key) ? p.scale * s : -INFINITY;
+    s = key < p.N_kv && p.attends(query, key) ? p.scale * s : -INFINITY;
   });
   // Through shared memory, so that S is written in rows of whole 16-byte pieces.
   const Tile<T, kBlockRows, kScoreColumns> tile_S{stages};
@@ -104,7 +104,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const float m_row = warp_max(m);
   sum = warp_sum(sum * expf(m - m_row));
   m = m_row;
-  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that sees no key gives P = 0
+  const float inverse = sum > 0 ? 1 / sum : 0;  // a row that attends to no key gives P = 0
 
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     auto s = read_chunk(S + j);
@@ -168,13 +168,13 @@ constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
 int64_t smem_bytes(int columns, int stages) {
-  return shared_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
+  return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Three stages of copies under way, or two where three do not fit.
+/// Three stages of copies in flight, or two where three do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
-  const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
+  const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

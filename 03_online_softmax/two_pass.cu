@@ -5,7 +5,7 @@
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
 //
-// Since `softmax`: nothing N × N is stored. A logit is computed when it is needed, twice. The
+// Since `softmax`: nothing N × N is stored. A score is computed when it is needed, twice. The
 // products go back to one thread for a row, so that the recurrence can be read; the tensor cores
 // return in `one_pass_tile`.
 
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kRowThreads)
       }
   }
 
-  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key gives O = 0
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key gives O = 0
   for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) {
       Chunk<T> out;
@@ -85,7 +85,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads K twice and V once as far as its query sees.
+/// Requested bytes: every thread reads K twice and V once as far as its query attends.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

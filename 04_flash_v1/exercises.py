@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Break, Change, Experiment, Mistake, Numbers, Words
+from ladder.exercises.kinds import BugHunt, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
     Numbers("bytes", {"bytes requested": 274_800}),
     Numbers("square", {"the factor": 3.44}, 0.005),
@@ -23,13 +23,13 @@ EXERCISES = [
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("units", "attention.cu", "always: lse wrong",
-          "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
-          [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
-    Break("crowd", "attention.cu",
-          "always: o wrong or right, by the order of threads",
-          "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
-          "rows writes its sum of the next while others still read.",
-          [("        __syncthreads();  // the warps' sums may be overwritten\n", "")]),
+BUG_HUNTS = [
+    BugHunt("units", "attention.cu", "always: lse wrong",
+            "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
+            [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
+    BugHunt("crowd", "attention.cu",
+            "always: o wrong or right, by the order of threads",
+            "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
+            "rows writes its sum of the next while others still read.",
+            [("        __syncthreads();  // the warps' sums may be overwritten\n", "")]),
 ]

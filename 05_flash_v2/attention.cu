@@ -1,10 +1,10 @@
 // 05 · FlashAttention-2 (Dao 2023, Algorithm 1), the forward pass.
 //
-//   build/bin/05_flash_v2 --step mma --seqlen 512 --causal
+//   build/bin/05_flash_v2 --step large_tiles --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -18,7 +18,7 @@
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -31,7 +31,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
+  return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -47,14 +47,14 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
                                                       .tiles = tiles,
                                                       .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                       .uneven = true})
-                              : Work{index / tiles, index % tiles};
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+                              : WorkTile{index / tiles, index % tiles};
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -117,7 +117,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   choose_tile(
-      plan, kTiles, request, device.sram_bytes,
+      plan, kTiles, request, device.smem_bytes,
       [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
       2);  // blocks an SM: while one block's four warps wait, the other's run
   return plan;
@@ -131,7 +131,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -145,8 +145,9 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{
     .rung = "05_flash_v2",
-    .name = "mma",
+    .name = "large_tiles",
     .after = "skip",
+    .formerly = {"mma"},
     .is_default = true,
     .shown = {.idea = "larger tiles",
               .change = {"requested_bytes", "less"},

@@ -19,7 +19,7 @@
 #include "rung.h"
 #include "tile/over_warps.h"
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -38,9 +38,9 @@ constexpr int warps_of(int Bc) {
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = warps_of(Bc);
-  return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
-         2 * shared_bytes<float>(warps * Br) + shared_bytes<float>(Br);
+  return array_bytes<fp16>(Br * Dh) + 2 * array_bytes<fp16>(Bc * Dh) +
+         array_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
+         2 * array_bytes<float>(warps * Br) + array_bytes<float>(Br);
 }
 
 /// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   if (thread < Br) {
     const auto l_row = sum_over_warps(warp_l, thread);
     const float m_row = warp_m.data[thread];
-    weight[thread] = inverse_or_zero(l_row);  // a row that sees no key gives O = 0, LSE = −∞
+    weight[thread] = inverse_or_zero(l_row);  // a row that attends to no key gives O = 0, LSE = −∞
     if (row + thread < p.N)
       LSE[bh * p.N + row + thread] = l_row > 0 ? m_row * kLn2 + logf(l_row) : -INFINITY;
   }
@@ -148,11 +148,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
-  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
-  choose_tile(plan, tiles, request, device.sram_bytes,
+  choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   grid_blocks(p.N, plan.block_q);  // throws if too long
   plan.warps = warps_of(plan.block_kv);

@@ -12,10 +12,10 @@ import tempfile
 from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
-from ladder.exercises.kinds import (Break, Change, Climb, Experiment, Judged, Mistake, Numbers,
-                                    Program, judged, wrong_in, wrong_outputs)
+from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
+                                    Program, Verdict, verdict_of, wrong_in, wrong_outputs)
 
-# ---- which keys a query sees: the programs' reference knows the causal mask alone ----
+# ---- which keys a query attends to: the programs' reference knows the causal mask alone ----
 
 D = 8
 WINDOW, SINKS = 96, 4
@@ -50,11 +50,12 @@ class Mask(Change):
 
     sees: Sees
 
-    def check(self, program: Program) -> Judged:
-        return judged([(f"{shape[0]} queries, {shape[1]} keys, causal",
-                        self.wrong(program, predicted, *shape))
-                       for shape, predicted in zip(SHAPES, self.predicted)],
-                      "Right: each query has the keys it should see, and no other tile is read.")
+    def check(self, program: Program) -> Verdict:
+        return verdict_of([(f"{shape[0]} queries, {shape[1]} keys, causal",
+                            self.wrong(program, predicted, *shape))
+                           for shape, predicted in zip(SHAPES, self.predicted)],
+                          "Right: each query has the keys it should see, and no other tile is "
+                          "read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
         """None, or in a line what is wrong. The softmax over the keys seen is written out."""
@@ -105,7 +106,8 @@ EXERCISES = [
     Numbers("no_skip", {"tiles skipped": 0}),
     Change("mask", "rows.cu", [398_000, 469_120], [
         ("int keys = p.N_kv;",
-         "int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees"),
+         "int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends "
+         "to"),
         ("""\
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
   const int64_t blocks = ceil_div(p.N, plan.block_q);
@@ -188,58 +190,61 @@ EXERCISES = [
 ]
 
 # Which checks the step before fails.
-CLIMBS = [
-    Climb("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
-                       "m sectors", "workspace_bytes"],
-          unchecked="that each tile of Q has a block of its own"),
-    Climb("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"],
-          unchecked="that the sums of lanes meet only at the end"),
-    Climb("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
-    Climb("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
-          unchecked="the order of blocks"),
-    Climb("mma", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that registers suffice"),
-    Climb("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
-    Climb("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
-    Climb("producer", 120, ["barriers", "consumer_copies"],
-          unchecked="the registers that are handed over"),
-    Climb("overlap", 90, ["exps_under_products"], blanks=True),
-    Climb("counter", 60, ["atomics"], unchecked="that the blocks start early"),
-    Climb("lazy", 60, ["other_flops"], unchecked="that lanes compare maxima only where m rises"),
-    Climb("own_keys", 60, ["matmul_flops"], blanks=True,
-          unchecked="that tiles of Q are laid from the last row up"),
+BUILD_TASKS = [
+    BuildTask("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
+                           "m sectors", "workspace_bytes"],
+              unchecked="that each tile of Q has a block of its own"),
+    BuildTask("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"],
+              unchecked="that the sums of lanes meet only at the end"),
+    BuildTask("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
+    BuildTask("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
+              unchecked="the order of blocks"),
+    BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that registers "
+                                                                                 "suffice"),
+    BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
+    BuildTask("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
+    BuildTask("producer", 120, ["barriers", "consumer_copies"],
+              unchecked="the registers that are handed over"),
+    BuildTask("overlap", 90, ["exps_under_products"], blanks=True),
+    BuildTask("counter", 60, ["atomics"], unchecked="that the blocks start early"),
+    BuildTask("lazy", 60, ["other_flops"],
+              unchecked="that lanes compare maxima only where m rises"),
+    BuildTask("own_keys", 60, ["matmul_flops"], blanks=True,
+              unchecked="that tiles of Q are laid from the last row up"),
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("edge", "attention.cu", "whole tiles, ragged, few keys: right; causal: o, lse wrong",
-          "A tile needs no mask if all of the warp's rows see all of it, and its first row sees "
-          "the fewest keys; here its last row is asked.",
-          [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
-    Break("promise", "hopper/tma.cu", "whole tiles, ragged, few keys: never ends; causal: a fault",
-          "Fewer bytes are promised than TMA brings: the barrier's phase ends with the tile half "
-          "there.",
-          [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
-    Break("parity", "hopper/tma.cu", "always: never ends",
-          "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile "
-          "does not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended "
-          "too.",
-          [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
-    Break("stuck", "hopper/producer.cu",
-          "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
-          "few keys: right",
-          "release() gives V's stage back and goes on to the next. Without it the consumers read "
-          "the first tile again each time, and the producer waits for a stage that nobody frees.",
-          [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
-            "    wgmma_wait<0>(O_sum, P_operand);\n")]),
-    Break("early", "hopper/producer.cu", "always: a fault",
-          "K's stage is given back while the product still reads it: wgmma runs on after it has "
-          "been started, until wgmma_wait.",
-          [("    wgmma_wait<0>(S);\n    K.release();\n",
-            "    K.release();\n    wgmma_wait<0>(S);\n")]),
-    Break("tally", "hopper/counter.cu",
-          "whole tiles, ragged, causal: a fault; few keys: right",
-          "Blocks read, add and write the counter in three steps, so that two may take the same "
-          "tile; it takes an atomicAdd.",
-          [("index = gridDim.x + atomicAdd(next, 1);",
-            "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
+BUG_HUNTS = [
+    BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: right; causal: o, lse wrong",
+            "A tile needs no mask if all of the warp's rows attend to all of it, and its first "
+            "row attends to the fewest keys; here its last row is asked.",
+            [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
+    BugHunt("promise", "hopper/tma.cu", "whole tiles, ragged, few keys: never ends; causal: a "
+                                        "fault",
+            "Fewer bytes are promised than TMA brings: the barrier's phase ends with the tile half "
+            "there.",
+            [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
+    BugHunt("parity", "hopper/tma.cu", "always: never ends",
+            "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile "
+            "does not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended "
+            "too.",
+            [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
+    BugHunt("stuck", "hopper/producer.cu",
+            "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
+            "few keys: right",
+            "release() gives V's stage back and goes on to the next. Without it the consumers read "
+            "the first tile again each time, and the producer waits for a stage that nobody frees.",
+            [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
+              "    wgmma_wait<0>(O_sum, P_operand);\n")]),
+    BugHunt("early", "hopper/producer.cu", "always: a fault",
+            "K's stage is given back while the product still reads it: wgmma runs on after it has "
+            "been started, until wgmma_wait.",
+            [("    wgmma_wait<0>(S);\n    K.release();\n",
+              "    K.release();\n    wgmma_wait<0>(S);\n")]),
+    BugHunt("tally", "hopper/counter.cu",
+            "whole tiles, ragged, causal: a fault; few keys: right",
+            "Blocks read, add and write the counter in three steps, so that two may take the same "
+            "tile; it takes an atomicAdd.",
+            [("index = gridDim.x + atomicAdd(next, 1);",
+              "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
 ]

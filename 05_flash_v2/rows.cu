@@ -17,7 +17,7 @@
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -30,7 +30,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
+  return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (B·H, tiles of Q).
@@ -111,11 +111,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
-  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
-  choose_tile(plan, tiles, request, device.sram_bytes,
+  choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   grid_blocks(p.N, plan.block_q);  // throws if too long
   return plan;

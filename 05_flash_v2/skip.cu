@@ -1,25 +1,25 @@
-// 05 · FlashAttention-2, fourth step: causal tiles that no row sees are skipped.
+// 05 · FlashAttention-2, fourth step: causal tiles that no row attends to are skipped.
 //
 //   build/bin/05_flash_v2 --step skip --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `rows`: a block stops at the last key that its last row sees. Under the causal mask that is
-// half of the work, and blocks are no longer alike; so those with the most keys start first, and
-// the short ones fill the gaps at the end.
+// Since `rows`: a block stops at the last key that its last row attends to. Under the causal mask
+// that is half of the work, and blocks are no longer alike; so those with the most keys start
+// first, and the short ones fill the gaps at the end.
 
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -32,7 +32,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
+  return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(kThreads)
                                                       .tiles = tiles,
                                                       .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                       .uneven = true})
-                              : Work{index / tiles, index % tiles};
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+                              : WorkTile{index / tiles, index % tiles};
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -121,11 +121,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
-  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
-  choose_tile(plan, tiles, request, device.sram_bytes,
+  choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }
@@ -138,7 +138,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -156,7 +156,7 @@ const Register step{{
     .after = "rows",
     .shown = {.idea = "unseen tiles skipped",
               .change = {"requested_bytes", "less", "--causal"},
-              .summary = "causal tiles that no row sees skipped, the longest blocks first",
+              .summary = "causal tiles that no row attends to skipped, the longest blocks first",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

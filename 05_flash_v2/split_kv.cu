@@ -3,14 +3,14 @@
 //   build/bin/05_flash_v2 --step split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
 //
 //   for each part of the keys, one block each:
-//     m, l, O of that part alone, as `mma` has them before it divides by l
+//     m, l, O of that part alone, as `large_tiles` has them before it divides by l
 //   for each row (merge):
 //     m = max over parts m_s,   l = Σ_s exp(m_s − m)·l_s,   O = Σ_s exp(m_s − m)·O_s / l
 //
-// Since `mma`: a grid over parts of the keys, because one block a head would leave most SMs idle; a
-// tile whose rows are the queries of all heads that share a head of K and V, so that these are read
-// once; warps that split a tile's keys where there are few rows; and a second kernel that merges
-// the parts by 03's rule.
+// Since `large_tiles`: a grid over parts of the keys, because one block a head would leave most SMs
+// idle; a tile whose rows are the queries of all heads that share a head of K and V, so that these
+// are read once; warps that split a tile's keys where there are few rows; and a second kernel that
+// merges the parts by 03's rule.
 
 #include <algorithm>
 #include <string>
@@ -19,7 +19,7 @@
 #include "rung.h"
 #include "tile/over_warps.h"
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -54,9 +54,9 @@ constexpr int pitch(int Dh) {
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = across(Br, Bc);
-  return shared_bytes<fp16>(Br * Dh) + shared_bytes<fp16>(2 * stages_of(Dh) * Bc * Dh) +
-         (warps > 1 ? shared_bytes<float>(warps * Br) + shared_bytes<float>(Br) +
-                          shared_bytes<float>(Br * pitch(Dh))
+  return array_bytes<fp16>(Br * Dh) + array_bytes<fp16>(2 * stages_of(Dh) * Bc * Dh) +
+         (warps > 1 ? array_bytes<float>(warps * Br) + array_bytes<float>(Br) +
+                          array_bytes<float>(Br * pitch(Dh))
                     : 0);
 }
 
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   const auto K_head = K + bh * p.N_kv * p.d;
   const auto V_head = V + bh * p.N_kv * p.d;
   const int keys = keys_of_tile(p, block_row, Br);
-  const int least = p.keys(0);  // that every row sees
+  const int least = p.keys(0);  // that every row attends to
   const float c = p.scale * kLog2e;
 
   // This part's tiles of keys, dealt in turn: neighbours are read at the same time.
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   if (number > 0) return;
 
   const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
-  if (parts == 1) {  // as `mma`: there is nothing to merge
+  if (parts == 1) {  // as `large_tiles`: there is nothing to merge
     mul_rows(O_sum, inverse_or_zero(l));
     const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
     __syncwarp();  // where no key is seen, no barrier came after Q's copies
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kThreads)
 
   m = -INFINITY, l = 0;
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);
-  const float shift = m == -INFINITY ? 0 : m;  // a row that sees no key
+  const float shift = m == -INFINITY ? 0 : m;  // a row that attends to no key
   for (int w = 0; w < kWarps; ++w) l += exp2_fast(warp_m[w] - shift) * warp_l[w];
   const float inverse = l > 0 ? 1 / l : 0;
   for (int column = threadIdx.x; column < p.d; column += kThreads) {
@@ -299,7 +299,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   TileRequest wanted = request;
   if (wanted.block_q == 0)
     wanted.block_q = rows_of_head(p) <= kWarpRows ? kWarpRows : 4 * kWarpRows;
-  choose_tile(plan, kTiles, wanted, device.sram_bytes,
+  choose_tile(plan, kTiles, wanted, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.settings = choose_settings(kSettings, request.settings);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -309,7 +309,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   } else {
     constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
     const int64_t places =
-        device.multiprocessors * ((device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved));
+        device.multiprocessors * ((device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
     parts = choose_parts(blocks, tiles, places);
     plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +
@@ -345,7 +345,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   if (parts == 1) return;
   with_type_and_head_dim(p, [&]<class T, int Dh>() {
     launch<Start::early>("merge", merge<T, Dh>, dim3(p.B * p.H * p.N), dim3(kThreads),
-                         2 * shared_bytes<float>(kWarps) + shared_bytes<float>(kWarps * Dh),
+                         2 * array_bytes<float>(kWarps) + array_bytes<float>(kWarps * Dh),
                          Hbm<const float>(O_parts), Hbm<const float>(m_parts),
                          Hbm<const float>(l_parts), hbm<T>(a["O"]), LSE, parts, p);
   });
@@ -381,7 +381,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "05_flash_v2",
     .name = "split_kv",
-    .after = "mma",
+    .after = "large_tiles",
     .aside = true,
     .shown = {.idea = "keys split",
               .change = {"blocks", "more", "--seqlen 1 --seqlen-kv 2048"},

@@ -19,7 +19,7 @@
 #include "rung.h"
 #include "tile/over_warps.h"
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -39,9 +39,9 @@ constexpr int warps_of(int Bc) {
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int warps = warps_of(Bc);
-  return shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         shared_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
-         2 * shared_bytes<float>(warps * Br) + 2 * shared_bytes<float>(Br);
+  return array_bytes<fp16>(Br * Dh) + 2 * array_bytes<fp16>(Bc * Dh) +
+         array_bytes<float>(partial_sums_floats(kCombineRows, Dh, warps)) +
+         2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
 /// O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
 __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, Problem p) {
   const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that sees no key
+  if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that attends to no key
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
@@ -159,11 +159,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
-  const int64_t rule = ceil_div(device.sram_bytes / kIoBytes, 4 * p.d);
+  const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
   if (request.any())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
-  choose_tile(plan, tiles, request, device.sram_bytes,
+  choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   grid_blocks(p.N, plan.block_q);  // throws if too long
   plan.warps = warps_of(plan.block_kv);

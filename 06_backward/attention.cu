@@ -1,6 +1,6 @@
 // 06 · FlashAttention-2 (Dao 2023), forward (Algorithm 1) and backward (Algorithm 2).
 //
-//   build/bin/06_backward --step mma --seqlen 512 --causal
+//   build/bin/06_backward --step split_sums --seqlen 512 --causal
 //
 //   D = rowsum(dO∘O)
 //   for each tile of Bc rows of K and V, one block each:
@@ -19,7 +19,7 @@
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -32,7 +32,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * Dh);
+  return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
                                                       .tiles = tiles,
                                                       .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                       .uneven = true})
-                              : Work{index / tiles, index % tiles};
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+                              : WorkTile{index / tiles, index % tiles};
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -134,8 +134,8 @@ constexpr int backward_warps(int Br) {
 }
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int stages = backward_stages(Dh);
-  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(stages * Br * Dh) +
-         2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
+  return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
+         2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
@@ -148,8 +148,8 @@ constexpr int64_t sum_rows(const Problem& p) {
 }
 
 /// delta = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin
-/// with. A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
-/// more; without it exp would first give ∞. Dh/8 lanes per row.
+/// with. A row that attends to no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does
+/// once more; without it exp would first give ∞. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
                            Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
@@ -175,7 +175,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
 
 /// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
 /// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+__device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
+  // first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
+    // dP begins at −D, which dS subtracts. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
@@ -339,7 +339,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   choose_tile(
-      plan, kTiles, request, device.sram_bytes,
+      plan, kTiles, request, device.smem_bytes,
       [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
       2);  // blocks an SM: while one block's four warps wait, the other's run
   return plan;
@@ -348,7 +348,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+  choose_tile(plan, kBackwardTiles, {}, device.smem_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -384,7 +384,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -432,8 +432,9 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 
 const Register step{{
     .rung = "06_backward",
-    .name = "mma",
+    .name = "split_sums",
     .after = "stored",
+    .formerly = {"mma"},
     .is_default = true,
     .shown = {.idea = "P recomputed",
               .change = {"requested_bytes", "less"},

@@ -16,16 +16,16 @@
 //       S, P, dP and dS once more
 //       dQ += scale·dS·K        in registers
 //
-// Since `mma`: no atomic additions, whose order, and with it the last bits of dQ, may differ from
-// run to run. A second kernel makes dQ with the queries outside, as the forward pass makes O, and
-// adds in one order. The price is S and dP once more: seven products instead of five. The forward
-// pass is `mma`'s.
+// Since `split_sums`: no atomic additions, whose order, and with it the last bits of dQ, may differ
+// from run to run. A second kernel makes dQ with the queries outside, as the forward pass makes O,
+// and adds in one order. The price is S and dP once more: seven products instead of five. The
+// forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -52,8 +52,8 @@ constexpr int backward_warps(int Br) {
 }
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int stages = backward_stages(Dh);
-  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(stages * Br * Dh) +
-         2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(stages * Br);
+  return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
+         2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
 /// The tile of query_gradients, and its shared memory.
@@ -62,14 +62,14 @@ constexpr TileSize query_tile(int Dh, int key_tile) {
 }
 int64_t query_smem_bytes(int Dh, int key_tile) {
   const auto [max_d, Br, Bc] = query_tile(Dh, key_tile);
-  return 2 * shared_bytes<fp16>(Br * Dh) + 2 * shared_bytes<fp16>(Bc * Dh) +
-         2 * shared_bytes<float>(Br);
+  return 2 * array_bytes<fp16>(Br * Dh) + 2 * array_bytes<fp16>(Bc * Dh) +
+         2 * array_bytes<float>(Br);
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// delta = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
-/// A row that sees no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
+/// A row that attends to no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
 /// more; without it exp would first give ∞. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
@@ -94,7 +94,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
 
 /// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
 /// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+__device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that sees a key of this tile.
+  // first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP begins at −D, which dS subtracts. Its products run under the exponentials, so the mask is
+    // dP begins at −D, which dS subtracts. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
@@ -233,13 +233,13 @@ __global__ void __launch_bounds__(kThreads)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
   const int64_t at = p.q_row(bh) + block_row;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads)
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes, [&](int Br, int Bc) {
+  choose_tile(plan, kBackwardTiles, {}, device.smem_bytes, [&](int Br, int Bc) {
     return std::max(backward_smem_bytes(Dh, Br, Bc), query_smem_bytes(Dh, Bc));
   });
   plan.warps = backward_warps(plan.block_q);
@@ -326,7 +326,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and every tile of queries K and V as far as its last row sees.
+/// sees one of its keys, and every tile of queries K and V as far as its last row attends.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
@@ -368,14 +368,14 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "deterministic",
-    .after = "mma",
+    .after = "split_sums",
     .aside = true,
     .shown = {.idea = "no atomic adds",
               .change = {"atomics", "to 0"},
-              .summary = "mma without atomic additions: dQ in a kernel of its own",
+              .summary = "split_sums without atomic additions: dQ in a kernel of its own",
               .colour = "#D55E00"},
     .deterministic = true,
-    .forward_of = "06_backward/mma",
+    .forward_of = "06_backward/split_sums",
     .backward = {backward_plan, backward, backward_traffic},
 }};
 

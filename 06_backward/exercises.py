@@ -1,6 +1,6 @@
 """How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
 
-from ladder.exercises.kinds import Break, Change, Climb, Experiment, Mistake, Numbers, Words
+from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
     Numbers("bytes", {"bytes of the backward pass": 353_280}),
     Numbers("textbook", {"the largest N, a multiple of 128": 128}),
@@ -35,24 +35,25 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
 ]
 
 # Which checks the step before fails.
-CLIMBS = [
-    Climb("transposed", 90, ["sram_write_bytes"], blanks=True, unchecked="the barrier less"),
-    Climb("bulk_add", 120, ["dQ_sum sectors", "atomics"], unchecked="that dK and dV leave by TMA"),
-    Climb("ahead", 60, ["stores_under_products"], blanks=True),
+BUILD_TASKS = [
+    BuildTask("transposed", 90, ["sram_write_bytes"], blanks=True, unchecked="the barrier less"),
+    BuildTask("bulk_add", 120, ["dQ_sum sectors", "atomics"], unchecked="that dK and dV leave by "
+                                                                        "TMA"),
+    BuildTask("ahead", 60, ["stores_under_products"], blanks=True),
 ]
 
 # Mistakes to be found by what they do.
-BREAKS = [
-    Break("alone", "stored.cu",
-          "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
-          "A head of K and V has the queries of all heads that share it: H/Hk·N of them.",
-          [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
-    Break("slope", "deterministic.cu", "always: dk wrong",
-          "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
-          [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
-    Break("overlay", "deterministic.cu", "always: a fault",
-          "The next tiles are copied into the stage whose tiles are still being used, not into "
-          "the other one.",
-          [("if (kStages == 2) start_copies(next, 1 - stage);",
-            "if (kStages == 2) start_copies(next, stage);")]),
+BUG_HUNTS = [
+    BugHunt("alone", "stored.cu",
+            "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
+            "A head of K and V has the queries of all heads that share it: H/Hk·N of them.",
+            [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
+    BugHunt("slope", "deterministic.cu", "always: dk wrong",
+            "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
+            [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
+    BugHunt("overlay", "deterministic.cu", "always: a fault",
+            "The next tiles are copied into the stage whose tiles are still being used, not into "
+            "the other one.",
+            [("if (kStages == 2) start_copies(next, 1 - stage);",
+              "if (kStages == 2) start_copies(next, stage);")]),
 ]

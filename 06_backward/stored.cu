@@ -13,7 +13,7 @@
 
 #include "machine/machine.h"
 #include "rung.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -153,13 +153,13 @@ constexpr int output_columns(const Problem& p) {
 constexpr int kScoreColumns = 128;
 
 int64_t smem_bytes(int columns, int stages) {
-  return shared_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
+  return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Three stages of copies under way, or two where three do not fit.
+/// Three stages of copies in flight, or two where three do not fit.
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kBlockRows);  // throws if too long
-  const int stages = smem_bytes(kScoreColumns, 3) <= device.sram_bytes ? 3 : 2;
+  const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
           .head_dim = p.d,

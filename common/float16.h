@@ -1,5 +1,5 @@
-// fp16, bf16 and e4m3 without CUDA headers, for the sim and the host. Conversions give the same
-// bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
+// fp16, bf16 and e4m3 without CUDA headers, for the simulator and the host. Conversions give the
+// same bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
 #pragma once
 
 #include <algorithm>

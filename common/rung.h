@@ -46,7 +46,7 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 
   /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
-  constexpr bool sees(int i, int j) const { return !causal || j - i <= N_kv - N; }
+  constexpr bool attends(int i, int j) const { return !causal || j - i <= N_kv - N; }
   /// How many keys query i sees: keys 0 … keys(i) − 1. Rows that a tile has past the last query see
   /// as many as that one does, so a tile's bound is the same with and without them.
   constexpr int keys(int i) const {
@@ -73,13 +73,14 @@ enum class DeviceKind { gpu, sim };
 /// What a plan may depend on, and what a report says of the device.
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::sim;
-  std::string name;            // "NVIDIA H100 80GB HBM3", "sim on 2 cores"
-  int64_t memory_bytes = 0;    // HBM in all; on the sim the host's memory
-  int64_t memory_free = 0;     // HBM that can still be allocated
-  int64_t sram_bytes = 0;      // shared memory that one block can have
-  int64_t l2_bytes = 0;        // 0 on the sim
-  int multiprocessors = 132;   // SMs; an H100's where no device is asked (--list)
-  int compute_capability = 0;  // 90 for 9.0; on the sim 90: it runs every construct that rungs use
+  std::string name;           // "NVIDIA H100 80GB HBM3", "sim on 2 cores"
+  int64_t memory_bytes = 0;   // HBM in all; on the simulator the host's memory
+  int64_t memory_free = 0;    // HBM that can still be allocated
+  int64_t smem_bytes = 0;     // shared memory that one block can have
+  int64_t l2_bytes = 0;       // 0 on the simulator
+  int multiprocessors = 132;  // SMs; an H100's where no device is asked (--list)
+  int compute_capability =
+      0;  // 90 for 9.0; on the simulator 90: it runs every construct that rungs use
   bool has_bf16() const { return compute_capability >= 80; }
 };
 

@@ -34,8 +34,8 @@ constexpr int consumer_registers(int Br) {
 constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
   const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(of_Q * Br * columns) + 2 * shared_bytes<fp16>(of_KV * Bc * columns) +
-         2 * shared_bytes<Mbarrier>(of_Q * consumers) + 4 * shared_bytes<Mbarrier>(of_KV);
+  return array_bytes<fp16>(of_Q * Br * columns) + 2 * array_bytes<fp16>(of_KV * Bc * columns) +
+         2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
 }
 
 /// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
@@ -76,7 +76,7 @@ Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& requ
              const Tiles& tiles, int stages, SmemBytes smem_bytes) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = stages};
-  choose_tile(plan, tiles, request, device.sram_bytes,
+  choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.warps = threads(plan.block_q) / 32;
   return plan;

@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -35,24 +35,24 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, kStages, kStages) +
-         shared_bytes<Work>(kStages * Br / kWarpgroupRows);
+         array_bytes<WorkTile>(kStages * Br / kWarpgroupRows);
 }
 
 /// A tile's first row.
 template <int Br>
-__device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
+__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int tiles = ceil_div(p.N, Br);
-  return (tiles - 1 - work.tile) * Br;  // the last rows see the most keys
+  return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<int> next, const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
-  const auto send = [&](const Work& work) {
+  const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // each consumer frees its own, the first one too
       smem_work[Q.number()] = work;
@@ -62,15 +62,15 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
         Q.signal_end();
     }
   };
-  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
-  // requests from HBM at its start comes in smaller bursts.
+  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
+  // them requests from HBM at its start comes in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                      .uneven = p.causal,
                      .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
-    const Work work = longest_first(index, all);
+    const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
     const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
@@ -117,12 +117,12 @@ __global__ void clear(Hbm<int> next) {
 
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
                                         const TensorMap& map_O, Hbm<float> LSE, const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
@@ -148,7 +148,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
 
   for (;; Q.next()) {
     Q.wait();
-    const Work work = smem_work[Q.number()];
+    const WorkTile work = smem_work[Q.number()];
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
       // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers run under it, and all is 2% faster.
+      // is free sooner, products of other consumers overlap it, and all is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -209,7 +209,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   SharedMemory smem;
   Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  const auto smem_work =
+      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);

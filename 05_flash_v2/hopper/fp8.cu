@@ -64,10 +64,10 @@ constexpr int part_columns(int Dh, int Bc) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<e4m3>(Br * columns) + 2 * shared_bytes<e4m3>(kStages * Bc * columns) +
-         shared_bytes<fp16>(Br * columns) + shared_bytes<Work>(consumers) +
-         shared_bytes<float>(consumers) + shared_bytes<float>(2 * kStages) +
-         2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  return array_bytes<e4m3>(Br * columns) + 2 * array_bytes<e4m3>(kStages * Bc * columns) +
+         array_bytes<fp16>(Br * columns) + array_bytes<WorkTile>(consumers) +
+         array_bytes<float>(consumers) + array_bytes<float>(2 * kStages) +
+         2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// Which key of a tile of V is in column i of V̂ᵀ: in S's registers, which P's are made of, a lane
@@ -76,10 +76,10 @@ struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
 
-/// A tile's first row. Tiles are laid from the last row up, since the last rows see the most keys:
-/// so the one that some consumers find empty, with rows before row 0, has the fewest.
+/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
+/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
 template <int Br>
-__device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
+__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ int tiles_seen(int end, const Problem& p) {
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V,
 /// and brings the scales: scale_Q of each tile of Q, scale_KV of each stage, K's and log2 of V's.
 template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Work> smem_work,
+__device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<WorkTile> smem_work,
                                         Smem<float> scale_Q, Smem<float> scale_KV,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<const float> scales,
@@ -101,7 +101,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Wo
   const ScaledTiles scaled = scaled_tiles(p, Bc);
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
-  const auto send = [&](const Work& work) {
+  const auto send = [&](const WorkTile& work) {
     for (int row = row_of<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
       smem_work[Q.number()] = work;
@@ -116,15 +116,15 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Wo
       Q.fill(map_Q, 0, row, work.head % p.H, work.head / p.H);
     }
   };
-  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
-  // requests from HBM at its start comes in smaller bursts.
+  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
+  // them requests from HBM at its start comes in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = int64_t{2} * p.N_kv * p.d,
                      .uneven = p.causal,
                      .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
-    const Work work = longest_first(index, all);
+    const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
     const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
@@ -223,7 +223,7 @@ __global__ void clear(Hbm<int> next) {
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel, class StagesQ, class StagesK,
           class StagesV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Work> smem_work,
+__device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<WorkTile> smem_work,
                                         Smem<float> scale_Q, Smem<float> scale_KV, Smem<T> smem_O,
                                         const TensorMap& map_O, Hbm<float> LSE, int p_exponent,
                                         const Problem& p) {
@@ -231,7 +231,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const TileO tile_O{smem_O + consumer * TileO::kElements};
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
@@ -277,7 +277,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
   };
   for (;;) {
     Q.wait();
-    const Work work = smem_work[Q.number()];
+    const WorkTile work = smem_work[Q.number()];
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
   const auto smem_O = smem.tiles<TileO>("O", kConsumers);
-  const auto smem_work = smem.take<Work>("work", kConsumers);  // which tile of Q it is
+  const auto smem_work = smem.take<WorkTile>("work", kConsumers);  // which tile of Q it is
   const auto scale_Q = smem.take<float>("scale_Q", kConsumers);
   const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);
   // A release by each warp.
@@ -442,7 +442,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Requested bytes: quantise reads everything once, and what it writes every tile of Q reads: whole
-/// tiles of K and V as far as its last row sees, and one at least.
+/// tiles of K and V as far as its last row attends, and one at least.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, Dh = plan.head_dim;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

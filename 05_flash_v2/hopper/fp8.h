@@ -1,11 +1,11 @@
 // Quantising to e4m3. A thread has 8 neighbouring elements of a row.
-// On the sim each function counts one FLOP per element and operation.
+// On the simulator each function counts one FLOP per element and operation.
 #pragma once
 
 #include <array>
 #include <bit>
 
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 

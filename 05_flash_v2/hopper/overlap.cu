@@ -5,7 +5,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   K.release();
   softmax(S, m, l, row, 0, p);
   P = as_operand<T>(S);
-  // Main loop: a tile's softmax runs under the product P·V of the tile before.
+  // Main loop: a tile's softmax overlaps the product P·V of the tile before.
   for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
     K.wait();
     start_scores();

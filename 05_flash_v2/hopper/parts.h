@@ -22,12 +22,12 @@ struct Parts {
 };
 
 /// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
-/// or a part. Where there are fewer than parts, the last blocks have one that no row sees.
-struct Share {
+/// or a part. Where there are fewer than parts, the last blocks have one that no row attends to.
+struct KeyTiles {
   int begin, end;
 };
 template <bool kSplit>
-__device__ __forceinline__ Share share_of(int kv_tiles) {
+__device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};
   const int part = blockIdx.y, parts = min(static_cast<int>(gridDim.y), kv_tiles);
   if (part >= parts) return {kv_tiles, kv_tiles + 1};
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     l = alpha * l + weight * l_part;
     m = m_new;
   }
-  const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
   write_chunk(O + (row * p.d + column), out);

@@ -4,14 +4,14 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `overlap`: consumers take turns to issue their products, so that one's softmax runs under
+// Since `overlap`: consumers take turns to issue their products, so that one's softmax overlaps
 // another's products, too, instead of all multiplying at once and then none. The producer and the
 // end of a tile, which stay as they are, are functions from here on; the latter is in block.h.
 
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;          // the last rows see the most keys
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int block_row = (tiles - 1 - tile) * Br;          // the last rows attend to the most keys
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int consumer = warpgroup_id() - 1;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   K.release();
   softmax(S, m, l, row, 0, p);
   P = as_operand<T>(S);
-  // Main loop: a tile's softmax runs under the product P·V of the tile before.
+  // Main loop: a tile's softmax overlaps the product P·V of the tile before.
   for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
     K.wait();
     begin_turn();

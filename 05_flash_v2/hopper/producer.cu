@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -12,7 +12,7 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `tma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
-// under way into rings of stages; two or three consumer warpgroups multiply, and say when a stage
+// in flight into rings of stages; two or three consumer warpgroups multiply, and say when a stage
 // is free again. No barrier of the whole block is left in the loop. A block has the SM to itself,
 // so the tile is larger, and the producer hands registers to the consumers.
 
@@ -51,8 +51,8 @@ constexpr int consumer_registers(int Br) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
-  return shared_bytes<fp16>(Br * columns) + 2 * shared_bytes<fp16>(kStages * Bc * columns) +
-         2 * shared_bytes<Mbarrier>(consumers) + 4 * shared_bytes<Mbarrier>(kStages);
+  return array_bytes<fp16>(Br * columns) + 2 * array_bytes<fp16>(kStages * Bc * columns) +
+         2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = kStages};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
+  choose_tile(plan, kTiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.warps = threads(plan.block_q) / 32;
   return plan;

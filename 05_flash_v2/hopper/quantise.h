@@ -11,7 +11,7 @@ namespace ladder::MACHINE {
 namespace {
 
 /// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
-/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V under way.
+/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V in flight.
 constexpr int quantisers(int Dh, int Bc) {
   return std::max(Dh, 64) * Bc / 64;
 }
@@ -42,8 +42,8 @@ __device__ __forceinline__ constexpr int transposed_row(int r) {
   return r * Bc + r / 8 * 16;
 }
 template <int Dh, int Bc>
-constexpr int64_t kQuantiseBytes = shared_bytes<float>(quantisers(Dh, Bc) / 32) +
-                                   shared_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
+constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
+                                   array_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
 
 /// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
 /// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is

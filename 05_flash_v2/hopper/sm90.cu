@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of the consumer's rows sees:
+//     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
 //       S = scale·Q·Kᵀ
 //       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
 //       else:                       m_new = m,          α = 1, so nothing is rescaled
@@ -41,23 +41,23 @@ constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// A tile's first row. Tiles are laid from the last row up, since the last rows see the most keys:
-/// so the one that some consumers find empty, with rows before row 0, has the fewest.
+/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
+/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
 template <int Br>
-__device__ __forceinline__ int row_of(const Work& work, const Problem& p) {
+__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
 }
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
                                         const TensorMap& map_Q, const TensorMap& map_K,
                                         const TensorMap& map_V, Hbm<int> next, bool ask,
                                         const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
-  const auto send = [&](const Work& work) {
+  const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // each consumer frees its own, the first one too
       smem_work[Q.number()] = work;
@@ -67,18 +67,19 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<
         Q.signal_end();
     }
   };
-  // Half as many blocks work at once as in mma, so half as many heads: what a group of them
-  // requests from HBM at its start comes in smaller bursts.
+  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
+  // them requests from HBM at its start comes in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                      .uneven = p.causal,
                      .group_bytes = 8 << 20};
   for (int index = blockIdx.x; index < all.heads * all.tiles;) {
-    const Work work = longest_first(index, all);
+    const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const auto [begin, end] = share_of<kSplit>(kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p));
+    const auto [begin, end] =
+        key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p));
     for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
@@ -104,7 +105,7 @@ template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  if (key + Bc > p.keys(row)) hide_columns(S, [&](int i) { return p.keys(row + i) - key; });
+  if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
   const auto largest = c * row_max_in_lane(S);
   const bool raised = any_above(largest - m, kSlack);
   if (raised) {
@@ -137,13 +138,13 @@ __global__ void clear(Hbm<int> next) {
 
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<Work> smem_work,
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
                                         const TensorMap& map_O, Hbm<float> LSE, const Parts& parts,
                                         const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax runs under another's products.
+  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] {
     if (kConsumers > 1) named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup);
   };
@@ -182,7 +183,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets tiles of keys pass that only other consumers' rows see.
+  // Lets tiles of keys pass that only other consumers' rows attend to.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();  // as below for V, though the turns alone would do
@@ -195,10 +196,10 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
   };
   for (;; Q.next()) {
     Q.wait();
-    const Work work = smem_work[Q.number()];
+    const WorkTile work = smem_work[Q.number()];
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p);
-    const auto [begin, end] = share_of<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
+    const auto [begin, end] = key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
       if (kStages > 1) free_last_stage();
@@ -233,7 +234,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
       // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers run under it, and all is 2% faster.
+      // is free sooner, products of other consumers overlap it, and all is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -271,7 +272,8 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   SharedMemory smem;
   Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work = smem.take<Work>("work", kStages * kConsumers);  // which tile of Q it is
+  const auto smem_work =
+      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);

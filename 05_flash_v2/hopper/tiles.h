@@ -74,7 +74,7 @@ constexpr int consumer_registers(int Dh, int Br, int Bc) {
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   const int of_Q = stages_of_Q(Dh);
   return stages_bytes(Dh, Br, Bc, of_Q, stages_of_KV(Dh, Bc)) +
-         shared_bytes<Work>(of_Q * Br / kWarpgroupRows);
+         array_bytes<WorkTile>(of_Q * Br / kWarpgroupRows);
 }
 
 /// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
@@ -116,7 +116,7 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
   for (const TimedTile& timed : kTimed) {
     const auto [max_d, Br, Bc] = timed.size;
     const bool split = asked_parts != 1 && may_split(Dh, Br);
-    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.sram_bytes ||
+    if (max_d != tiles_for(kTiles, Dh) || smem_bytes(Dh, Br, Bc) > device.smem_bytes ||
         !asked.matches(timed.size) || (asked_parts > 1 && !split))
       continue;
     const int first = split && asked_parts > 0 ? asked_parts : 1;
@@ -144,7 +144,7 @@ Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest&
   Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
   const Choice choice = fastest(p, Dh, device, request, asked == "auto" ? 0 : std::stoi(asked));
-  choose_tile(plan, kTiles, choice.tile, device.sram_bytes,
+  choose_tile(plan, kTiles, choice.tile, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.stages = stages_of_KV(Dh, plan.block_kv);
   plan.warps = threads(plan.block_q) / 32;

@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
@@ -30,12 +30,12 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `mma` and `sm90`.
+/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `large_tiles` and `sm90`.
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64)) +  // a tile's panels have 64 columns
-         3 * shared_bytes<Mbarrier>(1);
+  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64)) +  // a tile's panels have 64 columns
+         3 * array_bytes<Mbarrier>(1);
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -52,12 +52,12 @@ __global__ void __launch_bounds__(kThreads, 2)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int warpgroup_row = warpgroup_id() * kWarpgroupRows;
   const bool first_thread = threadIdx.x == 0;
   const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
+  choose_tile(plan, kTiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }

@@ -4,16 +4,17 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows sees:
+//     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
 //       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `mma`: the products. Four warps together, a warpgroup, multiply 64 rows at once. K and V
-// are no longer loaded into their registers: the tensor cores read them, and Q, from shared memory
-// themselves, and run on while the warps do something else. Here nobody does anything else yet.
+// Since `large_tiles`: the products. Four warps together, a warpgroup, multiply 64 rows at once. K
+// and V are no longer loaded into their registers: the tensor cores read them, and Q, from shared
+// memory themselves, and run on while the warps do something else. Here nobody does anything else
+// yet.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -29,11 +30,11 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `mma` and `sm90`.
+/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `large_tiles` and `sm90`.
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return shared_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
+  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -44,18 +45,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  // Not as mma without the mask: both ways of counting in one kernel would spill registers.
+  // Not as `large_tiles` without the mask: both ways of counting in one kernel would spill
+  // registers.
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows see the most keys
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x, warpgroup_row = warpgroup_id() * kWarpgroupRows;
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row sees
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
-  choose_tile(plan, kTiles, request, device.sram_bytes,
+  choose_tile(plan, kTiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   return plan;
 }
@@ -139,7 +141,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row sees.
+/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -154,10 +156,10 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "05_flash_v2",
     .name = "wgmma",
-    .after = "mma",
+    .after = "large_tiles",
     .shown = {.idea = "products by warpgroups",
               .change = {"products", "less"},
-              .summary = "mma's kernel, its products by warpgroups",
+              .summary = "large_tiles' kernel, its products by warpgroups",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -1,4 +1,4 @@
-// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it where it is
+// 06 on Hopper: what the steps from `producer` on split. wgmma.cu shows most of it where it is
 // used first. This header is not a step of its own.
 #pragma once
 
@@ -40,8 +40,8 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// What a lane of preprocess does for row `at` of all, which has kLanes lanes, at least Dh/8:
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞.
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
+/// to no key, whose LSE is −∞.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
                                                Hbm<const float> LSE, Hbm<float> minus_delta,
@@ -76,7 +76,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
 
 /// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
 /// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+__device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
@@ -103,7 +103,7 @@ Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
              int consumers = kConsumersBackward) {
   const int Dh = padded_head_dim<sizes>(p.d);
   Plan plan{.head_dim = Dh, .warps = 4 * (1 + consumers), .stages = kStages};
-  choose_tile(plan, tiles, {}, device.sram_bytes,
+  choose_tile(plan, tiles, {}, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};

@@ -17,10 +17,10 @@ namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
-         shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         2 * shared_bytes<float>(kStages * Br) + 4 * shared_bytes<Mbarrier>(1) +
-         4 * shared_bytes<Mbarrier>(kStages);
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
+         2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +
+         4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
@@ -75,8 +75,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  // The first query that sees key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
@@ -95,10 +95,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
     wgmma_wait<0>(dP);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that sees a key of this tile.
+  // from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
   if (warpgroup_id() == 0) {
@@ -229,7 +229,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
            map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"]), kept.minus_delta,
            kept.LSE_log2e, kept.dQ_sum, kept.tiles, kept.rows, p);
     launch("postprocess", postprocess<T, Dh, Br>, dim3(kept.rows_of_all / Br * kConsumersBackward),
-           dim3(kWarpgroup), shared_bytes<T>(64 * 64), kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
+           dim3(kWarpgroup), array_bytes<T>(64 * 64), kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
   });
 }
 

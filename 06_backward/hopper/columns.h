@@ -1,8 +1,8 @@
 // Functions of the columns of an accumulator, for a product that is computed transposed: rows of S
-// are columns of Sᵀ. On the sim they count FLOPs as the functions of rows do.
+// are columns of Sᵀ. On the simulator they count FLOPs as the functions of rows do.
 #pragma once
 
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 

@@ -15,13 +15,14 @@ namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(kStages * Br) +
-         4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br) +
+         4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in mma: a lane's pair is the lane-th of each block.
+/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
+/// block.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that sees a key of this tile.
+  // from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
   if (warpgroup_id() == 0) {

@@ -15,7 +15,7 @@ namespace ladder::MACHINE {
 namespace {
 
 /// A share, `uniform`: in registers of the warp, since those of the threads are all in use.
-__device__ __forceinline__ Share of_warp(const Share& s) {
+__device__ __forceinline__ QuerySplit of_warp(const QuerySplit& s) {
   return {uniform(s.bh),    uniform(s.tile), uniform(s.first_row), uniform(s.tiles_of_head),
           uniform(s.begin), uniform(s.end)};
 }
@@ -27,11 +27,11 @@ constexpr int stages_of_KV(int Dh) {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return shared_bytes<fp16>(2 * stages_of_KV(Dh) * Bc * columns) +
-         2 * shared_bytes<fp16>(kStages * Br * columns) + shared_bytes<fp16>(kStages * Bc * Br) +
-         shared_bytes<float>(Br * Dh) + 2 * shared_bytes<float>(kStages * Br) +
-         shared_bytes<Share>(stages_of_KV(Dh)) + 2 * shared_bytes<Mbarrier>(2 * stages_of_KV(Dh)) +
-         4 * shared_bytes<Mbarrier>(kStages);
+  return array_bytes<fp16>(2 * stages_of_KV(Dh) * Bc * columns) +
+         2 * array_bytes<fp16>(kStages * Br * columns) + array_bytes<fp16>(kStages * Bc * Br) +
+         array_bytes<float>(Br * Dh) + 2 * array_bytes<float>(kStages * Br) +
+         array_bytes<QuerySplit>(stages_of_KV(Dh)) +
+         2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// As before; and where several blocks add to the sums of dK and dV, it clears them. No block has
@@ -69,34 +69,34 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
 __device__ __forceinline__ void produce(RingKV KV, RingQ Q, RingdO dO, const Maps& maps,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Smem<Share> smem_share, Hbm<int> next, int tiles, int rows,
-                                        int parts, const Problem& p) {
+                                        Smem<QuerySplit> smem_split, Hbm<int> next, int tiles,
+                                        int rows, int parts, const Problem& p) {
   int index = blockIdx.x;
   while (index < tiles * p.B * p.Hk * parts) {
-    const auto share = share_of<Br, Bc>(index, tiles, parts, gridDim.x, p);
-    int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
-    int row = share.first_row + share.begin % share.tiles_of_head * Br;
+    const auto split = query_split<Br, Bc>(index, tiles, parts, gridDim.x, p);
+    int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
+    int row = split.first_row + split.begin % split.tiles_of_head * Br;
 #pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
-    for (int q_tile = share.begin; q_tile < share.end; ++q_tile) {
+    for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
       const int64_t at = int64_t{head} * rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
-      if (q_tile == share.begin) {
+      if (q_tile == split.begin) {
         KV.acquire();  // once the last dK has left
-        smem_share[KV.at.stage] = share;
-        KV.fill(maps.K, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+        smem_split[KV.at.stage] = split;
+        KV.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
         KV.acquire();
-        KV.fill(maps.V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+        KV.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
       }
       dO.acquire();
       dO.fill(maps.dO, 0, row, head % p.H, head / p.H, minus_delta + at);
       row += Br;
-      if (row >= p.N) ++head, row = share.first_row;
+      if (row >= p.N) ++head, row = split.first_row;
     }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   KV.acquire();
-  smem_share[KV.at.stage] = Share{.bh = -1};  // the end
+  smem_split[KV.at.stage] = QuerySplit{.bh = -1};  // the end
   KV.signal_end();
 }
 
@@ -108,16 +108,16 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
-                                           const Share& share, const Problem& p,
+                                           const QuerySplit& split, const Problem& p,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
-  const int key = share.tile * Bc, first_row = share.first_row;
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  const int key = split.tile * Bc, first_row = split.first_row;
+  // The first query that sees key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
@@ -132,9 +132,9 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   };
   start_scores();
   wgmma_wait<0>(S);
-  int row = first_row + share.begin % share.tiles_of_head * Br;
-  const int q_tiles = share.end - share.begin;
-  const int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
+  int row = first_row + split.begin % split.tiles_of_head * Br;
+  const int q_tiles = split.end - split.begin;
+  const int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
   auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
@@ -145,10 +145,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
     wgmma_wait<0>(dP);
@@ -165,7 +165,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    // With dV still under way, the products from here on would want more registers than there are,
+    // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
@@ -186,7 +186,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // S cannot be under way where branches meet (C7515)
+      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto smem_share = smem.take<Share>("share", stages_of_KV(Dh));  // which K and V are of
+  const auto smem_split = smem.take<QuerySplit>("split", stages_of_KV(Dh));  // which K and V are of
   K.init(smem, "KV_full", "KV_free", 1);
   auto V = K;  // of a stage's two slots
   V.slot = 1;
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    produce<Br, Bc>(K, Q, dO, maps, LSE_log2e, minus_delta, smem_share, next, tiles, rows, parts,
+    produce<Br, Bc>(K, Q, dO, maps, LSE_log2e, minus_delta, smem_split, next, tiles, rows, parts,
                     p);
     return;
   }
@@ -241,14 +241,14 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const Share share = of_warp(smem_share[K.at.stage]);
-    if (share.bh < 0) break;
+    const QuerySplit split = of_warp(smem_split[K.at.stage]);
+    if (split.bh < 0) break;
     V.wait();
     Accumulator<16, Dh> dK_sum, dV_sum;
-    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, share, p, dK_sum,
+    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, split, p, dK_sum,
                    dV_sum);
     // Read anew: kept, it would take registers that are scarce there.
-    const Share of = of_warp(smem_share[K.at.stage]);
+    const QuerySplit of = of_warp(smem_split[K.at.stage]);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
     // Of the tiles of K and V; not kept either, since a shuffle makes it.

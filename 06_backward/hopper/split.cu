@@ -9,10 +9,10 @@
 // Since `ahead`: where tiles of keys are few, as with a short sequence or with one head of K and V
 // under many of Q, they would leave most SMs idle. So several blocks share one; how many, the plan
 // says by what takes least time, since what they add up costs traffic. What sm90 keeps of this step
-// is in shares.h.
+// is in query_split.h.
 
 #include "columns.h"
-#include "shares.h"
+#include "query_split.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {
@@ -20,10 +20,10 @@ namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
-         shared_bytes<fp16>(kStages * Bc * Br) + shared_bytes<float>(Br * Dh) +
-         2 * shared_bytes<float>(kStages * Br) + 4 * shared_bytes<Mbarrier>(1) +
-         4 * shared_bytes<Mbarrier>(kStages);
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
+         2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +
+         4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// As before; and where several blocks add to the sums of dK and dV, it clears them.
@@ -59,20 +59,20 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
 __device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO, const Maps& maps,
                                         Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        const Share& share, int rows, const Problem& p) {
-  K.fill(maps.K, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
-  V.fill(maps.V, 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
-  int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
-  int row = share.first_row + share.begin % share.tiles_of_head * Br;
+                                        const QuerySplit& split, int rows, const Problem& p) {
+  K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
+  V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
+  int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
+  int row = split.first_row + split.begin % split.tiles_of_head * Br;
 #pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
-  for (int q_tile = share.begin; q_tile < share.end; ++q_tile) {
+  for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
     const int64_t at = int64_t{head} * rows + row;
     Q.acquire();
     Q.fill(maps.Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
     dO.acquire();
     dO.fill(maps.dO, 0, row, head % p.H, head / p.H, minus_delta + at);
     row += Br;
-    if (row >= p.N) ++head, row = share.first_row;
+    if (row >= p.N) ++head, row = split.first_row;
   }
 }
 
@@ -84,16 +84,16 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
                                            const SwizzledTile<T, Bc, Dh>& tile_K,
                                            const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
                                            Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
-                                           const Share& share, const Problem& p,
+                                           const QuerySplit& split, const Problem& p,
                                            Accumulator<16, Dh>& dK_sum,
                                            Accumulator<16, Dh>& dV_sum) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
-  const int key = share.tile * Bc, first_row = share.first_row;
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  const int key = split.tile * Bc, first_row = split.first_row;
+  // The first query that sees key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
@@ -108,9 +108,9 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   };
   start_scores();
   wgmma_wait<0>(S);
-  int row = first_row + share.begin % share.tiles_of_head * Br;
-  const int q_tiles = share.end - share.begin;
-  const int head = share.bh * (p.H / p.Hk) + share.begin / share.tiles_of_head;
+  int row = first_row + split.begin % split.tiles_of_head * Br;
+  const int q_tiles = split.end - split.begin;
+  const int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
   auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
@@ -121,10 +121,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
     wgmma_wait<0>(dP);
@@ -141,7 +141,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    // With dV still under way, the products from here on would want more registers than there are,
+    // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
@@ -160,7 +160,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // S cannot be under way where branches meet (C7515)
+      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Bc, Br>;
-  const auto share = share_of<Br, Bc>(blockIdx.x, tiles, parts, at_once, p);
-  if (share.begin == share.end) return;
+  const auto split = query_split<Br, Bc>(blockIdx.x, tiles, parts, at_once, p);
+  if (split.begin == split.end) return;
 
   SharedMemory smem;
   Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    produce<Br, Bc>(K, V, Q, dO, maps, LSE_log2e, minus_delta, share, rows, p);
+    produce<Br, Bc>(K, V, Q, dO, maps, LSE_log2e, minus_delta, split, rows, p);
     return;
   }
 
@@ -214,14 +214,14 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   Accumulator<16, Dh> dK_sum, dV_sum;
   K.wait();
   V.wait();
-  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, share, p, dK_sum,
+  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, split, p, dK_sum,
                  dV_sum);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   if (parts > 1) {
-    const int64_t at = ((int64_t{share.bh} * tiles + share.tile) * Bc + warp_row) * Dh;
+    const int64_t at = ((int64_t{split.bh} * tiles + split.tile) * Bc + warp_row) * Dh;
     add_fragments(dK_sums + at, dK_sum);
     add_fragments(dV_sums + at, dV_sum);
     if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   fence_proxy_async();                         // TMA reads what threads have written
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   if (threadIdx.x == kWarpgroup) {
-    tma_store(map_dK, K.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
-    tma_store(map_dV, V.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+    tma_store(map_dK, K.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
+    tma_store(map_dV, V.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
     tma_store_commit();
   }
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then

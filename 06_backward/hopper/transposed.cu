@@ -18,13 +18,14 @@ namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
-         shared_bytes<fp16>(kStages * Bc * Br) + 2 * shared_bytes<float>(kStages * Br) +
-         4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         array_bytes<fp16>(kStages * Bc * Br) + 2 * array_bytes<float>(kStages * Br) +
+         4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in mma: a lane's pair is the lane-th of each block.
+/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
+/// block.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -73,8 +74,8 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+  // The first query that sees key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
@@ -93,10 +94,10 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
       });
     auto P_operand = as_operand<T>(P);
     wgmma_wait<0>(dP);
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   __syncthreads();                              // and before anybody waits there
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that sees a key of this tile.
+  // from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
   if (warpgroup_id() == 0) {

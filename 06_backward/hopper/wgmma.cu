@@ -2,10 +2,10 @@
 //
 //   build/bin/06_backward --step wgmma --seqlen 512 --causal
 //
-// Since `mma`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores read both
-// operands of all five products from shared memory themselves. The forward pass, from here on, is
-// 05's `sm90`; and what is kept between the kernels has whole tiles, so that nothing asks where
-// a head ends.
+// Since `split_sums`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores
+// read both operands of all five products from shared memory themselves. The forward pass, from
+// here on, is 05's `sm90`; and what is kept between the kernels has whole tiles, so that nothing
+// asks where a head ends.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -28,8 +28,8 @@ constexpr int kStages = 2;                                         // of copies 
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * shared_bytes<fp16>(Bc * columns) + 2 * shared_bytes<fp16>(kStages * Br * columns) +
-         2 * shared_bytes<fp16>(Br * Bc) + 2 * shared_bytes<float>(kStages * Br);
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br);
 }
 
 /// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
@@ -46,8 +46,8 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that sees no
-/// key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
+/// to no key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -75,7 +75,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
 
 /// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
 /// are seen by the most rows.
-__device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) {
+__device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
@@ -83,7 +83,8 @@ __device__ __forceinline__ Work work_of(int index, int tiles, const Problem& p) 
 }
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in mma: a lane's pair is the lane-th of each block.
+/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
+/// block.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that sees a key of this tile.
+  // from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk;
   const int first_row = p.first_query(key) / Br * Br;
   // The next tiles of Q and dO, into the stage that is free.
@@ -254,7 +255,7 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = 4 * kConsumersBackward, .stages = kStages};
-  choose_tile(plan, kBackwardTiles, {}, device.sram_bytes,
+  choose_tile(plan, kBackwardTiles, {}, device.smem_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
   plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
@@ -320,10 +321,10 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "wgmma",
-    .after = "mma",
+    .after = "split_sums",
     .shown = {.idea = "gradients by warpgroups",
               .change = {"products", "less"},
-              .summary = "mma's backward pass, its five products by warpgroups",
+              .summary = "split_sums' backward pass, its five products by warpgroups",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "columns.h"
-#include "shares.h"
+#include "query_split.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {
@@ -41,19 +41,20 @@ enum Named {
   kdK_written
 };
 
-/// What is to be done at once, as in shares.h: a share of the tiles of Q that see a tile of keys.
-struct Share {
+/// What is to be done at once, as in query_split.h: a share of the tiles of Q that see a tile of
+/// keys.
+struct QuerySplit {
   int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;  // of each head of Q that sees one of the keys; in whole tiles
+  int first_row;  // of each head of Q that attends to one of the keys; in whole tiles
   int head, row;  // of the first of its tiles of Q
   int q_tiles;    // of Q from there on; none where there are more parts than tiles
 };
 
 inline int64_t smem_bytes(int Dh, int, int) {
-  return 2 * shared_bytes<fp16>(Bc * Dh) + 2 * shared_bytes<fp16>(kStages * Br * Dh) +
-         shared_bytes<fp16>(Bc * Br) + shared_bytes<float>(Bc * Br) +
-         2 * shared_bytes<float>(kStages * Br) + shared_bytes<Share>(1) +
-         4 * shared_bytes<Mbarrier>(1) + 4 * shared_bytes<Mbarrier>(kStages);
+  return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(kStages * Br * Dh) +
+         array_bytes<fp16>(Bc * Br) + array_bytes<float>(Bc * Br) +
+         2 * array_bytes<float>(kStages * Br) + array_bytes<QuerySplit>(1) +
+         4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
 /// Where in a tile of sums a warp's piece is, 16 rows of N columns in register order.
@@ -62,10 +63,10 @@ __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
 }
 
-/// Share `index` of `parts` for each tile of keys: as in shares.h, but with the divisions of the
-/// consumers, whose registers are all in use.
-__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
-                                          const Problem& p) {
+/// Share `index` of `parts` for each tile of keys: as in query_split.h, but with the divisions of
+/// the consumers, whose registers are all in use.
+__device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
+                                                  const Problem& p) {
   const int group = p.H / p.Hk;
   const auto [bh_part, tile] =
       longest_first(index, {.heads = p.B * p.Hk * parts,
@@ -88,23 +89,24 @@ __device__ __forceinline__ Share share_of(int index, int tiles, int parts, int a
 
 /// The producer, one thread: as in sm90.cu.
 template <class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Smem<Share> smem_share,
-                                        const Maps& maps, Hbm<const float> LSE_log2e,
-                                        Hbm<const float> minus_delta, Hbm<int> next, int tiles,
-                                        int rows, int parts, const Problem& p) {
+__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO,
+                                        Smem<QuerySplit> smem_split, const Maps& maps,
+                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
+                                        Hbm<int> next, int tiles, int rows, int parts,
+                                        const Problem& p) {
   int index = blockIdx.x;
   while (index < tiles * p.B * p.Hk * parts) {
-    const Share share = share_of(index, tiles, parts, gridDim.x, p);
-    const int key = share.tile * Bc, batch = share.bh / p.Hk, head_kv = share.bh % p.Hk;
-    int head = share.head, row = share.row;
+    const QuerySplit split = query_split(index, tiles, parts, gridDim.x, p);
+    const int key = split.tile * Bc, batch = split.bh / p.Hk, head_kv = split.bh % p.Hk;
+    int head = split.head, row = split.row;
 #pragma unroll 1  // unrolled, it would spill from its few registers
-    for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
+    for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
       const int64_t at = int64_t{head} * rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, batch, LSE_log2e + at);
       if (q_tile == 0) {
         K.acquire();  // once the last dK and dV have left
-        smem_share[0] = share;
+        smem_split[0] = split;
         K.fill(maps.K, 0, key, head_kv, batch);
         V.acquire();
         V.fill(maps.V, 0, key, head_kv, batch);
@@ -112,12 +114,12 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO, Sme
       dO.acquire();
       dO.fill(maps.dO, 0, row, head % p.H, batch, minus_delta + at);
       row += Br;
-      if (row >= p.N) ++head, row = share.first_row;
+      if (row >= p.N) ++head, row = split.first_row;
     }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   K.acquire();
-  smem_share[0] = Share{.bh = -1};  // the end
+  smem_split[0] = QuerySplit{.bh = -1};  // the end
   K.signal_end();
 }
 
@@ -137,7 +139,7 @@ __device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
   for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, i * sums.kColumns);
   wgmma_commit();
 }
-/// Waits until at most `groups` groups, and not that of the sums, are under way.
+/// Waits until at most `groups` groups, and not that of the sums, are in flight.
 template <int groups, int Dh, class T, int K>
 __device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
 #pragma unroll
@@ -160,11 +162,11 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
 /// Consumer 0: P, and the sums dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
-                                       Smem<float> P_of_warp, const Share& share, const Problem& p,
-                                       Sums<Dh>& dV_sum) {
-  const int warp_row = warp_id() % 4 * 16, key = share.tile * Bc;
-  // The first query that sees key i of the tile is first_seen + i.
-  const int first_seen = p.causal ? key - p.N_kv + p.N : -Bc;
+                                       Smem<float> P_of_warp, const QuerySplit& split,
+                                       const Problem& p, Sums<Dh>& dV_sum) {
+  const int warp_row = warp_id() % 4 * 16, key = split.tile * Bc;
+  // The first query that sees key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries
   const auto start_scores = [&] {    // Sᵀ = K·Qᵀ
@@ -176,16 +178,16 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   };
   start_scores();
   wgmma_wait<0>(S);
-  int row = share.row;
-  for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
+  int row = split.row;
+  for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_seen + Bc - 1 || key + Bc > p.N_kv)
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
-        if (row + j < first_seen + i || key + i >= p.N_kv) x = 0;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
       });
     if (q_tile > 0) named_barrier_sync(kP_free, kPair);
     write_fragments(P_of_warp, P);
@@ -193,7 +195,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto P_operand = as_operand<T>(P);
     dO.wait();
     start_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
-    if (q_tile + 1 < share.q_tiles) {
+    if (q_tile + 1 < split.q_tiles) {
       start_scores();  // of the next tile
       wait_AB<1>(dV_sum, P_operand);
       dO.release();
@@ -203,7 +205,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
       dO.release();
     }
     row += Br;
-    if (row >= p.N) row = share.first_row;  // the next head
+    if (row >= p.N) row = split.first_row;  // the next head
   }
 }
 
@@ -254,10 +256,10 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
-                                       const Share& share, const Problem& p) {
+                                       const QuerySplit& split, const Problem& p) {
   const int warp = uniform(warp_id() % 4);
-  int row = share.row;
-  for (int q_tile = 0; q_tile < share.q_tiles; ++q_tile) {
+  int row = split.row;
+  for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
     named_barrier_sync(kdS_full, kPair);
 #pragma unroll 1
     for (int piece = 0; piece < Dh / kPiece; ++piece) {
@@ -266,15 +268,15 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
       wgmma_set_AtB(dQ, tile_dS, 0, tile_K, piece * kPiece);  // dQ = dS·K
       wgmma_commit();
       wgmma_wait<0>(dQ);
-      if (piece + 1 == Dh / kPiece && q_tile + 1 < share.q_tiles)
+      if (piece + 1 == Dh / kPiece && q_tile + 1 < split.q_tiles)
         named_barrier_arrive(kdS_free, kPair);
       add_fragments(dQ_at + place<kPiece>(piece, warp), dQ);
     }
     row += Br;
     dQ_at = dQ_at + Br * Dh;
     if (row >= p.N) {  // the next head
-      row = share.first_row;
-      dQ_at = dQ_at + int64_t{share.first_row} * Dh;
+      row = split.first_row;
+      dQ_at = dQ_at + int64_t{split.first_row} * Dh;
     }
   }
 }
@@ -284,11 +286,11 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
                                           Hbm<float> sums_of_parts, int tiles, int parts,
-                                          const Share& share, const Problem& p) {
+                                          const QuerySplit& split, const Problem& p) {
   const int warp = warp_id() % 4;
   if (parts > 1) {
     if (threadIdx.x % kWarpgroup == 0) ring.set_free();
-    const auto at = sums_of_parts + (int64_t{share.bh} * tiles + share.tile) * Bc * Dh;
+    const auto at = sums_of_parts + (int64_t{split.bh} * tiles + split.tile) * Bc * Dh;
 #pragma unroll
     for (int i = 0; i < sums.kProducts; ++i)
       add_fragments(at + place<Sums<Dh>::kColumns>(i, warp), sums.of[i]);
@@ -300,7 +302,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
   fence_proxy_async();                       // TMA reads what threads have written
   named_barrier_sync(kWritten, kWarpgroup);  // all rows are written
   if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map, ring.tile(), 0, share.tile * Bc, share.bh % p.Hk, share.bh / p.Hk);
+    tma_store(map, ring.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
     tma_store_commit();
     tma_store_wait_read<0>();
     ring.set_free();
@@ -325,57 +327,57 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto tile_P = smem.take<float>("P", Bc * Br);    // in register order
   Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 2 * 4);  // a release by each warp of two consumers
   dO.init(smem, "minus_delta", "dO_full", "dO_free", 2 * 4);
-  const auto smem_share = smem.take<Share>("share", 1);  // which K and V are of
+  const auto smem_split = smem.take<QuerySplit>("split", 1);  // which K and V are of
   K.init(smem, "K_full", "K_free", 1);
   V.init(smem, "V_full", "V_free", 1);
   if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   __syncthreads();                              // and before anybody waits there
 
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
-  const auto current = [&]() -> Share {  // in registers of the warp, as in sm90.cu
-    const Share s = smem_share[0];
+  const auto current = [&]() -> QuerySplit {  // in registers of the warp, as in sm90.cu
+    const QuerySplit s = smem_split[0];
     return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
             uniform(s.head), uniform(s.row),  uniform(s.q_tiles)};
   };
-  const auto each_share = [&](auto work) {
+  const auto each_split = [&](auto work) {
     for (;; K.at.next(), V.at.next()) {
       K.wait();
-      const Share share = current();
-      if (share.bh < 0) break;
-      work(share);
+      const QuerySplit split = current();
+      if (split.bh < 0) break;
+      work(split);
     }
   };
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == 0)
-      produce(K, V, Q, dO, smem_share, maps, LSE_log2e, minus_delta, next, tiles, rows, parts, p);
+      produce(K, V, Q, dO, smem_split, maps, LSE_log2e, minus_delta, next, tiles, rows, parts, p);
     return;
   }
   if (warpgroup_id() == 1) {
     setmaxnreg_dec<kdQRegisters>();
-    each_share([&](const Share& share) {
-      add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{share.head} * rows + share.row) * Dh, share, p);
+    each_split([&](const QuerySplit& split) {
+      add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{split.head} * rows + split.row) * Dh, split, p);
       named_barrier_arrive(kdQ_done, kPair);
     });
     return;
   }
   if (warpgroup_id() == 2) {
     setmaxnreg_inc<kdVRegisters>();
-    each_share([&](const Share& share) {
+    each_split([&](const QuerySplit& split) {
       Sums<Dh> dV_sum;
-      sum_dV(Q, dO, K.tile(), P_of_warp, share, p, dV_sum);
-      const Share of = current();  // read anew: kept, it would take registers
+      sum_dV(Q, dO, K.tile(), P_of_warp, split, p, dV_sum);
+      const QuerySplit of = current();  // read anew: kept, it would take registers
       named_barrier_arrive(kdV_done, kPair);
       named_barrier_sync(kdK_done, kPair);  // with V
       write_out<kdV_written, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
     });
   } else {
     setmaxnreg_inc<kdKRegisters>();
-    each_share([&](const Share& share) {
+    each_split([&](const QuerySplit& split) {
       V.wait();
       Sums<Dh> dK_sum;
-      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, share.q_tiles, dK_sum);
-      const Share of = current();
+      sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, split.q_tiles, dK_sum);
+      const QuerySplit of = current();
       named_barrier_arrive(kdK_done, kPair);
       named_barrier_sync(kdV_done, kPair);  // with K
       named_barrier_sync(kdQ_done, kPair);

@@ -68,7 +68,7 @@ if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
 endif()
 if(NOT LADDER_CUDA STREQUAL OFF)
   execute_process(
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/common/machine/gpu/answers.py
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/common/machine/gpu/compute_capability.py
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(found OR NOT DEFINED LADDER_GPU_FOUND)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
@@ -189,13 +189,13 @@ endif()
 # What most C++ sources include is parsed once, or it would be a second of each one's compilation.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
 # GCC takes a precompiled header only at the level of optimisation that it was compiled at.
-foreach(name headers warm_headers)
+foreach(name ladder_pch ladder_pch_warm)
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
   target_link_libraries(${name} PRIVATE ladder_flags)
   target_precompile_headers(${name} PRIVATE <machine/machine.h> <fmt/format.h>)
 endforeach()
-target_compile_options(warm_headers PRIVATE ${warm})
-set(precompiled headers)  # what ladder_kernels takes
+target_compile_options(ladder_pch_warm PRIVATE ${warm})
+set(precompiled ladder_pch)  # what ladder_kernels takes
 
 string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # for patterns
 file(GLOB sim_sources CONFIGURE_DEPENDS ${here}/common/machine/sim/*.cpp)
@@ -230,7 +230,7 @@ file(GLOB harness_sources CONFIGURE_DEPENDS ${here}/common/harness/*.cpp)
 list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
-target_precompile_headers(ladder_harness REUSE_FROM headers)
+target_precompile_headers(ladder_harness REUSE_FROM ladder_pch)
 if(NOT DEFINED CMAKE_UNITY_BUILD)  # else headers would be most of what compiling these takes
   set_target_properties(ladder_sim ladder_harness PROPERTIES UNITY_BUILD ON)
 endif()
@@ -238,11 +238,11 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/common/harness/reference.cpp P
   COMPILE_OPTIONS "${hot}" SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 add_library(ladder_main OBJECT ${PROJECT_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
-target_precompile_headers(ladder_main REUSE_FROM headers)
+target_precompile_headers(ladder_main REUSE_FROM ladder_pch)
 
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
-# ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The sim's
+# ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The simulator's
 # sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
 # Object libraries, because a static library would drop registrations that nothing refers to.
 function(ladder_kernels name)
@@ -280,7 +280,7 @@ endfunction()
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
   if(rung MATCHES "^0[0-3]")
-    set(precompiled warm_headers)
+    set(precompiled ladder_pch_warm)
     set(level ${warm})
   endif()
   ladder_kernels(rung_${rung} ${kernels})

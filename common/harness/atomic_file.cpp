@@ -1,3 +1,4 @@
+// Writes a file under another name and then gives it its own, so that it is whole or not there.
 #include "harness/atomic_file.h"
 
 #include <fmt/format.h>

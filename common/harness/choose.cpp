@@ -1,3 +1,4 @@
+// Chooses the device, the step and its plans that the options ask for.
 #include "harness/choose.h"
 
 #include <fmt/format.h>
@@ -12,19 +13,19 @@ namespace ladder {
 std::unique_ptr<Device> open_device(const Options& options) {
   const bool automatic = options.device == DeviceChoice::automatic;
   SimOptions sim = options.sim;
-  if (options.sram_bytes) sim.sram_bytes = options.sram_bytes;
+  if (options.smem_bytes) sim.smem_bytes = options.smem_bytes;
   sim.trace = !options.run.trace_file.empty();
   if (options.device == DeviceChoice::sim) return open_sim(sim);
   if (automatic && !options.sim_option.empty()) {
-    say(fmt::format("running on the sim: --{} is for the sim", options.sim_option));
+    say(fmt::format("running on the simulator: --{} is for the simulator", options.sim_option));
     return open_sim(sim);
   }
   try {
-    return open_gpu(options.sram_bytes);
+    return open_gpu(options.smem_bytes);
   } catch (const Error& e) {
     if (!automatic)
       throw Error(e.status, fmt::format("{}; --device sim runs on the CPU", e.what()));
-    say(fmt::format("running on the sim: {}", e.what()));
+    say(fmt::format("running on the simulator: {}", e.what()));
   }
   return open_sim(sim);
 }
@@ -51,12 +52,12 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
       names += (names.empty() ? "" : ", ") + step.name;
       if (step.name == options.step) candidates = {&step};
       if (std::ranges::count(step.formerly, options.step))
-        bad_usage("--step {0}: is part of step {1} now; --step {1} runs it", options.step,
+        bad_usage("--step {0}: step {1} has taken its place; give --step {1}", options.step,
                   step.name);
     }
     if (candidates.empty())
       bad_usage("--step '{}': unknown on the {}; give one of {}", options.step,
-                device.kind == DeviceKind::gpu ? "gpu" : "sim", names);
+                device.kind == DeviceKind::gpu ? "GPU" : "simulator", names);
     const Step& step = *candidates.front();
     if (!step.runs_on(device))
       throw Error(Exit::no_device,
@@ -102,9 +103,9 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                candidate.backward ? candidate.backward.plan(p, device, {.settings = tile.settings})
                                   : Plan{}};
     const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
-    if (most > device.sram_bytes)
+    if (most > device.smem_bytes)
       bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", candidate.name,
-                most, p.d, device.sram_bytes);
+                most, p.d, device.smem_bytes);
     return made;
   };
   try {

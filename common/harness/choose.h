@@ -10,8 +10,8 @@
 
 namespace ladder {
 
-/// The device that the options choose. `--device auto` takes the GPU if one answers, else the sim,
-/// and says so with the reason on stderr. Throws Error(no_device).
+/// The device that the options choose. `--device auto` takes the GPU if one answers, else the
+/// simulator, and says so with the reason on stderr. Throws Error(no_device).
 std::unique_ptr<Device> open_device(const Options& options);
 
 /// The steps linked into this program for a device, in the order of the steps.

@@ -33,7 +33,7 @@ std::string plans_of(const Step& step) {
   for (const int kib : {64, 99, 163, 227})
     for (const int d : {32, 64, 72, 128, 256}) try {  // one of them padded
         const DeviceInfo info{
-            .kind = step.device, .sram_bytes = kib * 1024, .compute_capability = 90};
+            .kind = step.device, .smem_bytes = kib * 1024, .compute_capability = 90};
         const Plans plans = plan_run(step, {.d = d}, {}, info);
         const Plan& plan = step.backward ? plans.backward : plans.forward;
         all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));

@@ -1,3 +1,4 @@
+// Reads and writes .npy files: version 1.0, little-endian, in C order.
 #include "harness/npy.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The table of options. Parsing, error messages and --help follow from it.
 #include "harness/options.h"
 
 #include <fmt/ranges.h>
@@ -33,7 +34,7 @@ const std::tuple kNames{
 
 /// An option as given, and how its value is read: each function throws Error(bad_usage) for a value
 /// that it does not accept.
-struct Given {
+struct GivenOption {
   std::string_view option;
   const char* text;
 
@@ -70,7 +71,7 @@ struct Given {
 
 /// Reads an option's value as the type of its place asks for: options.*member, or a member of that.
 template <auto... members>
-void read(const Given& given, Options& options) {
+void read(const GivenOption& given, Options& options) {
   auto& value = (options.*....*members);
   using T = std::remove_reference_t<decltype(value)>;
   if constexpr (std::is_same_v<T, bool>) {
@@ -92,13 +93,13 @@ void read(const Given& given, Options& options) {
   } else if constexpr (std::is_same_v<T, Schedule>) {
     constexpr std::string_view kSeeded = "random:";
     if (std::string_view(given.text).starts_with(kSeeded)) {
-      const Given seed{given.option, given.text + kSeeded.size()};
+      const GivenOption seed{given.option, given.text + kSeeded.size()};
       value = {Order::random, seed.number<uint64_t>(0, "random:SEED, SEED a whole number")};
     } else {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    // --sram's are int64_t: the sim gives each core as much, and no SM has as much as 1 MiB.
+    // --sram's are int64_t: the simulator gives each core as much, and no SM has as much as 1 MiB.
     constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
     constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
     value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
@@ -124,7 +125,7 @@ struct OptionSpec {
   const char* name;             // of a group of options its title, and nothing else
   const char* value = nullptr;  // what --help calls its value; null: a flag
   const char* help = nullptr;   // one line
-  void (*read)(const Given&, Options&) = nullptr;  // null: the option ends the program
+  void (*read)(const GivenOption&, Options&) = nullptr;  // null: the option ends the program
   About about = About::run;
 };
 
@@ -139,7 +140,7 @@ const OptionSpec kOptions[] = {
     {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", to_problem<&Problem::N_kv>, About::shape},
     {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", to_problem<&Problem::d>,
      About::shape},
-    {"causal", nullptr, "query i sees keys up to i + N_KV - N (default: it sees all)",
+    {"causal", nullptr, "query i attends to keys up to i + N_KV - N (default: it attends to all)",
      to_problem<&Problem::causal>},
     {"dtype", "TYPE", "fp16 or bf16 (default fp16)", to_problem<&Problem::dtype>},
     {"scale", "X", "S = X * Q * K^T, X above 0 (default: 1/sqrt(D))",
@@ -151,7 +152,8 @@ const OptionSpec kOptions[] = {
     {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
      to_workload<&WorkloadSpec::load>},
     {"What runs"},
-    {"device", "DEVICE", "gpu, sim, or auto: the GPU if there is one, else the sim (default auto)",
+    {"device", "DEVICE",
+     "gpu, sim, or auto: the GPU if there is one, else the simulator (default auto)",
      to_options<&Options::device>},
     {"step", "NAME", "one or several (A,B) of those below (default: the last so marked that runs)",
      to_options<&Options::step>},
@@ -162,11 +164,11 @@ const OptionSpec kOptions[] = {
     {"set", "NAME=VALUE,...",
      "a step's own settings, listed with it below (default: the first of each)",
      to_tile<&TileRequest::settings>},
-    {"sram", "BYTES", "shared memory a block may have (default: the GPU's; the sim's 232448)",
-     to_options<&Options::sram_bytes>},
+    {"sram", "BYTES", "shared memory a block may have (default: the GPU's; the simulator's 232448)",
+     to_options<&Options::smem_bytes>},
     {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
      to_workload<&WorkloadSpec::check>},
-    {"On the sim"},
+    {"On the simulator"},
     {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
      to_sim<&SimOptions::schedule>, About::sim},
     {"sms", "COUNT", "SMs that a step plans for, and --verbose reckons with (default 132)",
@@ -179,7 +181,7 @@ const OptionSpec kOptions[] = {
     {"Output"},  // scripts do not pass these on: they read what is printed, of several programs
     {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
      to_options<&Options::save>},
-    {"trace", "FILE", "write what blocks do on the sim, as JSON lines (default: none)",
+    {"trace", "FILE", "write what blocks do on the simulator, as JSON lines (default: none)",
      to_run<&RunOptions::trace_file>, About::sim},
     {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
      to_options<&Options::json>},
@@ -288,7 +290,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
         "leave one of the two out",
         shape->name, options.workload.load);
   if (!options.sim_option.empty() && options.device == DeviceChoice::gpu)
-    bad_usage("--{} is for the sim and --device gpu for a GPU; leave one of the two out",
+    bad_usage("--{} is for the simulator and --device gpu for a GPU; leave one of the two out",
               options.sim_option);
   const size_t runs = each_step(options).size();
   for (const auto& [name, value] :

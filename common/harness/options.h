@@ -30,9 +30,9 @@ struct Options {
   std::string save;   // directory, empty: do not save
   DeviceChoice device = DeviceChoice::automatic;
   std::string step;        // empty: the default; several: "A,B", of which each_step makes one
-  int64_t sram_bytes = 0;  // what a block may have; 0: what the device has
+  int64_t smem_bytes = 0;  // what a block may have; 0: what the device has
   SimOptions sim;
-  std::string sim_option;  // the last one given that only the sim takes
+  std::string sim_option;  // the last one given that only the simulator takes
   bool operator==(const Options&) const = default;
 };
 

@@ -1,3 +1,4 @@
+// Quantises inputs on the host as an FP8 step does, for the reference.
 #include "harness/quantised.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Computes attention and its gradients in float64 on the host, and compares outputs with them.
 #include "harness/reference.h"
 
 #include <fmt/format.h>
@@ -215,7 +216,7 @@ struct Head {
 };
 
 /// Names the outputs and which rows of them are compared; at first as of queries that see no key.
-void expect_rows(const Problem& p, const Choice& choice, Reference& out) {
+void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   const auto text = [](size_t rows, int of) { return fmt::format("{} of {} rows", rows, of); };
   std::vector<int64_t> rows, kv_rows;
   for (int head = 0; head < p.B * p.H; ++head)
@@ -300,7 +301,7 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
   return error;
 }
 
-Choice to_check(const Problem& p, Check how, bool gradients) {
+RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
   // Multiply-adds of a second for a key of every head, and what a row takes of them: where all are
   // checked; or of dQ, whose sample comes without its share of dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
@@ -308,7 +309,7 @@ Choice to_check(const Problem& p, Check how, bool gradients) {
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
   const double some = std::clamp(in_a_second / (gradients ? of_dQ : each) / 4, 4.0, 256.0);
   const auto n = all ? p.N : static_cast<int64_t>(some);
-  Choice choice;
+  RowsToCheck choice;
   for (int64_t k = 0; k < n; ++k)
     choice.rows.push_back(static_cast<int>((p.N - 1) * k / std::max<int64_t>(1, n - 1)));
   choice.rows.erase(std::unique(choice.rows.begin(), choice.rows.end()), choice.rows.end());
@@ -317,8 +318,8 @@ Choice to_check(const Problem& p, Check how, bool gradients) {
   return choice;
 }
 
-Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding, const Choice& choice,
-                     const std::optional<Quantisation>& quantisation) {
+Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
+                     const RowsToCheck& choice, const std::optional<Quantisation>& quantisation) {
   expect_rows(p, choice, *this);
   std::optional<QuantisedInputs> quantised;
   if (quantisation) quantised.emplace(p, *quantisation, in);

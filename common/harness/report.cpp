@@ -1,3 +1,4 @@
+// Prints what a run did and how it went: as a table or as JSON.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -17,9 +18,9 @@ std::optional<int> or_null(int n) {
 }
 
 /// The formula's bytes of the kernel of that name; empty: of all.
-std::optional<ReadWrite> traffic_of(const Report& r, const std::string& kernel = "") {
+std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string& kernel = "") {
   std::optional<ReadWrite> sum;
-  for (const auto& k : r.traffic) {
+  for (const auto& k : r.predicted_traffic) {
     if (!kernel.empty() && k.kernel != kernel) continue;
     if (!sum) sum.emplace();
     for (const auto& a : k.arrays) *sum += {a.read, a.write};
@@ -76,14 +77,14 @@ std::string kernels_json(const Report& r) {
                              .add("write_sectors", c.sectors.write)
                              .object());
     } else {
-      for (const auto& kernel : r.traffic)
+      for (const auto& kernel : r.predicted_traffic)
         if (kernel.kernel == k.name)
           for (const auto& a : kernel.arrays)
             arrays.raw(a.array, Members().add("read", a.read).add("write", a.write).object());
     }
     Members m;
     m.add("name", k.name).add("time_ms", k.time_ms);
-    add_counts(m, traffic_of(r, k.name), k.counts, k.dram);
+    add_counts(m, predicted_traffic_of(r, k.name), k.counts, k.dram);
     return m.raw("arrays", arrays.object()).object();
   });
 }
@@ -113,8 +114,8 @@ std::string ms_text(double ms) {
 
 /// Times and bytes: a line a kernel, and one of all.
 std::string traffic_table(const Report& r) {
-  // Bytes: on the sim as counted, on the gpu by the formula, which the tests hold equal. Beside
-  // them the sim has the distinct bytes, and a GPU may have the counters'.
+  // Bytes: on the simulator as counted, on the gpu by the formula, which the tests hold equal.
+  // Beside them the simulator has the distinct bytes, and a GPU may have the counters'.
   std::string out = "\n";
   const auto line = [&](const auto&... cells) {
     out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
@@ -131,8 +132,9 @@ std::string traffic_table(const Report& r) {
          text(beside, &ReadWrite::read), text(beside, &ReadWrite::write));
   };
   line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
-  for (const auto& k : r.kernels) row(k.name, k.time_ms, traffic_of(r, k.name), k.counts, k.dram);
-  row("all", member_of(r.timing, &Timing::median_ms), traffic_of(r), sum_of(r), r.dram);
+  for (const auto& k : r.kernels)
+    row(k.name, k.time_ms, predicted_traffic_of(r, k.name), k.counts, k.dram);
+  row("all", member_of(r.timing, &Timing::median_ms), predicted_traffic_of(r), sum_of(r), r.dram);
   out += "\n";
   return out;
 }
@@ -148,12 +150,12 @@ std::string budget_text(const Report& r) {
   };
   int64_t at_once = 0;  // blocks on an SM, at most
   if (plan.block_q) {
-    const int64_t room = (r.device.sram_bytes + kReserved) / (plan.smem_bytes + kReserved);
+    const int64_t room = (r.device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
-    line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.sram_bytes,
+    line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.smem_bytes,
          room);
     bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
-    for (const KernelTraffic& kernel : r.traffic)
+    for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
       const int threads =
@@ -167,7 +169,7 @@ std::string budget_text(const Report& r) {
            plan.stages > 1 ? 2 * plan.stages : 1);
     }
     const Problem& p = r.workload.problem;
-    const ReadWrite asked = *traffic_of(r);
+    const ReadWrite asked = *predicted_traffic_of(r);
     const int64_t once = 2 * kIoBytes * p.B * p.d * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk);
     line("{:.3g} FLOPs a byte that is asked for, {:.3g} of inputs and outputs once",
          r.flops() / static_cast<double>(asked.read + asked.write),
@@ -223,7 +225,7 @@ std::string to_json(const Report& r) {
   m.add("samples", member_of(r.timing, &Timing::samples));
   m.add("tflops",
         r.timing ? std::optional<double>(r.flops() / r.timing->median_ms * 1e-9) : std::nullopt);
-  add_counts(m, traffic_of(r), sum_of(r), r.dram);
+  add_counts(m, predicted_traffic_of(r), sum_of(r), r.dram);
   m.add("workspace_bytes", r.workspace_bytes);
   m.raw("kernels", kernels_json(r));
   Members errors;
@@ -267,11 +269,11 @@ std::string to_table(const Report& r) {
     out += fmt::format("{} matmul FLOPs, {} exponentials; shared memory {} read, {} written\n",
                        sum->matmul_flops, sum->exps, bytes_text(sum->sram_read),
                        bytes_text(sum->sram_write));
-    const ReadWrite counted = sum->hbm.requested, formula = *traffic_of(r);
+    const ReadWrite counted = sum->hbm.requested, formula = *predicted_traffic_of(r);
     out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
                        counted.read + counted.write, formula.read + formula.write);
   } else {
-    out += "HBM bytes are requested ones, by the formula that the sim's count proves\n";
+    out += "HBM bytes are requested ones, by the formula that the simulator's count proves\n";
   }
   if (r.dram)
     out +=

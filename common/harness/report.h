@@ -22,7 +22,7 @@ struct Report {
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};
-  Traffic traffic = {};  // by the formula, Pass::traffic
+  Traffic predicted_traffic = {};  // by Pass::traffic; in JSON model_*_bytes
   std::optional<Timing> timing = {};
   std::optional<ReadWrite> dram = {};  // of --dram
   int64_t workspace_bytes = 0;

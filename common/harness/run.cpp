@@ -1,3 +1,4 @@
+// Runs a step on a workload: executes it, verifies its outputs and measures it.
 #include "harness/run.h"
 
 #include <fmt/format.h>
@@ -137,7 +138,7 @@ void count_dram(Device& device, std::vector<PassRun>& passes) {
 /// Times each pass on a GPU, and counts what DRAM served where that was asked for.
 void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes) {
   const bool timed = device.info().kind == DeviceKind::gpu;
-  if (options.time_ms && !timed) say("--time: the sim is not timed, only counted");
+  if (options.time_ms && !timed) say("--time: the simulator is not timed, only counted");
   for (auto& [launch, r] : passes) {
     if (!timed) continue;
     const Progress progress(fmt::format("timing {}{}", r.step, r.backward() ? " backward" : ""));
@@ -175,7 +176,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
              .device = device.info(),
              .plan = plan};
     for (const auto& array : plan.workspace) r.workspace_bytes += array.bytes;
-    r.traffic = pass.traffic(p, plan);
+    r.predicted_traffic = pass.traffic(p, plan);
     passes.push_back({[&] { pass.launch(p, plan, memory.by_name); }, std::move(r)});
   };
   add("fwd", plans.forward, step.forward);

@@ -1,3 +1,4 @@
+// Keeps the registered steps, orders them by .after, and prints --list.
 #include "harness/steps.h"
 
 #include <fmt/format.h>

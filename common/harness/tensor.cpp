@@ -1,3 +1,4 @@
+// Draws the seeded inputs, and rounds numbers to the I/O types.
 #include "harness/tensor.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Writes a trace as a file of JSON lines.
 #include "harness/trace_file.h"
 
 #include <fmt/format.h>

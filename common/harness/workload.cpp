@@ -1,3 +1,4 @@
+// Makes a workload: the problem, its inputs, drawn or loaded, and its references.
 #include "harness/workload.h"
 
 #include <fmt/format.h>

@@ -39,7 +39,7 @@ struct HbmCounts {
   }
 };
 
-/// What the sim counts of one kernel. Launches of the same name add up.
+/// What the simulator counts of one kernel. Launches of the same name add up.
 struct Counts : Amounts {
   HbmCounts hbm;
   std::map<std::string, HbmCounts> arrays;  // hbm, split by array
@@ -62,8 +62,8 @@ struct Occupancy {
   int64_t blocks = 0;     // of the grid
 };
 
-/// One kernel of a run: counts on the sim; on the gpu median time, counters where asked for, and
-/// occupancy where it is known (not of cuBLAS's kernels).
+/// One kernel of a run: counts on the simulator; on the gpu median time, counters where asked for,
+/// and occupancy where it is known (not of cuBLAS's kernels).
 struct KernelReport {
   std::string name;
   std::optional<Counts> counts = {};
@@ -83,7 +83,7 @@ struct Timing {
 /// Time that a measurement takes unless told, L2 flushes included; about as much goes before it.
 inline constexpr double kTimingMs = 200;
 
-/// How the sim orders what CUDA leaves unordered: blocks, and threads between barriers.
+/// How the simulator orders what CUDA leaves unordered: blocks, and threads between barriers.
 struct Schedule {
   enum class Order { forward, reverse, random } order = Order::forward;
   uint64_t seed = 0;
@@ -92,7 +92,7 @@ struct Schedule {
 
 struct SimOptions {
   Schedule schedule;
-  int64_t sram_bytes = 227 * 1024;  // per block, as on an H100
+  int64_t smem_bytes = 227 * 1024;  // per block, as on an H100
   int multiprocessors = 132;        // SMs that plans reckon with, as an H100 has
   int threads = 0;                  // OS threads; 0: one a core
   bool only_launches = false;       // are checked, for a test, and no kernel runs
@@ -115,11 +115,12 @@ class Device {
   /// first launch. `rung` names it in faults and NVTX ranges.
   virtual std::vector<KernelReport> run(const std::string& rung,
                                         const std::function<void()>& work) = 0;
-  /// GPU time of `work`, measured for about `budget_ms`; nothing on the sim.
+  /// GPU time of `work`, measured for about `budget_ms`; nothing on the simulator.
   virtual std::optional<Timing> time(const std::function<void()>&, double /*budget_ms*/) {
     return {};
   }
-  /// Median GPU time of each kernel launched by `work`, L2 as within the run; none on the sim.
+  /// Median GPU time of each kernel launched by `work`, L2 as within the run; none on the
+  /// simulator.
   virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
 
   /// What HBM serves of `work`, by the GPU's counters: with L2 emptied before and what is left
@@ -127,13 +128,13 @@ class Device {
   /// where there are no counters or they may not be read.
   virtual DramReport dram(const std::function<void()>&) = 0;
 
-  /// What was traced since the last call; only on the sim with SimOptions::trace set.
+  /// What was traced since the last call; only on the simulator with SimOptions::trace set.
   virtual Trace take_trace() { return {}; }
 };
 
 /// The GPU, or Error(no_device) with the reason there is none. A plan may give a block
-/// `sram_bytes` of shared memory (0: what there is; Error(bad_usage) where that is less).
-std::unique_ptr<Device> open_gpu(int64_t sram_bytes = 0);
+/// `smem_bytes` of shared memory (0: what there is; Error(bad_usage) where that is less).
+std::unique_ptr<Device> open_gpu(int64_t smem_bytes = 0);
 std::unique_ptr<Device> open_sim(const SimOptions& options);
 
 /// Bytes of the host's memory.

@@ -9,11 +9,11 @@
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   stmatrix_x4                what ldmatrix_x4 reads, written
-//   resident_blocks            of a persistent kernel: one for each SM, and three on the sim
+//   resident_blocks            of a persistent kernel: one for each SM, and three on the simulator
 //   uniform                    tells the compiler that a number is the same in all lanes
 //   scheduling_barrier         the compiler moves no arithmetic over it
 //   done_with                  nothing of this warp reads a part of shared memory any more: checked
-//                              on the sim, nothing on the GPU
+//                              on the simulator, nothing on the GPU
 //   matrix_descriptor, advanced, wgmma_m64, wgmma_fence_instruction, hold,
 //   wgmma_commit, wgmma_wait_instruction     what common/tile/warpgroup.h is made of
 #pragma once

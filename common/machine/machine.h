@@ -1,12 +1,12 @@
 // What kernels are written against. The same source is compiled twice: by nvcc for the gpu, where
-// these names are CUDA's own or thin aliases, and by the host compiler for the sim, where they
-// check and count. MACHINE is `gpu` or `sim`, a namespace each: both link into one program.
+// these names are CUDA's own or thin aliases, and by the host compiler for the simulator, where
+// they check and count. MACHINE is `gpu` or `sim`, a namespace each: both link into one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       an array of the harness as a kernel's parameter
 //   HbmWrittenBefore<T> the same of what the kernel before may still write at an early start
 //   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
-//   shared_bytes<T>(n)  what that takes of the bytes of a launch
+//   array_bytes<T>(n)  what that takes of the bytes of a launch
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;
 //                       launch<Start::early> for a kernel whose blocks may start before the kernel
 //                       before it has ended: let_next_kernel_start, wait_for_kernel_before
@@ -14,13 +14,14 @@
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
 //   with_type           calls a template with the problem's type; with_type_and_head_dim with its
-//                       padded head size too, and on the sim with IoFloat, which is either type
+//                       padded head size too, and on the simulator with IoFloat, which is either
+//                       type
 //   Register            puts a rung's step on the list; kDevice says for which machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
 //   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
 //   exp2_fast           2^x as the special function unit (SFU) computes it
-//   count_flops         for the sim's count
+//   count_flops         for the simulator's count
 //   opaque              a number of which the compiler shall know nothing
 //   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
 //   read_4, store_4: what 01's fragment and common/tile are made of
@@ -31,8 +32,8 @@
 // nor exponential: fmaxf, fabsf, logf.
 #pragma once
 
+#include "choose_tile.h"
 #include "rung.h"
-#include "tiles.h"
 
 #ifdef LADDER_SIM
 #include "machine/sim/sim_machine.h"
@@ -50,7 +51,7 @@ void with_type(const Problem& p, F f) {
 
 /// Shared memory that `count` elements of T take, alignment to the next taker included.
 template <class T>
-constexpr int64_t shared_bytes(int64_t count) {
+constexpr int64_t array_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
 }
 

@@ -1,4 +1,5 @@
-// What --trace records of a run on the sim: everything that its warps did and that was counted.
+// What --trace records of a run on the simulator: everything that its warps did and that was
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ struct Strided {
   int64_t begin, bytes, stride, count;
 };
 
-/// What the sim counts of what threads do, HBM's bytes apart.
+/// What the simulator counts of what threads do, HBM's bytes apart.
 struct Amounts {
   int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
   int64_t sram_operands = 0;              // of those read: for products, or by ldmatrix for them
@@ -106,9 +107,9 @@ constexpr bool is_barrier(EventKind kind) {
 
 /// What a warp did at one line of its kernel, or one thread of it at a barrier. What its lanes do
 /// at the same line is one event; so are rounds of a loop in which nothing is waited for, up to
-/// some size. All that the sim counts is recorded once: sums over the events are the run's counts.
-/// A warp's events are in program order, those of a block in one possible order, each at the place
-/// where it began: a wait stands where the warp began to wait.
+/// some size. All that the simulator counts is recorded once: sums over the events are the run's
+/// counts. A warp's events are in program order, those of a block in one possible order, each at
+/// the place where it began: a wait stands where the warp began to wait.
 ///
 /// An event keeps this shape, and the names of its members, all the way: in the file that --trace
 /// writes (harness/trace_file.cpp), in Python (scripts/ladder/trace/read.py) and in the explorer's

@@ -79,12 +79,12 @@ class DeviceTest : public ::testing::Test {
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel; of an Array it takes the elements. On the sim: what it counts.
+  /// Runs one kernel; of an Array it takes the elements. On the simulator: what it counts.
   template <class... P>
-  std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+  std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
                             auto&&... arguments) {
     const auto work = [&] {
-      launch("test", kernel, grid, block, shared_bytes, argument<P>(arguments)...);
+      launch("test", kernel, grid, block, smem_bytes, argument<P>(arguments)...);
     };
     return device_->run("test", work).at(0).counts;
   }

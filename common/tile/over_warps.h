@@ -1,10 +1,10 @@
 // For a block whose warps have split the keys: each has its own columns of S, so that a row's
 // maximum and sum, and the sums for O, are combined through shared memory.
-// On the sim each function counts one FLOP per element (or row) and operation.
+// On the simulator each function counts one FLOP per element (or row) and operation.
 #pragma once
 
 #include "tile/rows.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 

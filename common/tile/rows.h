@@ -1,8 +1,8 @@
 // Functions of the rows of an accumulator, from 03 on: what softmax does to S and to O.
-// On the sim they count FLOPs: one per element (or row) and operation, exponentials excepted.
+// On the simulator they count FLOPs: one per element (or row) and operation, exponentials excepted.
 #pragma once
 
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 
@@ -270,7 +270,7 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
 
 /// Hides of each row i the columns from limit(i) on: they become −∞.
 template <int M, int N, class F>
-__device__ __forceinline__ void hide_columns(Accumulator<M, N>& S, F limit) {
+__device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit) {
   const int lane = lane_id();
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)

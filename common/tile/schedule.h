@@ -8,7 +8,7 @@
 namespace ladder::MACHINE {
 
 /// A tile of one of the B·H heads.
-struct Work {
+struct WorkTile {
   int head, tile;
 };
 
@@ -27,7 +27,7 @@ struct WorkList {
 /// uneven, the long ones should come first, or the last block to start would end long after all
 /// others. So heads then go in groups that take group_bytes, equally large ones with work for all
 /// blocks at once: within a group all first tiles, then all second ones, and so on.
-__device__ __forceinline__ Work longest_first(int index, const WorkList& list) {
+__device__ __forceinline__ WorkTile longest_first(int index, const WorkList& list) {
   const auto [heads, tiles, head_bytes, uneven, group_bytes, at_once] = list;
   int64_t wanted = uneven ? group_bytes / head_bytes : 1;
   const int least = uneven ? (at_once + tiles / 2) / tiles : 1;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "machine/hopper.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 
@@ -123,7 +123,7 @@ __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
   (hold(registers.r[0]), ...);
   wgmma_fence_instruction();
 }
-/// Waits until at most `groups` groups of products are still under way, after which these
+/// Waits until at most `groups` groups of products are still in flight, after which these
 /// accumulators, whose products are done, may be used.
 template <int groups, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... registers) {

@@ -7,7 +7,7 @@ import sys
 import unittest
 from unittest import mock
 
-from base import Scratch, like, read
+from support import Scratch, like, read
 from fake_ladder import NAME, FakeLadder
 from ladder.base import files
 from ladder.base.npy import read_npy
@@ -25,7 +25,7 @@ class FileTest(Scratch):
             self.assertRaisesRegex(OSError, "No space left", file.put, "ceilings", [])
         self.assertEqual((read(path), os.listdir(self.root)), (before, ["out.jsonl"]))
 
-    def test_the_newest_file_by_its_own_date(self):
+    def test_newest_file_is_chosen_by_the_date_inside(self):
         for name, date, newest in (("sim.jsonl", "", "none"),
                                    ("z1.jsonl", "2026-03-31", "z1.jsonl"),
                                    ("b1.jsonl", "2026-04-01", "b1.jsonl"),
@@ -35,12 +35,12 @@ class FileTest(Scratch):
                 for of_line in ("2026-03-30", date, "2026-03-29")))
             self.assertEqual(os.path.basename(files.newest_measured(self.root) or "none"), newest)
 
-    def test_a_file_is_of_one_kind_of_gpu(self):
+    def test_a_file_holds_one_kind_of_gpu(self):
         for gpu, name in ((NAME, "h100"), ("NVIDIA GeForce RTX 4090", "4090"), (None, "sim"),
                           ("Tesla T4", "t4"), ("NVIDIA TITAN V", "nvidia")):
             self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
 
-    def test_a_changed_tree_is_not_its_commit(self):
+    def test_uncommitted_changes_are_marked(self):
         """But for results and texts, and for files that git does not know."""
         git = "git -c user.name=a -c user.email=b"
         with mock.patch.object(gpu, "ROOT", self.root):
@@ -52,9 +52,9 @@ class FileTest(Scratch):
             head = gpu.commit()
             for path in ("new.py", "b.md", "scripts/results/c", "a.py"):
                 self.write(path, "new")
-                self.assertEqual(gpu.commit(), head + "+changes" * (path == "a.py"))
+                self.assertEqual(gpu.commit(), head + ("+changes" if path == "a.py" else ""))
 
-    def test_inputs_that_are_missing_are_made(self):
+    def test_missing_inputs_are_generated(self):
         with mock.patch.object(grid, "ROOT", self.root):
             grid.loaded(["--load", grid.SHIFTED_V])
         for name, rows, mean in (("q", 64, 0), ("k", 16384, 0), ("v", 16384, 1)):
@@ -63,11 +63,11 @@ class FileTest(Scratch):
             self.assertAlmostEqual(sum(values) / 64 / rows, mean, delta=0.05)
 
 
-class Fake(FakeLadder):
+class FakeBench(FakeLadder):
     """Four rungs and a GPU."""
 
-    STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"], "05_flash_v2": ["swap", "mma"],
-             "06_backward": ["mma"]}
+    STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"],
+             "05_flash_v2": ["swap", "large_tiles"], "06_backward": ["split_sums"]}
 
     def setUp(self):
         super().setUp()
@@ -89,27 +89,29 @@ class Fake(FakeLadder):
         return [line for line in found if like(line, kind=kind, **wanted)]
 
 
-class Bench(Fake):
-    def test_the_file(self):
+class BenchTest(FakeBench):
+    def test_each_run_becomes_a_line_of_the_file(self):
         self.bench("--grid", "paper", "06")
         runs, called = self.lines("run"), self.calls()
         # The step at each point up to its limits, then twice against float64; it says two things
         # each time.
         self.assertEqual((len(called), len(runs), len(self.lines("step"))), (24, 2 * 24, 5))
         self.assertLessEqual(
-            {"06_backward --device gpu --step mma --batch 8 --heads 32 --seqlen 2048 "
+            {"06_backward --device gpu --step split_sums --batch 8 --heads 32 --seqlen 2048 "
              "--head-dim 64 --dtype bf16 --check off --time 5 --dram --json",
-             "06_backward --device gpu --step mma --batch 1 --heads 32 --seqlen 16384 "
+             "06_backward --device gpu --step split_sums --batch 1 --heads 32 --seqlen 16384 "
              "--head-dim 64 --dtype bf16 --causal --check off --time 5 --json",
-             "06_backward --device gpu --step mma --batch 1 --heads 2 --seqlen 1024 --head-dim "
-             "64 --dtype bf16 --check full --input outliers --time 5 --json"}, set(called))
-        self.assertTrue(like(runs[-1], rung="06_backward", step="mma", direction="bwd", heads=2,
+             "06_backward --device gpu --step split_sums --batch 1 --heads 2 --seqlen 1024 "
+             "--head-dim 64 --dtype bf16 --check full --input outliers --time 5 --json"},
+            set(called))
+        self.assertTrue(like(runs[-1], rung="06_backward", step="split_sums", direction="bwd",
+                             heads=2,
                              options="--check full --input outliers", driver="570.1",
                              commit="abc", unknown=[1, {"a": None}],
                              kernels=[{"name": "attention", "time_ms": 0.12}]), runs[-1])
         self.assertNotIn(None, runs[-1].values())
 
-    def test_what_is_there_is_kept(self):
+    def test_existing_results_are_kept(self):
         self.bench()
         before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
@@ -123,12 +125,12 @@ class Bench(Fake):
                 (len(self.calls()), len(now), [r["step"] for r in now[:6]],
                  len(self.lines("step"))), (new, records, [r["step"] for r in before], 5))
 
-        self.rung("05_flash_v2", ["mma"], gpu=True)  # what has gone stays where it was
+        self.rung("05_flash_v2", ["large_tiles"], gpu=True)  # what has gone stays where it was
         self.bench()
         self.assertEqual([line["step"] for line in self.lines("step")],
-                         ["naive", "flash_v1", "swap", "mma", "mma"])
+                         ["naive", "flash_v1", "swap", "large_tiles", "split_sums"])
 
-    def test_what_does_not_run(self):
+    def test_steps_that_fail_are_reported(self):
         """Skipped with the reason where it cannot, tried again where it failed; and nothing old is
         left of what was to be measured again."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
@@ -146,7 +148,7 @@ class Bench(Fake):
             self.assertEqual(len(self.lines("run", **{"pass": True})), 5)
             self.assertEqual([(s["step"], s["status"], s["reason"], s["seqlen"])
                               for s in self.lines("skipped")],
-                             [("naive", 3, needs, 2048)] * (rung == "00_naive"))
+                             [("naive", 3, needs, 2048)] if rung == "00_naive" else [])
             self.assertEqual(len(self.lines("run", **{"pass": False})), step == "swap")
             self.tell({f"{rung}/{step}": {}})
             self.calls()
@@ -161,44 +163,44 @@ class Bench(Fake):
         self.bench("--sim", "04")
         self.assertEqual({r["device"] for r in self.lines("run")}, {"sim"})
 
-    def test_what_it_refuses(self):
+    def test_bad_options_are_refused(self):
         self.bench("00")
         whole = self.read("out.jsonl")
         for words, why in (
                 (("--grid", "huge"), "there are quick, paper, long, decode"),
                 (("--time", "0"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
-                (("--sim",), f"was measured on {NAME}, and this is the sim")):
+                (("--sim",), f"was measured on {NAME}, and this is the simulator")):
             self.assertIn(why, self.bench(*words, status=2))
         self.write("out.jsonl", whole.replace('"gpu"', '"sim"'))
-        self.assertIn(f"was measured on the sim, and this is {NAME}", self.bench(status=2))
+        self.assertIn(f"was measured on the simulator, and this is {NAME}", self.bench(status=2))
         self.write("out.jsonl", "[]")
         self.assertIn("is no file of this script's", self.bench(status=2))
         self.smi = ""
         self.assertIn("no GPU answers", self.bench(status=3))
 
 
-class Peers(Fake):
-    def test_they_are_measured_just_before_what_is_compared_with_them(self):
+class Peers(FakeBench):
+    def test_peers_are_measured_right_before_the_step(self):
         """Without PyTorch they are left out, and it is said what to install."""
         options = mock.Mock(dtype="bf16", sim=False, grid=["quick"], steps=[])
         ladder = ladder_of(programs_in(self.at("build/bin")), "gpu")
         self.assertEqual(
             [getattr(work, "library", getattr(work, "step", None) and work.step.name)
              for work in grid.plan(options, ladder, ladder.steps)],
-            ["naive", "flash_v1", *2 * grid.BACKENDS, "swap", "mma", "mma"])
+            ["naive", "flash_v1", *2 * grid.BACKENDS, "swap", "large_tiles", "split_sums"])
         self.assertRegex(self.bench(), "no peers and no ceilings: PyTorch is missing .*install")
 
-    def test_shapes_that_are_not_square(self):
-        self.rung("05_flash_v2", ["swap", "mma", "split_kv"], gpu=True)
+    def test_shapes_of_models_and_of_decoding(self):
+        self.rung("05_flash_v2", ["swap", "large_tiles", "split_kv"], gpu=True)
         self.bench("--grid", "decode,,models")
         called = self.calls()
         for step, shape, cache, mask in (  # other heads of K and V, other keys, both
                 ("05_flash_v2 split_kv", "64 --heads 32 --seqlen 1 --head-dim 64",
                  "8 --seqlen-kv 8192", ""),
-                ("06_backward mma", "4 --heads 32 --seqlen 2048 --head-dim 128",
+                ("06_backward split_sums", "4 --heads 32 --seqlen 2048 --head-dim 128",
                  "8 --seqlen-kv 2048", " --causal"),
-                ("06_backward mma", "16 --heads 20 --seqlen 448 --head-dim 64",
+                ("06_backward split_sums", "16 --heads 20 --seqlen 448 --head-dim 64",
                  "20 --seqlen-kv 1500", "")):
             self.assertIn(f"{step.replace(' ', ' --device gpu --step ')} --batch {shape} "
                           f"--kv-heads {cache} --dtype bf16{mask} --check off --time 5 --json",
@@ -208,16 +210,16 @@ class Peers(Fake):
         self.assertNotIn("split_kv", [step["step"] for step in self.lines("step")])
 
 
-class Profile(Fake):
-    def test_kernels_of_the_steps_that_are_named(self):
+class Profile(FakeBench):
+    def test_kernels_of_named_steps_are_profiled(self):
         values = ["2,640" if name == "sm__cycles_active.sum" else "20"
                   for name in measure.METRICS.values()]
         csv = [["ID", *measure.METRICS.values()], ["", *["inst"] * len(values)], ["0", *values]]
         said = "==PROF== Connected\n" + "".join(
             ",".join(f'"{cell}"' for cell in row) + "\n" for row in csv)
-        self.tell({"06_backward/mma": {"changes": {"kernels": [
+        self.tell({"06_backward/split_sums": {"changes": {"kernels": [
             {"name": "clear", "time_ms": 0.0123}, {"name": "key_gradients", "time_ms": 0.1}]}}})
-        words = "--grid", "profile", "06/mma"
+        words = "--grid", "profile", "06/split_sums"
         with mock.patch.object(measure, "run_quietly", return_value=(0, said, "")) as ncu:
             self.bench(*words)
             self.assertEqual([(r["direction"], r["kernel"], r["head_dim"], r["time_ms"])

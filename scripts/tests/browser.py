@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from urllib.parse import unquote
 
-from base import read, write
+from support import read, write
 
 MISSING = "there is no Chromium (Debian's package chromium)"
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -1,7 +1,7 @@
 """A rung's program as its users meet it: scripts/tests cli BIN_DIR RUNG [unittest's options].
 
-Runs the program as a subprocess, on the sim unless a test says otherwise. Class `Rung` holds for
-every rung and what is its own; the others are the same for all and are run on one, 06_backward,
+Runs the program as a subprocess, on the simulator unless a test says otherwise. Class `Rung` holds
+for every rung and what is its own; the others are the same for all and are run on one, 06_backward,
 which has LSE, tiles and a backward pass. What the command line refuses in which words is in
 options_test.cpp, as is which .npy files are no arrays.
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import unittest
 
-from base import SECONDS, Scratch
+from support import SECONDS, Scratch
 from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
 
@@ -34,7 +34,7 @@ SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
 
 
 def steps():
-    """What --list says of the sim."""
+    """What --list says of the simulator."""
     return [step for step in steps_of(PROGRAM) if step.device == "sim"]
 
 
@@ -45,7 +45,7 @@ def npy(shape, values=None, descr="<f2"):
     return arrays.npy(shape, values, descr)
 
 
-class Case(Scratch):
+class ProgramTest(Scratch):
     def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
         """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
@@ -86,7 +86,7 @@ class Case(Scratch):
         self.assertEqual(left, [])
 
 
-class Rung(Case):
+class Rung(ProgramTest):
     def test_help(self):
         text = self.execute("--help").stdout
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
@@ -98,19 +98,20 @@ class Rung(Case):
             self.execute(shlex.join([*arguments, "--device", "sim", "--check", "sampled"]))
 
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
-    def test_one_wrong_step_of_several(self):
+    def test_status_is_1_if_any_step_is_wrong(self):
         """Weights that all round to e4m3 the same way, where fp8 has a tolerance for chance."""
         self.put_inputs((1, 1, 1, 8), (1, 1, 1024, 8), q=[1] + 7 * [0], v=8192 * [1],
                         k=8 * [0] + 1023 * [-1.797, *7 * [0]])
-        objects = self.objects("--device sim --load in --step fp8,mma", 1)
+        objects = self.objects("--device sim --load in --step fp8,large_tiles", 1)
         self.assertEqual([o["pass"] for o in objects], [False, True])
-        self.assertEqual(self.objects("--device sim --load in --step mma,fp8", 1), objects[::-1])
+        self.assertEqual(self.objects("--device sim --load in --step large_tiles,fp8", 1),
+                         objects[::-1])
         # Another output than the first is right.
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
-    def test_keys_and_types(self):
-        """(What a key is: report_test.cpp; what the sim counts: results_test; which rungs' results
-        overflow, as lessons show: lessons_test.)"""
+    def test_json_has_the_documented_keys_and_types(self):
+        """(What a key is: report_test.cpp; what the simulator counts: results_test; which rungs'
+        results overflow, as lessons show: lessons_test.)"""
         default, = (step for step in steps() if step.default)
         objects = self.objects(SMALL)
         self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
@@ -123,7 +124,7 @@ class Rung(Case):
                             "S and P", "03_online_softmax")
 
 
-class Options(Case):
+class Options(ProgramTest):
     def test_several_steps_report_what_each_does_alone(self):
         names = [step.name for step in steps()]
         self.assertGreater(len(names), 1)
@@ -139,31 +140,31 @@ class Options(Case):
         self.assertNotRegex(self.execute(SMALL).stdout, "[\x1b{]|.{101}")
         self.assertIn("not checked", self.execute(f"{TINY} --check off").stdout)
 
-    def test_options_of_the_gpu_on_the_sim(self):
+    def test_gpu_options_are_refused_on_the_simulator(self):
         self.assertRegex(self.execute(f"{TINY} --time 5 --dram").stderr,
-                         "^--time: the sim is not timed, .*\n"
+                         "^--time: the simulator is not timed, .*\n"
                          "--dram: no DRAM bytes: .* a GPU's; .*$")
 
     @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "there is a GPU here")
-    def test_without_a_gpu(self):
+    def test_auto_says_why_no_gpu_is_used(self):
         done = self.execute(TINY.replace("--device sim", "--device auto") + " --json")
         self.assertEqual(json.loads(done.stdout.splitlines()[0])["device"], "sim")
-        self.assertRegex(done.stderr, "running on the sim: .*GPU")
+        self.assertRegex(done.stderr, "running on the simulator: .*GPU")
         self.assert_bad("--device gpu", 3, "GPU", "--device sim")
 
-    def test_what_is_refused_runs_nothing(self):
+    def test_refused_options_run_nothing(self):
         self.assert_bad("--nonsense", 2, "--nonsense", "--help")
-        self.assert_bad("--device sim --step mma,nosuch", 2, "--step 'nosuch'", save="")
+        self.assert_bad("--device sim --step large_tiles,nosuch", 2, "--step 'nosuch'", save="")
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
-        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, mma, ", "sm90",
-                        save=" --save out --trace out/trace")
+        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, split_sums, ",
+                        "sm90", save=" --save out --trace out/trace")
         self.assert_bad("--device sim --batch 262016 --heads 1 --seqlen 4096 --head-dim 256", 3,
                         "GiB", "free")
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --step mma --block-q 128 --block-kv 64 --scale 3e38 "
+        done = self.execute(f"{TINY} --step large_tiles --block-q 128 --block-kv 64 --scale 3e38 "
                             "--schedule reverse --trace trace.json --save out", 1)
         _, plan, launch, *events, fault = map(json.loads, self.read("trace.json").splitlines())
         self.assertIn(fault["fault"], done.stderr)
@@ -177,7 +178,7 @@ class Options(Case):
         self.assertEqual(os.listdir(self.at("out")), [])
 
 
-class Files(Case):
+class FilesTest(ProgramTest):
     """What a program loads and saves."""
 
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
@@ -188,7 +189,7 @@ class Files(Case):
                 ("o", o, (2, 4, 40, 16)), ("lse", "<f4", (2, 4, 40)), ("dq", o, (2, 4, 40, 16)),
                 ("dk", o, (2, 2, 24, 16)), ("dv", o, (2, 2, 24, 16)))})
 
-    def test_shapes_come_from_the_files(self):
+    def test_shapes_come_from_loaded_files(self):
         self.put_inputs((1, 4, 5, 24), (1, 2, 7, 24))
         for o in self.objects("--device sim --load in --causal --dtype bf16 --trace trace"):
             self.assertEqual([o[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
@@ -198,7 +199,7 @@ class Files(Case):
         self.assertEqual([head[s] for s in SIZES], [1, 4, 2, 5, 7, 24])
         self.assertEqual(self.objects("--device sim --load in --scale 0.5")[0]["scale"], 0.5)
 
-    def test_what_was_saved_can_be_loaded(self):
+    def test_saved_files_can_be_loaded(self):
         self.execute(f"{TINY} --seqlen-kv 3 --save in")
         for saved, loaded in (("o", "q"), ("dk", "k"), ("dv", "v"), ("dq", "do")):
             os.rename(self.at("in", f"{saved}.npy"), self.at("in", f"{loaded}.npy"))
@@ -215,7 +216,7 @@ class Files(Case):
                              [False, False, False, drawn])
             self.write("in/do.npy", npy((1, 2, 9, 8), [0] * 144))
 
-    def test_what_the_type_cannot_hold_is_no_wrong_result(self):
+    def test_overflow_of_the_type_is_not_a_wrong_result(self):
         heads, one = (1, 2, 4, 8), (1, 1, 4, 8)
         for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are not finite: they, "),
                                      ("bf16", 1e20, 1, "64 values of o are not finite, though")):
@@ -224,12 +225,12 @@ class Files(Case):
             done = self.execute(f"--device sim --load in --dtype {dtype}", 1)
             self.assertIn(words, done.stderr)
             self.assertNotIn("wrong result: an error", done.stderr)
-        # The only query that sees the last key has no dO; what it gives the others is masked.
+        # The only query that attends to the last key has no dO; what it gives the others is masked.
         self.put_inputs(one, one, "<f4", v=[1] * 24 + [3e4] * 8)
         self.write("in/do.npy", npy(one, [1] * 24 + [0] * 8, "<f4"))
         self.execute("--device sim --load in --causal --step stored")
 
-    def test_files_that_are_no_inputs(self):
+    def test_bad_input_files_are_refused(self):
         """(Which of another content are refused: options_test.cpp.)"""
         many = (1, 2, 3, 8)
         self.put_inputs(many)
@@ -257,20 +258,20 @@ class Files(Case):
         self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
 
 
-class Places(Case):
+class PlacesTest(ProgramTest):
     """Where files cannot be written, or not to their end, what was there stays."""
 
     # Files of this process may hold 100 bytes, and not O of TINY.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
 
-    def test_folders_and_files_that_cannot_be_written(self):
+    def test_unwritable_outputs_are_reported(self):
         self.write("file", "a file")
         os.makedirs(self.at("taken", "o.npy"))
         for arguments in ("--save file", "--save taken", "--trace none_such/trace", "--trace ."):
             self.assert_bad(f"{TINY} {arguments}", 2, f"'{arguments.split()[-1]}", save="")
         self.assertEqual(sorted(os.listdir(self.root)), ["file", "taken"])
 
-    def test_a_full_disk(self):
+    def test_a_full_disk_is_reported(self):
         self.execute(f"{SMALL} --save before")
         before = self.values("before/o")
         # A buffer's worth, which fails at the end; and more, which fails at once.

@@ -14,9 +14,9 @@ class DiffTest(FakeLadder):
         self.copy_scripts("diff")
         # No step is called as its file, nor do the files' names follow the steps' order.
         for path, step, lines in ((FIRST, "only", "a b c"), (ZIG, "early", "a b c"),
-                                     (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
-                                     ("01_second/sm90.cu", "sm90", "a tma"),
-                                     (THIRD, "last", "a B c e")):
+                                  (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
+                                  ("01_second/sm90.cu", "sm90", "a tma"),
+                                  (THIRD, "last", "a B c e")):
             self.source(path, step, lines.split())
         self.rung("00_first", dict(only=""))
         self.rung("01_second", dict(early="", late="early", last="late", sm90="last"))
@@ -29,7 +29,7 @@ class DiffTest(FakeLadder):
     def diff(self, *words, **more):
         return self.run_it(self.at("scripts/diff"), *words, **more)
 
-    def test_names_of_rungs_and_steps(self):
+    def test_steps_are_found_by_name(self):
         self.source("01_second/late.cu", "zig", "x")  # a file of a name comes before a step
         self.source("01_second/fast/two.cu", "second", "x")
         self.rung("01_second", dict(early="", last="", zig="", second=""))
@@ -41,7 +41,7 @@ class DiffTest(FakeLadder):
             for name in names.split():
                 self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout, name)
 
-    def test_what_it_refuses(self):
+    def test_bad_options_are_refused(self):
         for name in ("07", "01/nosuch", "0", "1_second", "00/last", "/zig"):
             self.assertIn(f"there is no {name}. The rungs and their steps:\n"
                           "  00_first            00 (only)\n  01_second           01/alpha (late), "
@@ -52,7 +52,7 @@ class DiffTest(FakeLadder):
                             ("00", "two rungs or steps are needed")):
             self.assertIn(said, self.diff(*words.split(), status=2).stderr)
 
-    def test_what_it_shows(self):
+    def test_the_shown_diff(self):
         """(lines of the old, of the new, options, what is shown of them)"""
         lines = [str(i) for i in range(40)]
         for old, new, options, shown in (
@@ -71,7 +71,7 @@ class DiffTest(FakeLadder):
             self.assertEqual(self.diff(*options.split(), "00", "01").stdout.splitlines(),
                              [*head, *expected, f"{FIRST} → {LAST}, {counts}"])
 
-    def test_what_a_header_of_the_folder_has(self):
+    def test_headers_of_the_folder_are_included(self):
         """It is named where the new file alone includes it."""
         one = ["constexpr int kOne = 1;", "int two() {", "  return 2;", "}"]
         self.write("01_second/more.h", "#include \"most.h\"\n" + "\n".join([*one[:3], "}", ""]))
@@ -99,7 +99,7 @@ class DiffTest(FakeLadder):
         self.assertIn("build/bin has no rung: scripts/run", self.diff("--stat", status=2).stderr)
         self.diff("00", "01")
 
-    def test_a_reader_that_has_seen_enough(self):
+    def test_a_closed_pipe_ends_it_quietly(self):
         self.source(FIRST, "only", "x" * 100_000)
         result = self.run_it("bash", "-o", "pipefail", "-c", "scripts/diff 00 01 | head -n 1",
                              status=141)

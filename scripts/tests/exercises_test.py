@@ -11,13 +11,13 @@ import sys
 import unittest
 from unittest import mock
 
-from base import ROOT, Scratch, programs, read, scratch, write
-from ladder.base.changed import compiled
-from ladder.base.console import Stop
+from support import ROOT, Scratch, programs, read, scratch, write
+from ladder.exercises.rebuild import compiled
+from ladder.base.console import CommandError
 from ladder.base.sources import read_sources
 from ladder.exercises import lessons
 from ladder.exercises.kinds import Change, Experiment, Mistake, Words, edited, wrong_in
-from ladder.exercises.program import Case, Program, Run
+from ladder.exercises.program import Case, Program, ProgramRun
 
 BUILD = os.path.dirname(programs())
 EXERCISES = lessons.read_exercises()
@@ -26,7 +26,7 @@ RUNG_05 = sys.modules["05_flash_v2.exercises"]
 
 
 class Listing(unittest.TestCase):
-    def test_what_the_lessons_say(self):
+    def test_tasks_match_the_lessons(self):
         self.assertGreater(len(EXERCISES), 50)
         for name, exercise in EXERCISES.items():
             with self.subTest(name):
@@ -34,7 +34,7 @@ class Listing(unittest.TestCase):
                 self.assertNotIn("$", exercise.task)  # formulas are turned into text
                 self.assertNotRegex(exercise.answer, r"frac|mathrm|\^top")
 
-    def test_each_has_a_name_of_its_own_a_task_and_a_check(self):
+    def test_each_has_its_own_name_a_task_and_a_check(self):
         names = [*(f"{source.rung[:2]}/{source.step}" for source in read_sources() if source.step),
                  *(f"{lesson[:2]}/{name}" for lesson, name, *_ in lessons.written())]
         self.assertEqual([name for name in names if names.count(name) > 1], [])
@@ -42,18 +42,18 @@ class Listing(unittest.TestCase):
         for change, said in ((Words("new"), "^05/new has a check alone: "),
                              (None, "^05/window has a task alone: ")):
             checks = [check for check in RUNG_05.EXERCISES if change or check.name != "window"]
-            with self.subTest(said), self.assertRaisesRegex(Stop, said), \
-                    mock.patch.object(RUNG_05, "EXERCISES", checks + [change] * bool(change)):
+            with self.subTest(said), self.assertRaisesRegex(CommandError, said), \
+                    mock.patch.object(RUNG_05, "EXERCISES", checks + ([change] if change else [])):
                 lessons.read_exercises()
 
-    def test_an_edit_finds_its_place_once(self):
+    def test_each_edit_matches_once(self):
         for old, times in (("e", 0), ("b", 2)):
-            with self.assertRaisesRegex(Stop, f"stands {times} times in the file:\n{old}"):
+            with self.assertRaisesRegex(CommandError, f"stands {times} times in the file:\n{old}"):
                 edited("a b b\n", [("a", "c"), (old, "d")])
 
 
 class Answers(unittest.TestCase):
-    def test_right_numbers_are_taken_and_wrong_ones_are_not(self):
+    def test_right_numbers_are_accepted_and_wrong_ones_are_not(self):
         for name, exercise in EXERCISES.items():
             right = list(getattr(exercise.check, "answers", {}).values())
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
@@ -75,12 +75,13 @@ class Answers(unittest.TestCase):
 
 
 class Experiments(unittest.TestCase):
-    def test_what_is_expected_is_wrong_and_nothing_else(self):
+    def test_experiments_make_exactly_the_expected_outputs_wrong(self):
         mistake = Mistake({"--a": {"o"}}, "it shows", ())
         for wrong, seen in (({"o"}, True), ({"o", "lse"}, False), (set(), False)):
             errors = {name: {"max": 1 + (name in wrong), "tolerance": 1, "nonfinite": 0}
                       for name in ("o", "lse")}
-            program = mock.Mock(run=lambda _, errors=errors: Run(1, [{"errors": errors}], ""))
+            program = mock.Mock(
+                run=lambda _, errors=errors: ProgramRun(1, [{"errors": errors}], ""))
             self.assertEqual(mistake.is_seen(program), seen, wrong)
 
 
@@ -114,9 +115,9 @@ class Code(unittest.TestCase):
                 good, why, *_ = check.check(program)
                 self.assertTrue(good, why)
                 if isinstance(check, Experiment):
-                    self.assertEqual(why, f"Seen: {check.mistakes[number].seen}.")
+                    self.assertEqual(why, f"Observed: {check.mistakes[number].seen}.")
 
-    def test_the_rung_as_it_is_is_not(self):
+    def test_the_unchanged_rung_is_refused(self):
         for name, exercise in IN_CODE.items():
             with self.subTest(name):
                 good, why, *_ = exercise.check.check(self.unchanged[exercise.file])
@@ -125,13 +126,14 @@ class Code(unittest.TestCase):
                                        RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
-    def test_what_is_wrong_is_named(self):
+    def test_the_verdict_names_what_is_wrong(self):
         """What does not compile; a formula that is not the kernel's; results that are wrong."""
         file = "00_naive/attention.cu"
-        with self.assertRaisesRegex(Stop, "^Not yet: it does not compile: .*error.*$"):
+        with self.assertRaisesRegex(CommandError, "^Not yet: it does not compile: .*error.*$"):
             self.program(file, "00/last_key", "0", text="what?")  # where there was a right one
         for gpu in (False, True):
-            with self.assertRaisesRegex(Stop, f"^00_naive/new.cu is .*yet{' for a GPU' * gpu}: "):
+            with self.assertRaisesRegex(CommandError, "^00_naive/new.cu is "
+                                                      f".*yet{' for a GPU' if gpu else ''}: "):
                 compiled(BUILD, "00_naive", "00_naive/new.cu", file, self.folder, gpu=gpu)
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
@@ -148,13 +150,13 @@ class Code(unittest.TestCase):
                 self.solved["03/skip", 0])[1])
 
 
-class Command(Scratch):
+class CommandTest(Scratch):
     def exercise(self, *words, status=0):
         done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "--folder", self.root,
                            "--build", BUILD, *words, status=status)
         return done.stdout if status in (0, 1) else done.stderr
 
-    def test_a_task_and_its_copy(self):
+    def test_a_task_is_shown_and_its_file_copied(self):
         path = self.at("03/skip/attention.cu")
         self.assertIn("03/skip/attention.cu\nCheck:  scripts/exercise --folder . 03/skip --check\n",
                       self.exercise("03/skip"))
@@ -162,7 +164,7 @@ class Command(Scratch):
         self.exercise("03/skip")  # keeps what the reader has
         self.assertIn("// mine", read(path))
 
-    def test_a_copy_without_programs_and_one_that_was_handed_in(self):
+    def test_copies_that_were_handed_in_are_checked(self):
         self.assertIn("05_flash_v2 is not built yet: scripts/run builds it",
                       self.exercise("05/skip", "--build", self.root, status=3))
         write(self.at("00/last_key/attention.cu"), text="what?")
@@ -203,7 +205,7 @@ class Command(Scratch):
         self.assertIn("skip.cu is yours", self.exercise("05/skip", "--blanks", status=2))
         self.assertIn("// yours; new lines here: 10\n", blanks)
         self.assertIn("rows += p.keys(", blanks)  # of traffic()
-        self.assertIn("no blanks", self.exercise("05/mma", "--blanks", status=2))
+        self.assertIn("no blanks", self.exercise("05/large_tiles", "--blanks", status=2))
         hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
         changed = "rows.cu, changed: attention, forward, plan, traffic"
         for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", changed, r"\n@@ ")):

@@ -14,14 +14,14 @@ import zlib
 from unittest import mock
 from urllib.parse import quote
 
-from base import ROOT, Scratch, expect_said, printed, programs, read, scratch, write
+from support import ROOT, Scratch, expect_output, printed, programs, read, scratch, write
 import browser
-from ladder.base.changed import changed
+from ladder.exercises.rebuild import changed
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, main, options_of,
                                     shown_in_lessons, write_pages)
 from ladder.explore.page import fault_of, page_of, pane_of
-from ladder.trace.read import BOUNDS, ENGINES, Event, Trace, joined
+from ladder.trace.read import BOUNDS, ENGINES, Event, Trace, merge_ranges
 
 BIN = programs()
 SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-kv 64 --seqlen 128"
@@ -85,7 +85,7 @@ def tiles_of(rung, options):
 
 
 class TraceTest(unittest.TestCase):
-    def test_kinds(self):
+    def test_every_kind_of_event_is_known(self):
         text = read(ROOT, "common/machine/trace.h")
         table = text.partition("kEventTexts[] = {")[2].partition("}")[0]
         self.assertLessEqual({*BOUNDS, *ENGINES, "write", "store", "zeros"},
@@ -95,7 +95,7 @@ class TraceTest(unittest.TestCase):
                           if f"`{key}`" not in told], [])
 
     def test_ranges_within_ranges(self):
-        self.assertEqual(joined([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
+        self.assertEqual(merge_ranges([(10, 12), (0, 8), (2, 3), (8, 9)]), [(0, 9), (10, 12)])
 
     def test_an_array_has_the_rows_of_q_or_of_k(self):
         trace = mock.Mock(head={"batch": 1, "heads": 2, "seqlen": 32, "kv_heads": 1,
@@ -164,7 +164,7 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
         # Once forward, and once more for the gradients.
-        self.assertEqual(tiles_of("06_backward", "--step mma " + SMALL),
+        self.assertEqual(tiles_of("06_backward", "--step split_sums " + SMALL),
                          dict.fromkeys(every, 2))
         # Where K comes before Q.
         transposed = "--step sm90 --device sim --check off --heads 1 --seqlen 64 --seqlen-kv 128"
@@ -215,10 +215,11 @@ class CommandTest(Scratch):
             self.assertEqual(main(["--out", self.at("e.html")]), 0)
         opened.assert_called_once_with(f"file://{quote(self.root)}/e.html")
 
-    def test_bad_words(self):
+    def test_bad_options_are_refused(self):
         out = self.at("page.html")
         for words, told in (
-                (["05/none"], "05 (mma), 05/defer"), (["00", "01", "02"], "one or two steps"),
+                (["05/none"], "05 (large_tiles), 05/defer"), (["00", "01", "02"], "one or two "
+                                                                                  "steps"),
                 (["00", "--pages", out], "--pages writes what the lessons show"),
                 (["00", "--device=gpu"], "--device is for one program"),
                 (["00", "--trace=t"], "--trace is for one program"),
@@ -228,7 +229,7 @@ class CommandTest(Scratch):
         given = ["--check", "full"]  # what comes last holds
         self.assertEqual(options_of(chosen(asked_of(["00", "--bin", BIN]))[0], given)[-2:], given)
 
-    def test_what_the_lessons_say(self):
+    def test_commands_of_lessons_make_pages(self):
         """Each lesson has something to open; that it says so is all that the lessons' own test
         sees of it. The programs take what it asks of them."""
         quoted = {shlex.join(shown.words): shown.lesson for shown in shown_in_lessons()}
@@ -322,7 +323,8 @@ class PageTest(unittest.TestCase):
             await at(explorer.last);
             return [...shown, VERDICTS];""".replace("VERDICTS", VERDICTS))
         expected = [pane_of(*traced(*of), "")["counted"]
-                    for of in (("04_flash_v1", SMALL), ("05_flash_v2", f"--step mma {SMALL}"))]
+                    for of in (("04_flash_v1", SMALL),
+                               ("05_flash_v2", f"--step large_tiles {SMALL}"))]
         self.assertEqual(end, [expected, [SAME] * 2])
         for titles, counts in zip(exact, expected):
             self.assertEqual([int(re.sub(r"\D", "", title)) for title in titles], [
@@ -352,14 +354,14 @@ class PageTest(unittest.TestCase):
             const early = text(".event")[0];
             await at(explorer.last);
             return early + text(".event")[0];"""),
-            "^Chosen: .*__syncthreads number .*Missing: warp [0-9].*Missing: nobody")
+                         "^Chosen: .*__syncthreads number .*Missing: warp [0-9].*Missing: nobody")
 
-    def test_what_it_says_is_as_written(self):
-        """As said.md has it, at moments: of decoding; of heads that share keys, of which there are
-        more than queries, under the mask, with copies past the last row."""
+    def test_texts_match_the_expected_output(self):
+        """As expected_output.md has it, at moments: of decoding; of heads that share keys, of which
+        there are more than queries, under the mask, with copies past the last row."""
         for words, *moments in (
                 ("", 9, 14, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9),
-                ("05/mma 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
+                ("05/large_tiles 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
                  "--head-dim 64 --causal", 5, 57, 78)):
             *shown, sizes = self.found(f"""
                 const shown = [];
@@ -368,21 +370,21 @@ class PageTest(unittest.TestCase):
                   shown.push(`tick ${{moment}}`, ...each((pane) => {SHOWN}).flat());
                 }}
                 return [...shown, [0, 999, 1e3, 999499, 999500].map((n) => scaled(n, "B"))];""",
-                page=self.made(*words.split()) if words else None)
-            expect_said(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
+                                       page=self.made(*words.split()) if words else None)
+            expect_output(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
             self.assertEqual(sizes, ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
 
     # ---- what it looks like ----
 
-    def test_it_needs_nothing_else(self):
+    def test_the_page_is_self_contained(self):
         page = read(self.page)
-        self.assertIn("<title>04 flash_v1 beside 05 mma</title>", page)
+        self.assertIn("<title>04 flash_v1 beside 05 large_tiles</title>", page)
         self.assertIn("counts the order of the trace, not time.", page)
         for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest",
                      "{{"):
             self.assertNotIn(word, page)
 
-    def test_all_is_on_a_screen(self):
+    def test_the_page_fits_the_screen(self):
         """And has a name, and a control that the keyboard comes to."""
         for colour, width in (("light", 1280), ("dark", 1280), ("light", 390)):
             paper, *wrong = self.found(f"return [palette.paper, {OFF_SCREEN}, {EMPTY}, {NAMELESS}]",
@@ -392,7 +394,7 @@ class PageTest(unittest.TestCase):
 
     # ---- how it is used ----
 
-    def test_keys(self):
+    def test_keys_move_through_time(self):
         table = (
             ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
             ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
@@ -424,7 +426,7 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(far, 7)
         self.assertEqual(buttons, ["Pause", True, "Play", True])
 
-    def test_the_fragment_is_the_moment(self):
+    def test_the_permalink_restores_the_moment(self):
         kept = self.found("""
             explorer.seek(99);
             explorer.panes[1].choose(explorer.panes[1].run.blocks[1].events[0]);

@@ -8,9 +8,9 @@ import os
 from types import SimpleNamespace
 from unittest import mock
 
-from base import Scratch
+from support import Scratch
 from ladder.base import programs
-from ladder.base.console import Stop
+from ladder.base.console import CommandError
 
 NAME = "NVIDIA H100 80GB HBM3"
 ERRORS = {"fwd": {"lse": 0.01, "o": 4.88e-4}, "bwd": {"dq": 1e-5, "dk": 4.88e-4, "dv": 1e-6}}
@@ -43,8 +43,8 @@ def record(rung, step, direction, given):
 
 class FakeLadder(Scratch):
     """build/bin has programs that list steps. What they do otherwise than well, `tell` says of a
-    step ("05_flash_v2/mma", or on one device "… gpu") or of the search for a GPU ("probe", or of
-    one type "probe bf16"):
+    step ("05_flash_v2/large_tiles", or on one device "… gpu") or of the search for a GPU ("probe",
+    or of one type "probe bf16"):
       {status, err, out: instead of records, changes: of its records, fwd or bwd: of one}"""
 
     def setUp(self):
@@ -67,7 +67,7 @@ class FakeLadder(Scratch):
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
             "by_name_only": step == "aside", "idea": "an idea", "summary": "a step",
             "colour": "#123456", "after": before[step], "backward": rung.startswith("06"),
-            "change": ["workspace_bytes" * (rung[:2] == "02"), "to 0", ""],
+            "change": ["workspace_bytes" if rung[:2] == "02" else "", "to 0", ""],
             "deterministic": False, "needs": "7.5", "exact_architecture": step == "sm90",
             "tiles": [], "grid_limit": [8192, 16384], "settings": [],
             "decoding": step == "split_kv", "source": f"{rung}/{step}.cu"}) + "\n"
@@ -86,7 +86,7 @@ class FakeLadder(Scratch):
                 contextlib.redirect_stderr(io.StringIO()) as err:
             try:
                 found = part.main(list(words))
-            except (Stop, SystemExit, KeyboardInterrupt) as stop:
+            except (CommandError, SystemExit, KeyboardInterrupt) as stop:
                 found = getattr(stop, "status", getattr(stop, "code", None))
                 print(f"{part.COMMAND}: {stop}", file=err)
         said = SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), status=found)

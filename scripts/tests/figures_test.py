@@ -9,7 +9,7 @@ import re
 import unittest
 from unittest import mock
 
-from base import RESULTS, SCRIPTS, Scratch, expect_said, like, read
+from support import RESULTS, SCRIPTS, Scratch, expect_output, like, read
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
 from ladder.show import draw, measured
 from ladder.show.draw import renewed, stale
@@ -49,16 +49,16 @@ class Changed(Scratch):
         return table(Files(GPU), name)
 
 
-class Figures(Changed):
-    def test_what_is_left_out_is_as_written(self):
-        """(what is taken away; said.md has the figures that go then, and the tables)"""
+class FiguresTest(Changed):
+    def test_missing_data_are_reported_as_expected(self):
+        """(what is taken away; expected_output.md has the figures that go then, and the tables)"""
         shown = []
         for what, change in (
                 ("peers", lambda: self.drop(bool, kind="peer")),
                 ("ceilings", lambda: self.drop(bool, kind="ceilings")),
                 ("06", lambda: self.drop(lambda r: r["rung"] == "06_backward")),
                 ("tiles", lambda: self.drop(lambda r: "--block" in r["options"], GPU, "sim.jsonl")),
-                ("the sim", lambda: self.drop(bool, "sim.jsonl")),
+                ("the simulator", lambda: self.drop(bool, "sim.jsonl")),
                 ("profile", lambda: self.drop(bool, kind="profile"))):
             self.data = pickle.loads(PICKLED)
             change()
@@ -67,29 +67,30 @@ class Figures(Changed):
                       *(name for name, data in figure_data(files).items() if not data), "and",
                       *(name for name in TABLES if name != "models" and table(
                           files, name).startswith("*Not measured yet"))]
-        expect_said(self, "what is left out",
-                    " ".join(shown).replace(" without", "\nwithout") + "\n")
+        expect_output(self, "what is left out",
+                      " ".join(shown).replace(" without", "\nwithout") + "\n")
 
     def test_which_step_stands_for_a_rung(self):
         """The last that ran, of those that run on this GPU; never one beside the ladder."""
         alone = {s["step"] for s in self.records(kind="step", exact_architecture=True)}
         self.drop(lambda r: r["step"] in (*alone, "stored")
-                  or r["step"] == "mma" and r["rung"] == "06_backward")
+                  or r["step"] == "split_sums" and r["rung"] == "06_backward")
         data = self.figures()
         self.assertEqual([line["label"] for line in data["tflops_fwd"]["panels"][0]["lines"]
-                          if line["rung"] == "05_flash_v2"], ["05 mma"])
+                          if line["rung"] == "05_flash_v2"], ["05 large_tiles"])
         self.assertEqual([[bar["label"] for bar in panel["bars"] if bar["default"]][-1:]
-                          for panel in data["speedup_steps"]["panels"][1:3]], [["05 mma"], []])
+                          for panel in data["speedup_steps"]["panels"][1:3]],
+                         [["05 large_tiles"], []])
         self.assertEqual(data["speedup_steps"]["panels"][2]["bars"][0]["label"], "06 deterministic")
         self.assertNotIn("tflops_bwd", data)
 
-    def test_what_is_not_finite_has_no_error(self):
-        for r in self.records(rung="05_flash_v2", step="mma", input="outliers"):
+    def test_results_that_are_not_finite_have_no_error(self):
+        for r in self.records(rung="05_flash_v2", step="large_tiles", input="outliers"):
             r["errors"]["o"]["nonfinite"] = 1
         rows = self.figures()["error"]["panels"][1]["rows"]
-        self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 mma"])
+        self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 large_tiles"])
 
-    def test_the_order_of_a_files_lines_shows_nowhere(self):
+    def test_the_order_of_lines_changes_nothing(self):
         """But for the order of a table's rows, and which of two caches as large is drawn."""
         self.drop(lambda r: r["batch"] == 64 and r["seqlen"] == 1)
         shown = lambda: (self.figures(), [sorted(re.findall(r"[\w.-]+", self.table(name)))
@@ -104,7 +105,7 @@ class Figures(Changed):
     def test_a_rung_that_is_added_shows_up(self):
         for kind, more in (("run", {}), ("step", {"colour": "#abcdef", "default": True})):
             self.data[GPU] += [{**line, "rung": "07_toy", "step": "toy", **more} for line in
-                               self.records(kind=kind, rung="05_flash_v2", step="mma")]
+                               self.records(kind=kind, rung="05_flash_v2", step="large_tiles")]
         data = self.figures()
         for name in ("speedup", "speedup_steps", "tflops_fwd", "traffic", "roofline", "error"):
             self.assertIn('"colour": "#abcdef", "marker": "<"', json.dumps(data[name]), name)
@@ -112,7 +113,7 @@ class Figures(Changed):
         self.assertIn("ours is 07's `toy` forward and 06's `sm90` backward.", self.table("peers"))
 
 
-class Tables(Changed):
+class TablesTest(Changed):
     def test_grouped_heads_are_not_the_papers_workload(self):
         before = self.table("steps"), self.table("peers")
         self.data[GPU] += [{**r, name: 1, "time_ms": 1, "workspace_bytes": r["seqlen"]**2}
@@ -120,7 +121,7 @@ class Tables(Changed):
                            for name in ("kv_heads", "seqlen_kv")]
         self.assertEqual((self.table("steps"), self.table("peers")), before)
 
-    def test_as_fast_is_1_or_more(self):
+    def test_equal_times_are_a_ratio_of_1(self):
         for r in (*self.records(), *self.records(kind="peer")):
             r["tflops"], r["time_ms"] = 100, 1
         self.assertRegex(self.table("models"), r"(\d+) of \1 are 1 or more")
@@ -138,14 +139,14 @@ class Tables(Changed):
         self.assertEqual(sum("old.md is stale" in line for line in
                              stale(files, self.root, [good, old, good])), 1)
 
-    def test_each_stands_in_a_page(self):
+    def test_each_figure_and_table_is_on_a_page(self):
         pages = "".join(map(read, course_pages()))
         self.assertEqual(sorted(re.findall(r"<!-- (\w+):begin -->", pages)), sorted(TABLES))
         self.assertEqual(sorted(name for _, name, *_ in draw.BLOCK.findall(pages)), sorted(TABLES))
         self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
 
 
-class Command(Scratch):
+class DrawTest(Scratch):
     """Files on disk: what is drawn and written, and goes stale."""
 
     def setUp(self):
@@ -165,7 +166,7 @@ class Command(Scratch):
     def stale(self):
         return [os.path.basename(line) for line in stale(Files(self.at(GPU)), self.at("one"), [])]
 
-    def test_what_is_drawn_and_goes_stale(self):
+    def test_figures_are_drawn_and_go_stale(self):
         self.plot(GPU, "--out", "one")
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
         self.assertEqual(self.stale(), [])

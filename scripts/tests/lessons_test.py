@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import unittest
 
-from base import FENCE, ROOT, SECONDS, fences, programs, read
+from support import FENCE, ROOT, SECONDS, fences, programs, read
 from ladder.base.files import course_pages, paths_in
 from ladder.exercises.lessons import read_exercises
 
@@ -79,7 +79,7 @@ def name_of(path):
 
 
 @dataclasses.dataclass
-class Command:
+class QuotedCommand:
     text: str
     line: int
     output: list = dataclasses.field(default_factory=list)
@@ -92,7 +92,7 @@ def commands(first_line, lines):
         if found and found[-1].text.endswith("\\"):
             found[-1].text = found[-1].text[:-1] + line
         elif line.startswith("$ "):
-            found.append(Command(line[2:], number))
+            found.append(QuotedCommand(line[2:], number))
         elif found:
             found[-1].output.append(line)
     for command, asked in zip(found, found[1:]):
@@ -166,7 +166,7 @@ class Comparison(unittest.TestCase):
                 self.assertEqual(same(expected.splitlines(), other.splitlines()), agree,
                                  (expected, other))
 
-    def test_something_is_compared(self):
+    def test_console_blocks_compare_something(self):
         self.assertTrue(any(name.startswith("test_00_naive") for name in dir(Lessons)))
 
 
@@ -204,7 +204,7 @@ SOURCES = {"cuda": lambda path, _: files(
 
 
 class Excerpts(unittest.TestCase):
-    def test_code_shown_is_there(self):
+    def test_excerpts_are_in_their_files(self):
         for path in course_pages():
             text = read(path)
             for language, sources in SOURCES.items():
@@ -230,7 +230,7 @@ class Excerpts(unittest.TestCase):
 class Formulas(unittest.TestCase):
     """As GitHub reads them: Markdown comes first, and takes a backslash from a sign after it."""
 
-    def test_each_is_read_as_one(self):
+    def test_consoles_are_read_as_commands_and_output(self):
         for path in course_pages():
             text = re.sub(r"`[^`\n]*`", "c", FENCE.sub("c", read(path)))
             with self.subTest(name_of(path)):
@@ -260,9 +260,10 @@ class Links(unittest.TestCase):
         return {cls.anchor(line) for line in FENCE.sub("", read(path)).splitlines()
                 if line.startswith("#")}
 
-    def test_they_lead_somewhere(self):
+    def test_links_and_anchors_exist(self):
         count = 0
-        for path in [*course_pages(), *paths_in(ROOT, "common/*.md")]:
+        for path in [*course_pages(), *(path for folder in ("common", ".github", "scripts")
+                                        for path in paths_in(ROOT, f"{folder}/*.md"))]:
             for link in re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)",
                                    FENCE.sub("", read(path))):
                 if re.match(r"\w+:", link):

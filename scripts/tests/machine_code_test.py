@@ -17,8 +17,8 @@ import sys
 import tempfile
 import unittest
 
-import base
-from base import SECONDS, read
+import support
+from support import SECONDS, read
 from ladder.base.files import paths_in
 from ladder.base.sources import read_sources
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from base import ROOT, Scratch, read
+from support import ROOT, Scratch, read
 
 
 class Machine(Scratch):
@@ -68,7 +68,7 @@ NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1
 
 
 class Ready(Machine):
-    def test_what_is_missing_is_installed_or_named(self):
+    def test_missing_packages_are_installed_or_named(self):
         """(what is not there, what is; its status, what it says, what it installs)"""
         # By these words ready.sh knows that a package is missing.
         self.assertEqual(read(ROOT, "common/cmake/ladder.cmake").count("apt-get install lib"), 2)
@@ -93,9 +93,9 @@ class Ready(Machine):
                    + "case \"$*\" in *matplotlib*) exit 1;; esac")
         for words, needs in (("run", 0), ("test tile", 0), ("figures", 1), ("test", 1)):
             self.script(*f"scripts/{words}".split())
-            self.assertEqual(self.installed(), ["python3-matplotlib"] * needs, words)
+            self.assertEqual(self.installed(), ["python3-matplotlib"] if needs else [], words)
 
-    def test_what_is_configured_is_kept(self):
+    def test_configured_options_are_kept(self):
         """Until other compilers or flags are chosen, or more is asked for; but nothing that failed.
         (The options that CMake gets; before them, whether it begins anew.)"""
         compilers = ("CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")
@@ -113,7 +113,7 @@ class Ready(Machine):
             self.script(f"scripts/{script}", status=fails, **environment)
             said = self.called()
             options = re.search(r"^cmake -S .* --preset default ?(.*)$", said, re.M)[1]
-            self.assertEqual("anew " * (not os.path.exists(kept)) + options, expected)
+            self.assertEqual(("" if os.path.exists(kept) else "anew ") + options, expected)
             built = script == "run" and not fails
             self.assertEqual(f"ninja -C {self.root}/build programs\n" in said, built)
             self.assertEqual("scripts/ladder front.run\n" in said, built)
@@ -158,7 +158,7 @@ class Configuring(Scratch):
     def configure(self, gpu, *options, **environment):
         """What CMake says of the GPU half where this compute capability answers."""
         python = self.write("python", mode=0o755, text=f"""#!/bin/sh
-case $1 in */answers.py) echo {gpu};; *) exec '{sys.executable}' "$@";; esac
+case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@";; esac
 """)
         said = self.run_it("cmake", "-S", ROOT, "-B", self.at("build"), "-G", "Ninja",
                            "-DLADDER_TESTS=OFF", f"-DPython3_EXECUTABLE={python}",
@@ -175,7 +175,7 @@ case $1 in */answers.py) echo {gpu};; *) exec '{sys.executable}' "$@";; esac
                              f"left out, because .*{said}")
 
     def test_a_folder_and_a_line_are_a_rung(self):
-        """The recipe of common/README.md, "To add a rung", points 1 and 2, beside the tree: in an
+        """The recipe of CONTRIBUTING, "Add a rung", points 1 and 2, beside the tree: in an
         odd path, as part of another project, for a GPU newer than the Toolkit. (That a new rung has
         its rows and its colour without another line, figures_test shows.)"""
         os.mkdir(self.at("@x@"))
@@ -203,21 +203,22 @@ class Parts(Machine):
 
     def setUp(self):
         super().setUp()
-        rung, steps = "05_flash_v2", {"rows": "rows", "rows_wide": "rows_wide", "attention": "mma"}
+        rung = "05_flash_v2"
+        steps = {"rows": "rows", "rows_wide": "rows_wide", "attention": "large_tiles"}
         os.makedirs(self.at("build/bin"))
         for name, step in steps.items():
             self.write(f"{rung}/{name}.cu", f'const Register r{{{{\n  .name = "{step}"}}}};\n')
         os.symlink(self.at("path/05_flash_v2_test"), self.at("build/bin/05_flash_v2_test"))
         self.tool("05_flash_v2_test", "echo '[==] 3 tests from 1 test suite ran.'; exit 1")
 
-    def test_what_is_built_and_run(self):
+    def test_each_part_builds_and_runs_its_tests(self):
         tests = "tests_05_flash_v2"
         for parts, *expected in (
                 ("05", [tests], ["^(05_flash_v2)$"], []),
                 # Another step's name begins as this one's.
                 ("05/rows", [tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
-                ("sim 05_flash_v2 05/mma", ["tests_sim", tests, tests],
-                 ["^(sim|05_flash_v2)$"], ["*/mma:*/mma_*-"])):
+                ("sim 05_flash_v2 05/large_tiles", ["tests_sim", tests, tests],
+                 ["^(sim|05_flash_v2)$"], ["*/large_tiles:*/large_tiles_*-"])):
             self.called()
             out = self.script("scripts/test", *parts.split(), status="/" in parts).stdout
             said = self.called()
@@ -229,11 +230,11 @@ class Parts(Machine):
         self.assertIn("no 07. Parts are sim, ", self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
         self.tool("05_flash_v2_test", "")  # what failed before it still counts
-        self.tool("ctest", '[ "$LADDER_CLIMB" = all ] || exit 8')
-        self.script("scripts/test", "sim", "05/mma", status=8)
-        self.script("scripts/test", "climb")
+        self.tool("ctest", '[ "$LADDER_BUILD_TASKS" = all ] || exit 8')
+        self.script("scripts/test", "sim", "05/large_tiles", status=8)
+        self.script("scripts/test", "build_tasks")
 
-    def test_how_it_went(self):
+    def test_the_summary_says_how_it_went(self):
         """(ctest's status, what its tests printed, the last lines)"""
         self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # of the last time
         for status, printed, verdict in (

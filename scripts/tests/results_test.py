@@ -4,7 +4,7 @@ programs count."""
 import os
 import unittest
 
-from base import RESULTS, printed, programs
+from support import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import ladder_of, programs_in
 from ladder.base.records import count_of

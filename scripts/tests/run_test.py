@@ -9,7 +9,7 @@ import sys
 import unittest
 from unittest import mock
 
-from base import ROOT, SCRIPTS, Scratch, expect_said, read
+from support import ROOT, SCRIPTS, Scratch, expect_output, read
 from fake_ladder import FakeLadder
 from ladder.base import console, programs, text
 from ladder.base.sources import read_sources
@@ -37,8 +37,8 @@ class RunTest(FakeLadder):
 
     # ---- what runs, and what is shown of it (of README's table lessons_test is the test) ----
 
-    def test_all_that_is_known(self):
-        self.ladder({"06_backward": ["mma"], "10_first": ["a", "b"]})
+    def test_all_columns_and_steps(self):
+        self.ladder({"06_backward": ["split_sums"], "10_first": ["a", "b"]})
         result = self.table("--all")
         self.assertIn("no driver", result.stderr)
         self.assertIn("All results are right", result.stdout)
@@ -47,18 +47,19 @@ class RunTest(FakeLadder):
         self.tell({"10_first/b": {"changes": {"pass": None}}})
         self.assertNotIn("are right", self.table("--all").stdout)
 
-    def test_what_is_chosen_and_passed_on(self):
-        self.ladder({"05_flash_v2": ["mma", "aside"]}, gpu=True)
-        both, called = "--step mma,aside --device", "05_flash_v2 "
+    def test_options_are_passed_on(self):
+        self.ladder({"05_flash_v2": ["large_tiles", "aside"]}, gpu=True)
+        both, called = "--step large_tiles,aside --device", "05_flash_v2 "
         causal = "--seqlen 64 --causal"
         for words, asked in (
                 ("--all", f"--dtype bf16 --dram {both} gpu"),
-                ("--set a --time 5", f"{called}--set a --time 5 --dram --step mma --device"),
+                ("--set a --time 5",
+                 f"{called}--set a --time 5 --dram --step large_tiles --device"),
                 (f"{causal} --all", f"{called}{causal} --dram {both} gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
-                ("--device=sim", f"{called}--step mma --device sim --json"),
+                ("--device=sim", f"{called}--step large_tiles --device sim --json"),
                 # Which they refuse.
-                ("--dev sim", f"{called}--dev sim --dram --step mma --device gpu")):
+                ("--dev sim", f"{called}--dev sim --dram --step large_tiles --device gpu")):
             self.table(*words.split())
             calls = "\n".join(self.calls())
             self.assertIn(asked, calls, words)
@@ -67,22 +68,23 @@ class RunTest(FakeLadder):
         self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
         self.table()
         self.assertIn("05_flash_v2 --batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 "
-                      "--dtype fp16 --dram --step mma --device gpu --json", self.calls())
+                      "--dtype fp16 --dram --step large_tiles --device gpu --json", self.calls())
 
     # ---- what goes wrong ----
 
     def assert_said(self, *words):
-        """All, as said.md has it."""
+        """All, as expected_output.md has it."""
         said = self.table(*words, status=None)
-        expect_said(self, shlex.join(("scripts/run", *words)),
-                    f"{said.stdout}{said.stderr}{said.status}\n")
+        expect_output(self, shlex.join(("scripts/run", *words)),
+                      f"{said.stdout}{said.stderr}{said.status}\n")
 
-    def test_all_that_is_said_is_as_written(self):
+    def test_the_table_matches_the_expected_output(self):
         """02's steps are about their workspace: what of it falls, and what that costs."""
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
                      "02_safe_softmax": ["space", "fewer", "costly", "as_much"],
-                     "03_online_softmax": ["softmax", "two_pass"], "05_flash_v2": ["mma", "sm90"],
-                     "06_backward": ["mma", "sm90"]}, gpu=True)
+                     "03_online_softmax": ["softmax", "two_pass"],
+                     "05_flash_v2": ["large_tiles", "sm90"],
+                     "06_backward": ["split_sums", "sm90"]}, gpu=True)
         for step, total, space in (("space", 1000, 500), ("fewer", 900, 9), ("costly", 1800, 0),
                                    ("as_much", 3600, 0)):
             self.tell({f"02_safe_softmax/{step} sim": asks(total, space)})
@@ -92,14 +94,14 @@ class RunTest(FakeLadder):
                    "03_online_softmax/softmax": {"status": -11, "err": "03_online_softmax: gone"},
                    "03_online_softmax/two_pass sim": asks(1_500_000),
                    "00_naive/naive sim": asks(36_000_000),
-                   "05_flash_v2/mma gpu": {"changes": {"time_ms": 2.5, "dtype": "bf16"}},
+                   "05_flash_v2/large_tiles gpu": {"changes": {"time_ms": 2.5, "dtype": "bf16"}},
                    "05_flash_v2/sm90 gpu": {"status": 3, "err": "05_flash_v2: no Hopper GPU"},
                    "06_backward/sm90 gpu": {"bwd": {"pass": False}}})
         for words in ("", "--all", "--device sim --seqlen 64", "--device gpu"):
             self.assert_said(*words.split())
         self.assertNotRegex("\n".join(self.calls()), "--dram .*--device sim")
 
-    def test_what_steps_do_wrong_is_as_written(self):
+    def test_failures_match_the_expected_output(self):
         """And each step of a program that failed is run once more alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
@@ -118,7 +120,7 @@ class RunTest(FakeLadder):
         self.assertIn(f"06_backward --step good,{','.join(told)},last --device sim --json",
                       self.calls())
 
-    def test_what_the_programs_refuse(self):
+    def test_refusals_of_programs_are_shown_once(self):
         """It is said once, alone where all say it, and the worst status is the status."""
         ladder = {"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]}
         self.ladder(ladder)
@@ -130,8 +132,8 @@ class RunTest(FakeLadder):
                          "--help the rest.\n")
         self.tell({"00_naive/naive": {}})
         said = self.table(status=2).stdout
-        self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the sim refused (status 2):\n"
-                      "  must be at least 1\n", said)
+        self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the simulator refused (status "
+                      "2):\n  must be at least 1\n", said)
         # The table has no row of what did not run, and what ran is not all.
         self.assertNotRegex(said, "(?m)^01 |are right")
         for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1), (9, 1, 9)):
@@ -139,7 +141,7 @@ class RunTest(FakeLadder):
                        for step, s in zip(("tile", "mma"), statuses)})
             self.table(status=worst)
 
-    def test_what_is_refused(self):
+    def test_bad_options_are_refused(self):
         self.write("build/bin/00_text", "not to be run")
         self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
         self.rung()
@@ -157,13 +159,13 @@ class Console(Scratch):
                 ("signal.raise_signal(signal.SIGTERM)", 143, ""),
                 ("refuse(OSError(28, 'full', 'out'))", 2,
                  "x: out: full. Make room there, or write elsewhere.\n"),
-                ("refuse(Stop('why', 3))", 3, "x: why\n")):
+                ("refuse(CommandError('why', 3))", 3, "x: why\n")):
             self.assertEqual(self.run_it(
                 sys.executable, "-c", "import signal, sys\nfrom ladder.base.console import *\n"
                 f"def refuse(error): raise error\nsys.exit(run_command('x', lambda: {work}))",
                 status=status, PYTHONPATH=SCRIPTS).stderr, said)
 
-    def test_what_a_program_says(self):
+    def test_messages_of_a_program_are_shown(self):
         """Its last lines."""
         self.assertEqual(programs.run_quietly(
             ["sh", "-c", "seq 9 >&2; echo out; kill -9 $$"]), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
@@ -181,7 +183,7 @@ class Console(Scratch):
 
 
 class Told(unittest.TestCase):
-    def test_numbers_are_as_written(self):
+    def test_numbers_match_the_expected_output(self):
         """At the limits between two ways to tell them."""
         lines = [" | ".join(map(told, numbers)) for told, *numbers in (
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
@@ -192,9 +194,9 @@ class Told(unittest.TestCase):
                   for count, was, now in (
                       ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),
                       ("atomics", 100_000, 1), ("new_count", 0, 999_999), ("sectors", 10**6, 0))]
-        with self.assertRaisesRegex(console.Stop, "about misspelt"):
+        with self.assertRaisesRegex(console.CommandError, "about misspelt"):
             table.change_of(mock.Mock(change=["misspelt"]), {"blocks": 1}, {"blocks": 2})
-        expect_said(self, "numbers", "\n".join(lines) + "\n")
+        expect_output(self, "numbers", "\n".join(lines) + "\n")
 
 
 class AloneTest(Scratch):

@@ -1,15 +1,15 @@
-"""Tests of what all scripts have in common: rooms, Python and help of 100 columns. (That macOS runs
-the shell, the workflow's macOS job tests.)"""
+"""Tests of what all scripts have in common: modules, Python and help of 100 columns. (That macOS
+runs the shell, the workflow's macOS job tests.)"""
 
 import os
 import re
 import unittest
 
-from base import ROOT, SCRIPTS, Scratch, read
+from support import ROOT, SCRIPTS, Scratch, read
 from ladder.base.files import paths_in
 
 
-class Files(Scratch):
+class CheckoutTest(Scratch):
     def test_a_clone_is_the_same_whatever_git_is_set_to(self):
         files = {".gitattributes": read(ROOT, ".gitattributes"), "scripts/run": "#!/bin/sh\n:\n",
                  "a.md": "A\n", "a.npy": "NUMPY\n", "a.png": "PNG\r\n"}
@@ -31,29 +31,30 @@ class Width(unittest.TestCase):
                              path)
 
 
-class Rooms(unittest.TestCase):
-    """scripts/ladder has a folder a concern. What several need is in base or trace; nothing else of
-    another room is imported."""
+class Modules(unittest.TestCase):
+    """scripts/ladder has a folder for each concern. What several need is in base or trace; nothing
+    else of another module is imported."""
 
     SHARED = r"base\b|trace\b"
 
-    def test_no_room_reaches_into_another(self):
-        rooms = {os.path.basename(os.path.dirname(path)) for path in
+    def test_no_module_reaches_into_another(self):
+        modules = {os.path.basename(os.path.dirname(path)) for path in
                  paths_in(SCRIPTS, "ladder/*/__init__.py")}
-        self.assertLessEqual({"base", "front", "measure", "trace", "show"}, rooms)
-        for room in rooms:
-            for path in paths_in(SCRIPTS, f"ladder/{room}/*.py"):
+        self.assertLessEqual({"base", "front", "measure", "trace", "show"}, modules)
+        for module in modules:
+            for path in paths_in(SCRIPTS, f"ladder/{module}/*.py"):
                 for name in re.findall(r"^ *(?:from|import) ladder(?:\.| import )([\w.]+)",
                                        read(path), re.MULTILINE):
                     with self.subTest(os.path.relpath(path, ROOT)):
-                        self.assertRegex(name, rf"^({self.SHARED}|{room}\b)")
-                        self.assertFalse(room == "base" and not name.startswith("base"), name)
+                        self.assertRegex(name, rf"^({self.SHARED}|{module}\b)")
+                        self.assertFalse(module == "base" and not name.startswith("base"), name)
 
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
         """Wherever Python looks for modules."""
-        commands = [name for name in os.listdir(SCRIPTS) if os.path.isfile(f"{SCRIPTS}/{name}")]
+        commands = [name for name in os.listdir(SCRIPTS)
+                    if os.path.isfile(f"{SCRIPTS}/{name}") and "." not in name]
         self.assertIn("figures", commands)
         parts = [f"figures {part}" for part in ("measure", "draw")]
         for command in map(str.split, commands + parts):

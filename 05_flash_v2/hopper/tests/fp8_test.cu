@@ -90,7 +90,7 @@ TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
         &codes = make("codes", kElements);
-  const auto counts = run(functions_for_e4m3, 1, 32 * kWarps, shared_bytes<float>(kWarps),
+  const auto counts = run(functions_for_e4m3, 1, 32 * kWarps, array_bytes<float>(kWarps),
                           upload<float>("x", x), transformed, most, codes, 3.3f);
   for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x[row], kRow);
   EXPECT_EQ(values<float>(transformed), x);  // to the bit
@@ -134,7 +134,7 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   using Codes = std::vector<ladder::e4m3>;  // 64 rows of kK
   const auto check = [&](const Codes& a, const Codes& b, float start) {
     Array& C = make("C", 64 * kN * 4);
-    run(add_products, 1, kWarpgroup, shared_bytes<e4m3>(kN * kK), upload<e4m3>("A", a),
+    run(add_products, 1, kWarpgroup, array_bytes<e4m3>(kN * kK), upload<e4m3>("A", a),
         upload<e4m3>("B", b), C, start);
     const std::vector<float> A(a.begin(), a.end()), B(b.begin(), b.end());
     std::vector<float> sums(64 * kN, start);

@@ -1,3 +1,4 @@
+// The GPU as a device: memory, launches, timing and DRAM counters through the CUDA runtime.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -63,7 +64,7 @@ Observer observer;
 
 class Gpu : public Device {
  public:
-  explicit Gpu(int64_t sram_bytes) {
+  explicit Gpu(int64_t smem_bytes) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaErrorInsufficientDriver)
@@ -76,7 +77,7 @@ class Gpu : public Device {
     check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
     info_.kind = DeviceKind::gpu;
     info_.name = properties.name;
-    info_.sram_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+    info_.smem_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
     info_.l2_bytes = properties.l2CacheSize;
     info_.multiprocessors = properties.multiProcessorCount;
     const int capability = properties.major * 10 + properties.minor;
@@ -91,11 +92,11 @@ class Gpu : public Device {
           info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
     // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
-    if (!info_.has_bf16()) info_.sram_bytes = std::min<int64_t>(info_.sram_bytes, 64 * 1024);
-    if (sram_bytes > info_.sram_bytes)
+    if (!info_.has_bf16()) info_.smem_bytes = std::min<int64_t>(info_.smem_bytes, 64 * 1024);
+    if (smem_bytes > info_.smem_bytes)
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block of {} has at most {} bytes",
-                                               sram_bytes, info_.name, info_.sram_bytes));
-    if (sram_bytes) info_.sram_bytes = sram_bytes;
+                                               smem_bytes, info_.name, info_.smem_bytes));
+    if (smem_bytes) info_.smem_bytes = smem_bytes;
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);
@@ -282,7 +283,7 @@ class Gpu : public Device {
 }  // namespace
 
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
-                   int64_t shared_bytes, void** arguments, Start start) {
+                   int64_t smem_bytes, void** arguments, Start start) {
   const auto require = [&](cudaError_t error) {
     if (error == cudaSuccess) return;
     std::string file = name.where.file_name();
@@ -291,17 +292,17 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
                 fmt::format("kernel {} ({}:{}) does not launch with grid ({},{},{}), block "
                             "({},{},{}), {} bytes of shared memory: {} ({})",
                             name.name, file.substr(file.rfind('/') + 1), name.where.line(), grid.x,
-                            grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                            grid.y, grid.z, block.x, block.y, block.z, smem_bytes,
                             cudaGetErrorString(error), cudaGetErrorName(error)));
   };
   // Above 48 KiB a kernel has to ask once before it may be launched.
-  if (shared_bytes > 48 * 1024) {
+  if (smem_bytes > 48 * 1024) {
     static std::map<const void*, int64_t> raised;
     int64_t& limit = raised[kernel];
-    if (shared_bytes > limit) {
+    if (smem_bytes > limit) {
       require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(shared_bytes)));
-      limit = shared_bytes;
+                                   static_cast<int>(smem_bytes)));
+      limit = smem_bytes;
     }
   }
   const auto occupancy = [&] {
@@ -310,7 +311,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     require(cudaFuncGetAttributes(&attributes, kernel));
     o.registers = attributes.numRegs;
     require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z), shared_bytes));
+        &o.blocks_per_sm, kernel, static_cast<int>(block.x * block.y * block.z), smem_bytes));
     return o;
   };
   const auto queue = [&] {
@@ -325,7 +326,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     early.val.programmaticStreamSerializationAllowed = 1;
     const cudaLaunchConfig_t config{.gridDim = grid,
                                     .blockDim = block,
-                                    .dynamicSmemBytes = static_cast<size_t>(shared_bytes),
+                                    .dynamicSmemBytes = static_cast<size_t>(smem_bytes),
                                     .attrs = &early,
                                     .numAttrs = start_early ? 1u : 0u};
     require(cudaLaunchKernelExC(&config, kernel, arguments));
@@ -365,8 +366,8 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
 
 namespace ladder {
 
-std::unique_ptr<Device> open_gpu(int64_t sram_bytes) {
-  return std::make_unique<gpu::Gpu>(sram_bytes);
+std::unique_ptr<Device> open_gpu(int64_t smem_bytes) {
+  return std::make_unique<gpu::Gpu>(smem_bytes);
 }
 
 }  // namespace ladder

@@ -145,7 +145,7 @@ template <int groups>
 __device__ __forceinline__ void tma_store_wait_read() {
   LADDER_SM90A("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
-/// ... or are still under way.
+/// ... or are still in flight.
 template <int groups>
 __device__ __forceinline__ void tma_store_wait() {
   LADDER_SM90A("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
@@ -216,7 +216,7 @@ __device__ __forceinline__ void scheduling_barrier() {
   asm volatile("pmevent 0;");
 }
 
-/// The warp is done with a part of shared memory. The sim checks that it is.
+/// The warp is done with a part of shared memory. The simulator checks that it is.
 template <class T>
 __device__ __forceinline__ void done_with(Smem<T>, int) {}
 
@@ -241,7 +241,7 @@ __device__ __forceinline__ void hold(Register (&registers)[n][4]) {
 __device__ __forceinline__ void wgmma_commit() {
   LADDER_SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Waits until at most `groups` groups are still under way. See wgmma_wait() of common/tile.
+/// Waits until at most `groups` groups are still in flight. See wgmma_wait() of common/tile.
 template <int groups>
 __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");

@@ -100,7 +100,7 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most `groups` of this thread's groups are still under way.
+/// Waits until at most `groups` of this thread's groups are still in flight.
 template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
@@ -247,7 +247,7 @@ __device__ __forceinline__ void store_16_bytes(T* target, const T* source) {
   *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
 }
 /// 2^x by the special function unit (PTX: ex2.approx.ftz.f32), good to 2 units in the last place;
-/// the second argument is for the sim's count.
+/// the second argument is for the simulator's count.
 __device__ __forceinline__ float exp2_fast(float x, bool = true) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -280,7 +280,7 @@ __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4])
 __device__ __forceinline__ void opaque(int& x) {
   asm volatile("" : "+r"(x));
 }
-/// For the sim's count of other FLOPs.
+/// For the simulator's count of other FLOPs.
 __device__ __forceinline__ void count_flops(int) {}
 
 /// From here on, once every block of this kernel has come to it, a kernel that may start early may.
@@ -298,13 +298,13 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 
 /// Launches a kernel on the default stream and checks every error; does not wait.
 template <Start start = Start::after, class... P, class... A>
-void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {
   std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
   std::apply(
       [&](auto&... parameter) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameter))...};
-        launch_erased(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+        launch_erased(name, reinterpret_cast<const void*>(kernel), grid, block, smem_bytes,
                       pointers, start);
       },
       parameters);

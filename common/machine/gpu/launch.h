@@ -29,7 +29,7 @@ enum class Start { after, early };
 /// Type-erased half of launch(): raises the shared-memory limit, launches, checks, reports to the
 /// device's observer. Defined in device.cpp.
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
-                   int64_t shared_bytes, void** arguments, Start start);
+                   int64_t smem_bytes, void** arguments, Start start);
 
 /// What a bulk tensor copy reads or writes: the driver's CUtensorMap. A kernel takes it as a
 /// `const __grid_constant__ TensorMap`.

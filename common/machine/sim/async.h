@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "machine/sim/block.h"
-#include "machine/sim/tracked.h"
-#include "machine/sim/wgmma_engine.h"
+#include "machine/sim/global_memory.h"
+#include "machine/sim/wgmma.h"
 
 namespace ladder::sim {
 
@@ -24,7 +24,7 @@ struct Mbarrier {
 /// An array as bulk tensor copies see it: extents, innermost first, of elements of
 /// `element` bytes, in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
 struct TensorMap {
-  Tracked* array = nullptr;
+  TrackedArray* array = nullptr;
   int64_t extents[4] = {};
   int box_rows = 0, box_bytes = 128, element = 2;
 };
@@ -34,7 +34,7 @@ class Async {
   explicit Async(Block& block);
 
   /// That of the running thread; a fault, of `what`, where it has none.
-  WgmmaEngine& warpgroup(const char* what = "wgmma");
+  Warpgroup& warpgroup(const char* what = "wgmma");
   void set_registers(int n);
   /// The thread says that its warp is done with a place in shared memory: faults where a product of
   /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
@@ -53,9 +53,9 @@ class Async {
   void load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
             const int (&at)[4]);
   void store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]);
-  void bulk_load(Tracked& array, int64_t at, const SharedPlace& barrier, const SharedPlace& target,
-                 int n);
-  void bulk_add(Tracked& array, int64_t at, const SharedPlace& source, int n);
+  void bulk_load(TrackedArray& array, int64_t at, const SharedPlace& barrier,
+                 const SharedPlace& target, int n);
+  void bulk_add(TrackedArray& array, int64_t at, const SharedPlace& source, int n);
   void commit_stores() { ++mine().group; }
   void wait_stores(int groups_left, Where where);
 
@@ -65,7 +65,7 @@ class Async {
   /// Faults where the thread that ends, or the block, has not waited for something.
   void end_thread();
   void end_block() const;
-  /// Ends something that is under way, if there is anything. Called where no thread can run.
+  /// Ends something that is in flight, if there is anything. Called where no thread can run.
   bool deliver();
 
  private:
@@ -87,10 +87,11 @@ class Async {
   };
   struct Copy {
     /// Faults where the place in shared memory is not aligned, or its array ends too early.
-    Copy(const char* what, Tracked* array, const SharedPlace& place, int64_t bytes, int alignment);
+    Copy(const char* what, TrackedArray* array, const SharedPlace& place, int64_t bytes,
+         int alignment);
 
     const char* what;  // its name in faults
-    Tracked* array;
+    TrackedArray* array;
     SharedPlace place;
     int64_t bytes;  // of shared memory
     struct Piece {  // 16 bytes that lie within the array
@@ -122,7 +123,8 @@ class Async {
   // Both fault where the copy is not allowed.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
-  static Copy floats(const char* what, Tracked& array, int64_t at, const SharedPlace& place, int n);
+  static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
+                     int n);
   /// Checks and counts the copy's accesses to HBM.
   template <Access access>
   void touch_hbm(const Copy& copy);
@@ -133,8 +135,8 @@ class Async {
   Stores& mine() { return stores_[block_.running()]; }
 
   Block& block_;
-  BlockMemory& memory_;
-  std::deque<WgmmaEngine> warpgroups_;  // those with 128 threads
+  SharedBytes& memory_;
+  std::deque<Warpgroup> warpgroups_;  // those with 128 threads
   std::deque<Barrier> barriers_;
   NamedBarrier named_[16];
   std::deque<Load> loads_;      // that nobody has waited for, in the order issued

@@ -1,3 +1,4 @@
+// Runs the threads of a block as fibers: chooses who runs next, and lets them meet and wait.
 #include "machine/sim/block.h"
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 #include <utility>
 
 #include "machine/sim/async.h"
-#include "machine/sim/tracked.h"
+#include "machine/sim/global_memory.h"
 
 namespace ladder::sim {
 namespace {
@@ -31,7 +32,7 @@ void throw_fault(const std::string& what) {
 
 thread_local std::vector<std::vector<Block::Thread>> Block::idle_;
 
-Block::Block(int worker, int64_t sram_bytes) : memory(sram_bytes), worker_(worker) {
+Block::Block(int worker, int64_t smem_bytes) : memory(smem_bytes), worker_(worker) {
   if (idle_.empty()) return;
   threads_ = std::move(idle_.back());
   idle_.pop_back();
@@ -60,7 +61,7 @@ void Block::start(const Launch& launch, int64_t index) {
   meetings_.assign((count_ + 31) / 32, {});
   warps_.assign(meetings_.size(), {});
   touched_.resize(std::max(touched_.size(), meetings_.size()));
-  memory.start(launch.shared_bytes, count_, recorder_);
+  memory.start(launch.smem_bytes, count_, recorder_);
   if (recorder_) recorder_->start_block(index, count_);
   blockIdx = block_index(launch, index);
   blockDim = launch.block;
@@ -88,7 +89,7 @@ void Block::thread_main() {
     block.memory.end_thread(block.running_);
     if (block.async_) block.async_->end_thread();
     if (fiber.overflowed())
-      block.fault_in(block.running_, "stack overflow (local arrays too large for the sim)");
+      block.fault_in(block.running_, "stack overflow (local arrays too large for the simulator)");
   } catch (...) {
     block.failure_ = std::current_exception();
   }
@@ -135,14 +136,14 @@ void Block::run(const Launch& launch, int64_t index) {
   for (const Warp& warp : warps_) counts.consumer_copies += warp.multiplies ? warp.copies : 0;
 }
 
-void Block::touches(Tracked& array) {
+void Block::touches(TrackedArray& array) {
   auto& arrays = touched_[warp()];
   if (std::find(arrays.begin(), arrays.end(), &array) == arrays.end()) arrays.push_back(&array);
 }
 
 void Block::count_accesses(int first, int warps) {
   for (int warp = first; warp < first + warps; ++warp) {
-    for (Tracked* const array : touched_[warp]) array->count_joined(*this, warp);
+    for (TrackedArray* const array : touched_[warp]) array->count_recorded(*this, warp);
     touched_[warp].clear();
   }
 }
@@ -218,7 +219,8 @@ void Block::syncthreads(Where where) {
 Meeting* Block::meet(const char* name, unsigned mask, void* mine, Where where) {
   const unsigned all = ~0u >> (32 - lanes());
   if ((mask & all) != all)
-    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the sim", name, mask);
+    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the simulator", name,
+          mask);
   Meeting& m = meetings_[warp()];
   if (m.arrived && m.name != name && std::strcmp(m.name, name) != 0)
     fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", name,

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "machine/device.h"
-#include "machine/sim/block_memory.h"
 #include "machine/sim/fiber.h"
 #include "machine/sim/recorder.h"
+#include "machine/sim/shared_memory.h"
 
 namespace ladder::sim {
 
@@ -50,7 +50,7 @@ inline constexpr int kMaxThreads = 1024;  // of a block
 struct Launch {
   std::string kernel;
   dim3 grid, block;
-  int64_t shared_bytes = 0;
+  int64_t smem_bytes = 0;
   const void* function = nullptr;  // the kernel's code, by which a trace finds its lines
   std::function<void()> body;      // the kernel with its arguments
   bool early = false;              // starts while the kernel before it may still be running
@@ -74,19 +74,19 @@ struct Meeting {
 };
 
 class Async;
-class Tracked;
+class TrackedArray;
 
 /// Of an OS thread: runs blocks in turn, each in the schedule's order from barrier to barrier.
 class Block {
  public:
-  Block(int worker, int64_t sram_bytes);
+  Block(int worker, int64_t smem_bytes);
   ~Block();
 
   void run(const Launch& launch, int64_t index);
 
   // Of all blocks of the kernel that it has run. HBM's bytes are counted with the arrays.
   Counts counts;
-  BlockMemory memory;
+  SharedBytes memory;
   /// Made when a block first uses any of it; most kernels have none.
   Async& async();
   /// Null where nothing is traced.
@@ -127,7 +127,7 @@ class Block {
     counts.sram_write += bytes;
     counts.stores_under_products += bytes * threads_[running_].products;
   }
-  /// Of the thread's products so many groups are under way.
+  /// Of the thread's products so many groups are in flight.
   void set_products(int groups) { threads_[running_].products = groups; }
   /// It arrived at a named barrier, or waited at one.
   void set_turn_passed(bool passed) { threads_[running_].turn_passed = passed; }
@@ -139,7 +139,7 @@ class Block {
   /// The thread starts an asynchronous copy to shared memory.
   void count_copy() { ++warps_[warp()].copies; }
   /// A lane of the warp accesses an array, for the first time since the warp met.
-  void touches(Tracked& array);
+  void touches(TrackedArray& array);
   /// Counts what so many warps from `first` on asked of HBM since they met.
   void count_accesses(int first, int warps);
   /// What the lanes of the warp copied to shared memory so far, other threads may see.
@@ -203,9 +203,9 @@ class Block {
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
   Where barrier_where_;
-  bool barrier_passed_ = false;                 // since the scheduler last chose among all warps
-  std::vector<Meeting> meetings_;               // of each warp
-  std::vector<std::vector<Tracked*>> touched_;  // by each warp since it met
+  bool barrier_passed_ = false;    // since the scheduler last chose among all warps
+  std::vector<Meeting> meetings_;  // of each warp
+  std::vector<std::vector<TrackedArray*>> touched_;  // by each warp since it met
   struct Warp {
     bool multiplies = false;
     int64_t copies = 0;

@@ -1,5 +1,6 @@
-// Fibers: many stacks, one OS thread. A CUDA thread of the sim is a fiber; it runs until it has to
-// wait for others and then switches back to the block's scheduler. A fiber never changes OS thread.
+// Fibers: many stacks, one OS thread. A CUDA thread of the simulator is a fiber; it runs until it
+// has to wait for others and then switches back to the block's scheduler. A fiber never changes OS
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
 
 /// Where code stopped: its stack pointer and the registers that a compiler may keep for itself, and
 /// the next instruction.
-struct Stop {
+struct Context {
   void* registers[4];
   void (*next)();
 };
@@ -36,7 +37,7 @@ struct Stop {
 /// Stops here and goes on where `to` tells. What registers hold is lost, so the compiler keeps what
 /// it needs on the stack. Inline: a return to another stack than its call's the processor would
 /// predict wrongly.
-[[gnu::always_inline]] inline void switch_stacks(Stop* from, Stop* to) {
+[[gnu::always_inline]] inline void switch_stacks(Context* from, Context* to) {
 #if defined(__x86_64__)
   asm volatile(R"(
     leaq 1f(%%rip), %%rax
@@ -55,8 +56,8 @@ struct Stop {
                  "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
                  "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
 #elif defined(__aarch64__)
-  register Stop* x0 asm("x0") = from;
-  register Stop* x1 asm("x1") = to;
+  register Context* x0 asm("x0") = from;
+  register Context* x1 asm("x1") = to;
   asm volatile(R"(
     adr x3, 1f
     mov x2, sp
@@ -77,7 +78,7 @@ struct Stop {
                  "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",
                  "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 #else
-#error "the sim switches stacks in assembly: of this processor there is none here"
+#error "the simulator switches stacks in assembly: of this processor there is none here"
 #endif
 }
 
@@ -136,7 +137,8 @@ class Fiber {
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Stop here_ = {}, scheduler_ = {};  // of the fiber while it waits, of the scheduler while it runs
+  Context here_ = {},
+          scheduler_ = {};  // of the fiber while it waits, of the scheduler while it runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // the sanitizer's
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;

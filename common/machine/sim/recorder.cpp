@@ -1,3 +1,4 @@
+// Records the events of a trace, and finds the line of the kernel where each happened.
 #include "machine/sim/recorder.h"
 
 #include <unwind.h>
@@ -80,7 +81,7 @@ void Recorder::start_block(int64_t index, int threads) {
   charged_ = counts_;
 }
 
-void Recorder::end_block(const std::vector<BlockMemory::Region>& regions) {
+void Recorder::end_block(const std::vector<SharedBytes::Region>& regions) {
   auto& shared = trace_.launches.back().shared;
   if (shared.empty()) shared = regions;
   switch_to(thread_);

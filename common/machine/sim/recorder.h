@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "machine/device.h"
-#include "machine/sim/block_memory.h"
+#include "machine/sim/shared_memory.h"
 #include "machine/trace.h"
 
 namespace ladder::sim {
@@ -32,7 +32,7 @@ class Recorder {
   void start_launch(Trace::Launch launch, const void* function);
   void start_block(int64_t index, int threads);
   /// Its events, and the shared arrays that it took.
-  void end_block(const std::vector<BlockMemory::Region>& regions);
+  void end_block(const std::vector<SharedBytes::Region>& regions);
 
   /// Charges what was counted since the last call to the thread that ran; `thread` runs now.
   void switch_to(int thread);
@@ -61,7 +61,7 @@ class Recorder {
     bool write;
     Ranges ranges;
   };
-  /// An event of the block under way, whose bytes are not yet in runs.
+  /// An event of the block in flight, whose bytes are not yet in runs.
   struct Event : TraceEvent {
     Ranges hbm;
     std::vector<SharedTouch> sram;

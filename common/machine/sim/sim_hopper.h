@@ -1,4 +1,4 @@
-// The sim's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
+// The simulator's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
 // manual, checked and counted. What they do to a block is in async.h and
 // wgmma_engine.h.
 #pragma once
@@ -22,7 +22,8 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
         "no tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} rows × {} "
         "bytes",
         array.name, array.bytes, batch, heads, rows, d, kElement, box_rows, box_bytes);
-  return {&static_cast<Tracked&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
+  return {
+      &static_cast<TrackedArray&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
 /// Not --sms, for which steps plan: each block is to have several pieces of work, even of few.

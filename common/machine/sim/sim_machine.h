@@ -1,5 +1,5 @@
-// The sim's side of machine.h: CUDA's constructs with CUDA's meaning, checked and counted. What a
-// function does is said in gpu_machine.h; here, what it counts and where it faults.
+// The simulator's side of machine.h: CUDA's constructs with CUDA's meaning, checked and counted.
+// What a function does is said in gpu_machine.h; here, what it counts and where it faults.
 #pragma once
 
 #define MACHINE sim
@@ -220,13 +220,13 @@ inline void wait_for_kernel_before() {
 
 /// Runs a kernel on every block of the grid and waits. `name` stands in faults and reports.
 template <Start start = Start::after, class... P, class... A>
-void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {
   const std::tuple<std::remove_cvref_t<P>...> parameters(std::forward<A>(arguments)...);
   run_kernel({.kernel = name,
               .grid = grid,
               .block = block,
-              .shared_bytes = shared_bytes,
+              .smem_bytes = smem_bytes,
               .function = reinterpret_cast<const void*>(kernel),
               .body = [&] { std::apply(kernel, parameters); },
               .early = start == Start::early});

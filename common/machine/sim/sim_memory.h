@@ -1,4 +1,5 @@
-// Global and shared memory as kernels on the sim see them. Every access is checked and counted.
+// Global and shared memory as kernels on the simulator see them. Every access is checked and
+// counted.
 #pragma once
 
 #include <array>
@@ -6,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "machine/sim/tracked.h"
+#include "machine/sim/global_memory.h"
 
 namespace ladder::sim {
 
@@ -20,8 +21,8 @@ inline void check_waited_for(float x) {
 // ---------------------------------------------------------------------------------- global memory
 
 /// An element of a writable array: reads when its value is used, writes when assigned. Only as long
-/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the sim
-/// refuses to compile uses of such an x. Say `float x = S[i]`.
+/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the
+/// simulator refuses to compile uses of such an x. Say `float x = S[i]`.
 template <class T, class Pointer>
 class Ref {
  public:
@@ -49,7 +50,7 @@ class Hbm {
   using Value = std::remove_const_t<T>;
 
   Hbm() = default;
-  explicit Hbm(Array& array) : array_(&static_cast<Tracked&>(array)) {}
+  explicit Hbm(Array& array) : array_(&static_cast<TrackedArray&>(array)) {}
   template <class U>
   requires(std::is_same_v<T, const U>) Hbm(const Hbm<U>& other)
       : array_(other.array_), origin_(other.origin_) {}
@@ -89,15 +90,15 @@ class Hbm {
     std::memcpy(static_cast<void*>(data()), &x, sizeof(U));
   }
   T* data() const { return static_cast<T*>(array_->data) + origin_; }
-  Tracked& array() const { return *array_; }
+  TrackedArray& array() const { return *array_; }
   /// Where element i stands in the array.
   int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
   /// Checks and counts an access of n bytes at element i.
   template <Access access, int n = sizeof(T)>
   [[gnu::always_inline]] void count(int64_t i) const {
     Block& block = *this_block;
-    array_->touch<access, n>(block, byte(i), sizeof(T));
-    array_->join<access, n>(block, byte(i));
+    array_->check_access<access, n>(block, byte(i), sizeof(T));
+    array_->record_access<access, n>(block, byte(i));
   }
   void check_aligned(const char* what, int bytes) const {
     if (reinterpret_cast<uintptr_t>(data()) % bytes)
@@ -115,7 +116,7 @@ class Hbm {
       count<access, kWidth>(i);
   }
 
-  Tracked* array_ = nullptr;
+  TrackedArray* array_ = nullptr;
   int64_t origin_ = 0;  // element that [0] is
 };
 

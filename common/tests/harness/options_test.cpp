@@ -12,12 +12,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "choose_tile.h"
 #include "harness/npy.h"
 #include "harness/report.h"
 #include "harness/run.h"
 #include "harness/steps.h"
 #include "tests/expected.h"
-#include "tiles.h"
 
 namespace ladder {
 namespace {
@@ -209,8 +209,9 @@ const Refusal kRefused[] = {
     {kNaive, "--load in --heads 8 --batch 8",
      "--heads cannot be combined with --load: the files "
      "of 'in' give the shapes"},
-    {kNaive, "--device gpu --trace t", "--trace is for the sim and --device gpu for a GPU; leave"},
-    {kNaive, "--device gpu --schedule reverse", "--schedule is for the sim"},
+    {kNaive, "--device gpu --trace t",
+     "--trace is for the simulator and --device gpu for a GPU; leave"},
+    {kNaive, "--device gpu --schedule reverse", "--schedule is for the simulator"},
 };
 
 TEST_F(OptionsTest, Refuses) {
@@ -259,10 +260,10 @@ TEST_F(OptionsTest, ChooseAStep) {
       {kGpu, 90, "--step alone", "alone"},
       {kSim, 90, "--step eight_bits --set scale=head", "eight_bits"},
       {kGpu, 90, "--step quick",
-       "2: --step 'quick': unknown on the gpu; give one of first, mma, alone, copies, "},
-      {kSim, 90, "--step alone", "2: --step 'alone': unknown on the sim"},
+       "2: --step 'quick': unknown on the GPU; give one of first, mma, alone, copies, "},
+      {kSim, 90, "--step alone", "2: --step 'alone': unknown on the simulator"},
       {kSim, 90, "--step early",
-       "2: --step early: is part of step first now; --step first runs it"},
+       "2: --step early: step first has taken its place; give --step first"},
       {kGpu, 90, "--block-q 48",
        "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
       {kGpu, 90, "--step first --block-q 64 --block-kv 128",
@@ -295,8 +296,9 @@ TEST_F(OptionsTest, ChooseAStep) {
             (Settings{{"scale", "head"}, {"spread", "on"}}));
   testing::internal::CaptureStderr();
   const DeviceInfo sim = open_device(options("--sram 4096 --sms 7"))->info();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "running on the sim: --sms is for the sim\n");
-  EXPECT_TRUE(sim.sram_bytes == 4096 && sim.multiprocessors == 7);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "running on the simulator: --sms is for the simulator\n");
+  EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
 // A block's shared memory is that of either pass, to the byte.
@@ -309,8 +311,8 @@ TEST(Memory, OfABlockIsAskedForByBothPasses) {
   all_steps().clear();
   add_all("06_test", {step});
   for (const Problem& p : {Problem{.N = 100, .N_kv = 50}, {.N = 50, .N_kv = 100}}) {
-    EXPECT_NO_THROW(plan_run(step, p, {}, {.sram_bytes = 100}));
-    EXPECT_THROW(plan_run(step, p, {}, {.sram_bytes = 99}), Error);
+    EXPECT_NO_THROW(plan_run(step, p, {}, {.smem_bytes = 100}));
+    EXPECT_THROW(plan_run(step, p, {}, {.smem_bytes = 99}), Error);
   }
 }
 

@@ -150,11 +150,11 @@ TEST_P(References, AreWhatTheContractSays) {
       const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
       t->bits[static_cast<size_t>(i)] = round_to(p.dtype, factor * (*t)[i]);
     }
-  const Choice some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
+  const RowsToCheck some{{p.N / 3, p.N - 1}, {p.B * p.Hk - 1}};
   const Point x(in);
   const Results exact = results_of(p, x, {});
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
-    for (const Choice& choice : {to_check(p, Check::full, true), some}) {
+    for (const RowsToCheck& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
       // The rows that are compared; and of those and all that dK needs what the tolerances have.
       std::vector<int64_t> rows, kv_rows;
@@ -299,7 +299,7 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
     }
   }
   const Problem blind{.H = 1, .Hk = 1, .N = 3, .N_kv = 1, .d = 8, .causal = true};
-  const Choice all = to_check(blind, Check::full, false);
+  const RowsToCheck all = to_check(blind, Check::full, false);
   EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::S_and_P_stored, all).overflowing_rows, 0);
 }
 
@@ -322,7 +322,7 @@ TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
 TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   const auto both = [](int N, int N_kv, int H) {
     const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};
-    const Choice choice = to_check(p, Check::sampled, true);
+    const RowsToCheck choice = to_check(p, Check::sampled, true);
     EXPECT_EQ(choice.kv_heads, std::vector<int>{2 * p.Hk - 1});
     EXPECT_EQ(choice.rows, to_check(p, Check::sampled, false).rows);
     return choice.rows;
@@ -338,7 +338,7 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   EXPECT_EQ(many.back(), 9999);
   for (size_t k = 1; k < many.size(); ++k) EXPECT_NEAR(many[k] - many[k - 1], 39.2, 1);
   // Unless told: all of little work, and a sample of much.
-  const Choice all = to_check({.N = 512, .N_kv = 512}, Check::automatic, true);
+  const RowsToCheck all = to_check({.N = 512, .N_kv = 512}, Check::automatic, true);
   EXPECT_EQ(std::pair(all.rows.size(), all.kv_heads.size()), std::pair(size_t{512}, size_t{2}));
   const Problem slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
   EXPECT_LE(to_check(slow, Check::automatic, true).rows.size(), 256u);
@@ -367,7 +367,7 @@ TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
   const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
-  const Choice all = to_check(p, Check::full, false);
+  const RowsToCheck all = to_check(p, Check::full, false);
   const Reference full(p, in, Rounding::on_chip, all);
   const Reference judge(p, in, Rounding::on_chip, all, how);
   const QuantisedInputs of(p, how, in);

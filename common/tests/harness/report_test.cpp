@@ -24,7 +24,7 @@ Report on_the_gpu() {
   r.plan.settings = {{"scale", "tile"}};
   r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
   r.kernels[0].dram = ReadWrite{100, 50};
-  r.traffic =
+  r.predicted_traffic =
       Traffic{{"scores", {{"Q", 1000, 0}, {"S", 0, 2'500'000}}}, {"output", {{"S", 30, 5}}}};
   r.timing = Timing{2, 1, 4000, 7};
   r.dram = ReadWrite{1500, 50};
@@ -65,9 +65,9 @@ TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
   c.hbm = {{9'996, 99'960}, {8, 9}, {}}, c.arrays = {{"K", {{10, 11}, {12, 13}, {14, 15}}}};
   for (const Amount& amount : kAmounts) c.*amount.member = 21 + (&amount - kAmounts);
   r.kernels = {{.name = "scores", .counts = c}, {.name = "output", .counts = c}};
-  r.traffic = {{"scores", {{"K", 1, 2}}}};
-  expect_report("JSON of a run on the sim", to_json(r));
-  expect_report("Table of a run on the sim", to_table(r));
+  r.predicted_traffic = {{"scores", {{"K", 1, 2}}}};
+  expect_report("JSON of a run on the simulator", to_json(r));
+  expect_report("Table of a run on the simulator", to_table(r));
 }
 
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
@@ -96,13 +96,13 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
 TEST(Report, BudgetOfABlockIsAsWritten) {
   Options options;
   Report r = on_the_gpu();
-  r.device.sram_bytes = 100'000, r.device.multiprocessors = 10;
+  r.device.smem_bytes = 100'000, r.device.multiprocessors = 10;
   r.plan.head_dim = 64, r.plan.stages = 2;
   r.kernels[0].occupancy = Occupancy{.registers = 168, .blocks_per_sm = 2, .blocks = 30};
   EXPECT_EQ(to_text(r, options), to_table(r));
   options.run.verbose = true;
   expect_report("Budget", to_text(r, options));
-  r.traffic.back().arrays.push_back({"LSE", 0, 8});
+  r.predicted_traffic.back().arrays.push_back({"LSE", 0, 8});
   // Where no driver says: what has room in shared memory, 64 warps, or 65,536 registers.
   r.kernels[1].counts = Counts{};
   r.kernels[1].counts->matmul_flops = 1, r.kernels[1].counts->blocks = 30;

@@ -1,4 +1,4 @@
-// What the sim finds in kernels for Hopper that copy and wait.
+// What the simulator finds in kernels for Hopper that copy and wait.
 
 #include <set>
 

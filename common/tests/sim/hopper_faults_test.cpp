@@ -1,5 +1,5 @@
-// What the sim finds in kernels for Hopper that multiply: each mistake is planted in a small kernel
-// and must be told with who and where.
+// What the simulator finds in kernels for Hopper that multiply: each mistake is planted in a small
+// kernel and must be told with who and where.
 
 #include "tests/sim/planted.h"
 

@@ -1,6 +1,6 @@
-// What the sim finds whatever the schedule, and on however many OS threads: blocks that touch what
-// another block of the same kernel touched, and lanes that read what another lane copied with no
-// barrier in between.
+// What the simulator finds whatever the schedule, and on however many OS threads: blocks that touch
+// what another block of the same kernel touched, and lanes that read what another lane copied with
+// no barrier in between.
 
 #include <fmt/format.h>
 

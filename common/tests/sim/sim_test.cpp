@@ -1,5 +1,5 @@
-// The sim: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each fault
-// is planted in a small kernel and must name kernel, block, thread, array and index.
+// The simulator: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each
+// fault is planted in a small kernel and must name kernel, block, thread, array and index.
 
 #include <fmt/format.h>
 
@@ -367,7 +367,7 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
        }}};
   for (const auto& [threads, says, does] : kFaults)
     expect_says(fault_of(1, threads, does), "rung test, kernel planted, block (0,0,0), … " + says);
-  options({.sram_bytes = 300});
+  options({.smem_bytes = 300});
   expect_says(fault_of(
                   1, 8, [] {}, 384),
               "kernel planted … 384 bytes of shared memory for a block, more than the 300");

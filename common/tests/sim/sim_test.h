@@ -1,4 +1,4 @@
-// What tests of the sim share: a device with arrays, and what faults must say.
+// What tests of the simulator share: a device with arrays, and what faults must say.
 #pragma once
 
 #include <functional>
@@ -55,8 +55,8 @@ class SimTest : public DeviceTest {
   }
   std::vector<float> values(const Hbm<float>& x) { return DeviceTest::values<float>(x.array()); }
   static void start(const char* name, dim3 grid, dim3 block, const Kernel& kernel,
-                    int64_t shared_bytes = kSharedBytes) {
-    run_kernel({name, grid, block, shared_bytes, nullptr, kernel});
+                    int64_t smem_bytes = kSharedBytes) {
+    run_kernel({name, grid, block, smem_bytes, nullptr, kernel});
   }
   Counts run(const Kernel& work) {
     const auto reports = device().run("test", work);
@@ -77,8 +77,8 @@ class SimTest : public DeviceTest {
     return "no fault";
   }
   std::string fault_of(dim3 grid, dim3 block, const Kernel& kernel,
-                       int64_t shared_bytes = kSharedBytes) {
-    return fault_of([&] { start("planted", grid, block, kernel, shared_bytes); });
+                       int64_t smem_bytes = kSharedBytes) {
+    return fault_of([&] { start("planted", grid, block, kernel, smem_bytes); });
   }
 };
 

@@ -74,7 +74,7 @@ constexpr Case kCases[] = {
     {"seven", 1, 9, 3, 7, 7, 40, true, bf, Input::outliers},
     {"narrow", 1, 2, 1, 130, 65, 16, false, bf},
     {"many_rounds", 1, 1, 1, 577, 650, 32, true, fp},
-    {"keys_before", 1, 2, 2, 34, 224, 144, true, fp},  // the first query sees 191 keys
+    {"keys_before", 1, 2, 2, 34, 224, 144, true, fp},  // the first query attends to 191 keys
     {"blind_tiles", 1, 2, 1, 300, 70, 64, true, bf},
     {"blind_tiles_wide", 1, 2, 2, 270, 140, 128, true, fp, Input::outliers},
     {"small_scale", 1, 2, 2, 70, 90, 32, false, fp, Input::normal, 0.01f},
@@ -130,7 +130,7 @@ Elements constant(float x) {
   return [=](int, int) { return x; };
 }
 
-/// Logits far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
+/// scores far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
 /// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
 /// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
 /// of few bits, exact also where S is stored: nothing blurs what comes out.
@@ -139,7 +139,7 @@ MadeInputs logits_far_below_0(const Case& c) {
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// Logits that rise from key to key, in all by 2^27 in P, though within no tile by much: who keeps
+/// scores that rise from key to key, in all by 2^27 in P, though within no tile by much: who keeps
 /// a maximum for too long has P overflow.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
@@ -168,7 +168,7 @@ MadeInputs logits_as_stored(const Case& c) {
   return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
-/// P is 1/64, from logits whose exponentials are no fp16. Of the four queries the first two have
+/// P is 1/64, from scores whose exponentials are no fp16. Of the four queries the first two have
 /// D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1, with dQ
 /// and dK (in a column or two) that are fp16 with the scale and not before.
 MadeInputs sums(const Case& c) {

@@ -58,7 +58,7 @@ void PrintTo(const Param& p, std::ostream* out) {
 std::vector<Param> params(DeviceKind device) {
   std::vector<Param> all;
   DeviceInfo info;
-  info.sram_bytes = SimOptions{}.sram_bytes;
+  info.smem_bytes = SimOptions{}.smem_bytes;
   for (const Step& step : steps_on(device)) {
     // The tensor cores' sums of e4m3 have fewer bits than what is tight needs.
     const bool coarse =
@@ -105,7 +105,7 @@ class GpuLarge : public GpuTest {};
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = step.needs.exact_architecture && c.d > 128;
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
-  if (device.info().sram_bytes >= SimOptions{}.sram_bytes && !narrow && !shared) return false;
+  if (device.info().smem_bytes >= SimOptions{}.smem_bytes && !narrow && !shared) return false;
   try {
     plan_run(step, spec_of(c).problem, tile, device.info());
   } catch (const Error& e) {
@@ -136,7 +136,7 @@ void expect_formula_is_count(const Report& r) {
   for (const auto& k : r.kernels)
     for (const auto& [array, c] : k.counts->arrays)
       counted[k.name][array] = {c.requested.read, c.requested.write};
-  for (const auto& k : r.traffic)
+  for (const auto& k : r.predicted_traffic)
     for (const auto& a : k.arrays)
       if (a.read || a.write) formula[k.kernel][a.array] = {a.read, a.write};
   EXPECT_EQ(formula, counted) << r.rung << " " << r.step << " " << r.direction;
@@ -200,7 +200,7 @@ TEST_P(Gpu, IsRight) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
-/// The steps on the sim, each a test's parameter.
+/// The steps on the simulator, each a test's parameter.
 template <class Wanted>
 auto steps(Wanted wanted) {
   std::vector<Step> all;
@@ -230,7 +230,7 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
 
     const Check quick = how == Check::sampled ? how : Check::full;
     const Inputs& in = workload.inputs(bool{step.backward});
-    const Choice choice = to_check(p, quick, bool{step.backward});
+    const RowsToCheck choice = to_check(p, quick, bool{step.backward});
     const Reference reference(p, in, step.rounding, choice, quantised);
     std::vector<TensorError> wanted = {compare(reference.o, out.O)};
     if (step.has_lse) wanted.push_back(compare(reference.lse, out.LSE));
@@ -265,20 +265,20 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     DeviceInfo info = open_sim({})->info();
     const auto plan_at = [&](int64_t sram) {  // its tile of the forward pass, and bytes
-      info.sram_bytes = sram;
+      info.smem_bytes = sram;
       const auto [forward, backward] = plan_run(step, spec_of(c).problem, {}, info);
       return std::pair(std::pair(forward.block_q, forward.block_kv),
                        std::max(forward.smem_bytes, backward.smem_bytes));
     };
-    for (int64_t sram = SimOptions{}.sram_bytes, bytes = 0; sram > 0; sram = bytes - 1) {
+    for (int64_t sram = SimOptions{}.smem_bytes, bytes = 0; sram > 0; sram = bytes - 1) {
       std::pair<int, int> tile;
       SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
       try {
         std::tie(tile, bytes) = plan_at(sram);
       } catch (const Error& e) {
         EXPECT_EQ(e.status, Exit::bad_usage);
-        for (DeviceInfo less = info; less.sram_bytes > 0; less.sram_bytes = less.sram_bytes * 3 / 4)
-          EXPECT_THROW(plan_run(step, spec_of(c).problem, {}, less), Error) << less.sram_bytes;
+        for (DeviceInfo less = info; less.smem_bytes > 0; less.smem_bytes = less.smem_bytes * 3 / 4)
+          EXPECT_THROW(plan_run(step, spec_of(c).problem, {}, less), Error) << less.smem_bytes;
         if (!step.needs.exact_architecture) {
           EXPECT_LT(sram, d > 128 ? kOf86 : kOf75);
           const bool told = std::string(e.what()).find("; steps that fit: ") != std::string::npos;
@@ -291,7 +291,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
         EXPECT_TRUE(less == bytes || other != tile) << bytes << " bytes are not enough";
         if (less == bytes) sram = bytes;
       }
-      expect_right(run_case(*open_sim({.sram_bytes = sram}), step, c), c);
+      expect_right(run_case(*open_sim({.smem_bytes = sram}), step, c), c);
     }
   }
 }
@@ -333,7 +333,7 @@ TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {kOf86, kOf75})
     for (const Step& step : steps_)
       for (const int d : {32, 64, 128, 256}) {
-        if (step.needs.exact_architecture || sram > device_->info().sram_bytes) continue;
+        if (step.needs.exact_architecture || sram > device_->info().smem_bytes) continue;
         SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
         try {
           const Case c = {"small", 1, 1, 1, 35, 70, d, true};
@@ -365,7 +365,7 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  // And for who rounds what is computed with some value alone; on the sim, see params().
+  // And for who rounds what is computed with some value alone; on the simulator, see params().
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
@@ -473,7 +473,8 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   EXPECT_GT(ran, 0);
 }
 TEST_F(GpuLarge, IsRight) {
-  // 2³¹ elements of S. Half the queries see no key, heads are narrow: that spares the reference.
+  // 2³¹ elements of S. Half the queries attend to no key, heads are narrow: that spares the
+  // reference.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
   // Heads times heads of K beyond 31 and 32 bits.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
@@ -495,7 +496,7 @@ class Sizes : public ::testing::TestWithParam<Step> {};
 TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
   const Step& step = GetParam();
   DeviceInfo info;
-  info.sram_bytes = SimOptions{}.sram_bytes;
+  info.smem_bytes = SimOptions{}.smem_bytes;
   info.multiprocessors = 1;  // which one batch fills, so that sm90 needs a counter for both
   constexpr int kBatch = (1 << 28) - 1;  // fp8 has a block for each of 2³¹ − 8 tiles
   const Problem p = {.B = 1, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8},
@@ -551,7 +552,7 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
-  info.sram_bytes = SimOptions{}.sram_bytes, info.multiprocessors = SimOptions{}.multiprocessors;
+  info.smem_bytes = SimOptions{}.smem_bytes, info.multiprocessors = SimOptions{}.multiprocessors;
   for (const int d : {64, 96, 128, 200}) {
     const std::string begin = fmt::format("[\"{} {}\", {}, ", step.rung, step.name, d);
     std::string line, last;

@@ -6,7 +6,7 @@
 
 #include "tests/sim/sim_test.h"
 #include "tile/schedule.h"
-#include "tile/tile.h"
+#include "tile/warp.h"
 
 namespace ladder::sim {
 namespace {
@@ -37,14 +37,14 @@ TEST_F(SimTest, TilesMeetNoBankTwice) {
   EXPECT_EQ(conflicts.operator()<256>(), 0);
 }
 
-TEST(Work, ComesGroupByGroupAndLongestFirst) {
+TEST(LongestFirst, ComesGroupByGroupAndLongestFirst) {
   const auto check = [&](const WorkList& list, int group) {
     SCOPED_TRACE(testing::Message() << list.heads << " heads of " << list.tiles << " tiles");
     int index = 0;
     for (int first = 0; first < list.heads; first += group)
       for (int tile = 0; tile < list.tiles; ++tile)
         for (int head = first; head < std::min(first + group, list.heads); ++head) {
-          const Work w = longest_first(index++, list);
+          const WorkTile w = longest_first(index++, list);
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };

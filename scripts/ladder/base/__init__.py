@@ -1,2 +1,2 @@
-"""What the rooms share: messages, files, the programs and their steps, records of their JSON, the
+"""What the modules share: messages, files, the programs and their steps, records of their JSON, the
 course that all of it is about."""

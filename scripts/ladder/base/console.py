@@ -24,7 +24,7 @@ WAYS_OUT = {
     errno.ENOSPC: "Make room there, or write elsewhere"}
 
 
-class Stop(Exception):
+class CommandError(Exception):
     """Ends the run with a message and a status."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -80,7 +80,8 @@ def wrap(text: str, indent: str = "") -> list[str]:
 
 def run_command(name: str, work: Callable[[], int]) -> int:
     """Runs a script's work() and returns the status that the process ends with: work's own, a
-    Stop's, BAD_USAGE where the system refuses a file, or that of the signal that ended it."""
+    CommandError's, BAD_USAGE where the system refuses a file, or that of the signal that ended
+    it."""
     def terminated(*_: Any) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
 
@@ -91,7 +92,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale
     try:
         return work()
-    except Stop as stop:
+    except CommandError as stop:
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.status
     except KeyboardInterrupt:

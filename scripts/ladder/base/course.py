@@ -11,7 +11,7 @@ from typing import Any
 from ladder.base.records import Point
 
 # Steps that several figures compare.
-FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "mma")
+FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "large_tiles")
 
 # ---- workloads ----
 
@@ -56,7 +56,7 @@ CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
-    "mma", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
+    "split_sums", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
 # Shown on the roofline beside each rung's default.
@@ -66,7 +66,7 @@ ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [FLASH_V1]
 
-# Rungs whose steps the sim counts under the mask too: what they skip.
+# Rungs whose steps the simulator counts under the mask too: what they skip.
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
 # Errors of a step with settings, beside those of a step in the I/O type. `rows` are (text,

@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, Iterable
 
-from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, CommandError
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 RESULTS = os.path.join(ROOT, "scripts/results")
@@ -48,7 +48,7 @@ def read_lines(path: str) -> list[Any]:
     except FileNotFoundError:
         return []
     except ValueError as error:
-        raise Stop(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+        raise CommandError(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
 
 
 def json_text(values: Iterable[Any]) -> str:
@@ -63,7 +63,8 @@ def short_name(gpu: str) -> str:
 
 
 def file_of(gpu: str | None) -> str:
-    """Where a GPU's measurements go: h100.jsonl for an NVIDIA H100 80GB HBM3. None: the sim."""
+    """Where a GPU's measurements go: h100.jsonl for an NVIDIA H100 80GB HBM3. None: the
+    simulator."""
     return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 

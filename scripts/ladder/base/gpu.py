@@ -7,7 +7,7 @@ import datetime
 import re
 import subprocess
 
-from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.files import ROOT
 from ladder.base.records import Record
 
@@ -26,7 +26,7 @@ def commit() -> str | None:
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                         ".", ":(exclude)scripts/results", ":(exclude)*.md")
-    return f"{head}{'+changes' * bool(changes)}" or None
+    return f"{head}{'+changes' if changes else ''}" or None
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
@@ -34,8 +34,9 @@ def machine(given_commit: str | None) -> tuple[str, Record]:
     gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, _, driver = gpus.partition("\n")[0].partition(", ")
     if not driver:
-        raise Stop("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on the sim",
-                   NO_DEVICE)
+        raise CommandError("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on "
+                           "the simulator",
+                           NO_DEVICE)
     cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
     return name, {
         "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),

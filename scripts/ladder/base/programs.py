@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import subprocess
-from typing import Any, Iterable, NamedTuple, Sequence
+from typing import Any, Iterable, Sequence
 
-from ladder.base.console import BAD_USAGE, WRONG_RESULT, Stop
+from ladder.base.console import BAD_USAGE, WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, paths_in
 from ladder.base.records import Record
 
 
-class Step(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Step:
     """A line of --list: a step for a device. common/rung.h says what each field means; `program` is
     the path of the program that has it."""
     rung: str
@@ -50,7 +52,7 @@ class Step(NamedTuple):
     def registered(self) -> Record:
         """What a results file keeps of it."""
         left_out = ("device", "idea", "change", "after", "decoding", "source", "program")
-        return {"step" if name == "name" else name: value for name, value in self._asdict().items()
+        return {"step" if name == "name" else name: value for name, value in vars(self).items()
                 if name not in left_out}
 
 
@@ -96,22 +98,23 @@ def steps_of(program: str) -> list[Step]:
     name = os.path.basename(program)
     status, out, err = run_quietly([program, "--list"])
     if status:
-        raise Stop(f"{name} --list ended with status {status}: {err}", status)
+        raise CommandError(f"{name} --list ended with status {status}: {err}", status)
     try:
         return [step_of(line, program=program) for line in json_lines(out, name)]
     except TypeError:
-        raise Stop(f"{name} --list says other things than these scripts read: scripts/run builds "
-                   "it anew", WRONG_RESULT) from None
+        raise CommandError(f"{name} --list says other things than these scripts read: scripts/run "
+                           "builds it anew", WRONG_RESULT) from None
 
 
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises Stop for an option under Output in the program's --help, or one more: scripts read
-    what programs print, and run several, which would write to one place."""
+    """Raises CommandError for an option under Output in the program's --help, or one more: scripts
+    read what programs print, and run several, which would write to one place."""
     _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
         if option in (*refused, "--list", *more):
-            raise Stop(f"{option} is for one program alone, such as build/bin/00_naive", BAD_USAGE)
+            raise CommandError(f"{option} is for one program alone, such as build/bin/00_naive",
+                               BAD_USAGE)
 
 
 def json_lines(text: str, name: str) -> list[Record]:
@@ -119,7 +122,8 @@ def json_lines(text: str, name: str) -> list[Record]:
         # Python would read NaN and Infinity, which are no JSON; int refuses them.
         return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise Stop(f"{name} printed something that is no JSON: {error}", WRONG_RESULT) from None
+        raise CommandError(f"{name} printed something that is no JSON: {error}",
+                           WRONG_RESULT) from None
 
 
 def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
@@ -129,7 +133,7 @@ def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
     status, out, message = run_quietly([*command, "--json"])
     try:
         return status, json_lines(out, os.path.basename(command[0])), message
-    except Stop as stop:
+    except CommandError as stop:
         return status or stop.status, [], message if status else str(stop)
 
 
@@ -145,8 +149,8 @@ def programs_in(folder: str) -> dict[str, str]:
                 for path in paths_in(folder, "[0-9][0-9]_*")
                 if not path.endswith("_test") and os.access(path, os.X_OK)}
     if not programs:
-        raise Stop(f"{os.path.relpath(folder)} has no rung: scripts/run builds the programs into "
-                   "build/bin", BAD_USAGE)
+        raise CommandError(f"{os.path.relpath(folder)} has no rung: scripts/run builds the "
+                           "programs into build/bin", BAD_USAGE)
     return programs
 
 

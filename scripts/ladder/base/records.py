@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict
 
-from ladder.base.console import WRONG_RESULT, Stop
+from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.text import NO_VALUE
 
 # An object of a program's --json or --list, or a line of a file of results.
 Record = Dict[str, Any]
 
 
-class Workload(NamedTuple):
-    """The options that give inputs their shape and type, called as in a record."""
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A workload of a grid: the options that give inputs their shape and type, called as in a
+    record. Without the last two they are `heads` and `seqlen`."""
     batch: int
     heads: int
     seqlen: int
     head_dim: int
     causal: bool
     dtype: str
-    kv_heads: int
-    seqlen_kv: int
+    kv_heads: int = 0
+    seqlen_kv: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "seqlen_kv", self.seqlen_kv or self.seqlen)
 
-class Point(Workload):
-    """A workload of a grid; without the last two they are `heads` and `seqlen`."""
-
-    def __new__(cls, batch: int, heads: int, seqlen: int, head_dim: int, causal: bool, dtype: str,
-                kv_heads: int = 0, seqlen_kv: int = 0) -> Point:
-        return super().__new__(cls, batch, heads, seqlen, head_dim, causal, dtype,
-                               kv_heads or heads, seqlen_kv or seqlen)
+    @staticmethod
+    def key(record: Record) -> tuple[Any, ...]:
+        """A record's values of a point's fields."""
+        return tuple(record[field.name] for field in dataclasses.fields(Point))
 
     def text(self) -> str:
         keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv != self.seqlen else ""
@@ -50,12 +53,13 @@ def count_of(record: Record, count: str) -> int | None:
     """A count by its key; by one without _read or _write ("hbm_sectors") both together."""
     kind, _, unit = count.rpartition("_")
     if not {count, f"{kind}_read_{unit}"} & record.keys():
-        raise Stop(f"a step's idea is about {count} (.change), which is not counted", WRONG_RESULT)
+        raise CommandError(f"a step's idea is about {count} (.change), which is not counted",
+                           WRONG_RESULT)
     return record[count] if count in record else total(record, kind, unit)
 
 
 def requested(record: Record) -> int | None:
-    """What the kernels ask of HBM: the sim's count, or the formula that equals it."""
+    """What the kernels ask of HBM: the simulator's count, or the formula that equals it."""
     counted = total(record, "requested")
     return total(record, "model") if counted is None else counted
 
@@ -68,11 +72,11 @@ def flops(record: Record) -> float:
 
 
 def uneven_counts(record: Record) -> str | None:
-    """What is wrong if the sim's count is not the formula's to the byte."""
+    """What is wrong if the simulator's count is not the formula's to the byte."""
     for way in ("read", "write"):
         counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
         if counted is not None and formula is not None and counted != formula:
-            return (f"HBM {way}s: the sim counted {counted:,} bytes, the rung's formula says "
+            return (f"HBM {way}s: the simulator counted {counted:,} bytes, the rung's formula says "
                     f"{formula:,}")
     return None
 
@@ -99,4 +103,4 @@ def shape_text(record: Record) -> str:
     words = [f"{name.replace('_', '-')} {record[name]}"
              for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
              if record[name] != usual.get(name)]
-    return ", ".join([*words, record["dtype"], *["causal"] * record["causal"]])
+    return ", ".join([*words, record["dtype"], *(["causal"] if record["causal"] else [])])

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Iterator
 
-from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, CommandError
 from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
@@ -65,7 +65,8 @@ def named(names: list[str], steps: list[Step]) -> list[Step]:
 
 def find(sources: list[Source], name: str, what: str = "") -> Source:
     """The file of a step or a rung, by any of its names; a file called so comes before a step.
-    Raises Stop with the names that there are; `what`, a sentence, says what else could be given."""
+    Raises CommandError with the names that there are; `what`, a sentence, says what else could be
+    given."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
     in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
     matching = [source for source in in_rung if wanted in source.names] + \
@@ -76,9 +77,10 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
     for source in sources:
         other = source.step and f"{source.rung[:2]}/{source.step}" != source.name
         known[source.rung].append(f"{source.name} ({source.step})" if other else source.name)
-    raise Stop("\n".join([f"there is no {name}. {what}The rungs and their steps:",
-                          *(f"  {rung:<20}{', '.join(names)}" for rung, names in known.items())]),
-               BAD_USAGE)
+    raise CommandError("\n".join([f"there is no {name}. {what}The rungs and their steps:",
+                                  *(f"  {rung:<20}{', '.join(names)}"
+                                    for rung, names in known.items())]),
+                       BAD_USAGE)
 
 
 def cases_of(sources: list[Source], step: Source) -> str:

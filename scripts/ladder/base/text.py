@@ -47,10 +47,11 @@ def rate_text(number: float | None) -> str:
 
 def plain(text: str) -> str:
     """Markdown as a terminal shows it best: formulas and code without their marks."""
-    parts = re.split(r"^```.*\n", text, flags=re.MULTILINE)
+    parts: list[str] = re.split(r"^```.*\n", text, flags=re.MULTILINE)
     for i in range(0, len(parts), 2):  # every second one is fenced
-        part = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
-        parts[i] = re.sub(r"\$([^$]+)\$", lambda match: formula(match[1]), part).replace("`", "")
+        part: str = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
+        part = re.sub(r"\$([^$]+)\$", lambda match: formula(str(match[1])), part)
+        parts[i] = part.replace("`", "")
     return "".join(parts).strip("\n ")
 
 

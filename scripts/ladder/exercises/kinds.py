@@ -9,14 +9,14 @@ import dataclasses
 import math
 from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
-from ladder.base.console import WRONG_RESULT, Stop
+from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.records import Record, requested, uneven_counts
-from ladder.exercises.program import Program, Run
+from ladder.exercises.program import Program, ProgramRun
 
 
-class Judged(NamedTuple):
+class Verdict(NamedTuple):
     """Whether an answer is right, and in a line why; what is wrong with each case, "" for nothing;
-    and of what a climb compares with the real step whether it holds, and what was said."""
+    and of what a build task compares with the real step whether it holds, and what was said."""
 
     right: bool
     why: str
@@ -29,12 +29,12 @@ class Judged(NamedTuple):
         return most if self.right else int(most * self.share + 1e-9)
 
 
-def judged(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Judged:
+def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Verdict:
     """By what is wrong with each case; the first is named. `shared`: each has its share of the
     points."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
-    return Judged(not wrong, wrong[0] if wrong else right, cases,
-                  shared * (1 - len(wrong) / len(cases)))
+    return Verdict(not wrong, wrong[0] if wrong else right, cases,
+                   shared * (1 - len(wrong) / len(cases)))
 
 
 # A solution: texts of the file, each of which stands there once, and what takes their place.
@@ -72,13 +72,13 @@ class Numbers:
     def asks(self) -> str:
         return f"{len(self.answers)} numbers" if len(self.answers) > 1 else "a number"
 
-    def check(self, given: Sequence[float]) -> Judged:
+    def check(self, given: Sequence[float]) -> Verdict:
         """Compares numbers in the order of `answers`; the first that is wrong is named."""
-        return judged([(what, "" if math.isclose(value, right, rel_tol=self.tolerance,
-                                                 abs_tol=1e-9) else
-                        f"{value:,.10g} is too {'small' if value < right else 'large'}")
-                       for (what, right), value in zip(self.answers.items(), given)],
-                      "Right.", shared=True)
+        return verdict_of([(what, "" if math.isclose(value, right, rel_tol=self.tolerance,
+                                                     abs_tol=1e-9) else
+                            f"{value:,.10g} is too {'small' if value < right else 'large'}")
+                           for (what, right), value in zip(self.answers.items(), given)],
+                          "Right.", shared=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Change:
     def solutions(self) -> list[Edits]:
         return [self.solution]
 
-    def check(self, program: Program) -> Judged:
+    def check(self, program: Program) -> Verdict:
         """By what it requests; and where that is right, by all cases, but those made to show each
         rounding that the step does not need: another algorithm may need it."""
         cases = [(case, wrong_in(program.run(f"{case} --check full"), predicted))
@@ -105,7 +105,7 @@ class Change:
             cases += [(case.options or case.name, case.said or not case.formula
                        and "its traffic() says other bytes than are counted" or "")
                       for case in program.cases() if "values of its own" not in case.options]
-        return judged(cases, "Right: all cases pass, and request what was predicted.")
+        return verdict_of(cases, "Right: all cases pass, and request what was predicted.")
 
 
 class Mistake(NamedTuple):
@@ -136,16 +136,16 @@ class Experiment:
     def solutions(self) -> list[Edits]:
         return [mistake.solution for mistake in self.mistakes]
 
-    def check(self, program: Program) -> Judged:
+    def check(self, program: Program) -> Verdict:
         for mistake in self.mistakes:
             if mistake.is_seen(program):
-                return Judged(True, f"Seen: {mistake.seen}.", [("the mistake", "")])
+                return Verdict(True, f"Observed: {mistake.seen}.", [("the mistake", "")])
         nothing = "nothing is to be seen of the mistake"
-        return Judged(False, f"Not yet: {nothing}.", [("the mistake", nothing)])
+        return Verdict(False, f"Not yet: {nothing}.", [("the mistake", nothing)])
 
 
 @dataclasses.dataclass(frozen=True)
-class Climb:
+class BuildTask:
     """The step of that name as an exercise. `fails`: which checks the step before fails, of those
     that all have, the bytes and sectors of each array and workspace_bytes, and of other counts of
     a record, which are compared for this step alone; a test holds it. `cases`: options of
@@ -162,9 +162,9 @@ class Climb:
     asks, points = "the next step, in code", 10
 
 
-class Break(NamedTuple):
+class BugHunt(NamedTuple):
     """A mistake in a file of the rung, to be found by what it does. `shows`: that, in the line that
-    breaks.Seen has; a test holds it. `why`: what it is, when it has been found."""
+    bug_hunts.Observed has; a test holds it. `why`: what it is, when it has been found."""
 
     name: str
     file: str
@@ -177,16 +177,17 @@ Check = Union[Words, Numbers, Change, Experiment]
 
 
 def edited(text: str, edits: Edits) -> str:
-    """A text with the edits made. Raises Stop with the one whose place is not there, or twice."""
+    """A text with the edits made. Raises CommandError with the one whose place is not there, or
+    twice."""
     for old, new in edits:
         if text.count(old) != 1:
-            raise Stop(f"a solution's edit is to find this once, and it stands {text.count(old)} "
-                       f"times in the file:\n{old}", WRONG_RESULT)
+            raise CommandError("a solution's edit is to find this once, and it stands "
+                               f"{text.count(old)} times in the file:\n{old}", WRONG_RESULT)
         text = text.replace(old, new)
     return text
 
 
-def wrong_outputs(run: Run) -> dict[str, Record]:
+def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
     """Name → error, of those beyond their tolerance."""
     return {name: error for record in run.records
             for name, error in (record["errors"] or {}).items()
@@ -194,7 +195,7 @@ def wrong_outputs(run: Run) -> dict[str, Record]:
                                                    or error["max"] > error["tolerance"])}
 
 
-def wrong_in(run: Run, predicted: int | None = None) -> str:
+def wrong_in(run: ProgramRun, predicted: int | None = None) -> str:
     """"", or in a line what is wrong with a run: with its results, or with what its kernels
     request, which is to be what the formula says, and the predicted bytes in all."""
     if not run.records:

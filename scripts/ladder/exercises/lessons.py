@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any, NamedTuple
 
-from ladder.base.console import WRONG_RESULT, Stop
+from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import rungs
 from ladder.base.text import plain
@@ -54,13 +54,15 @@ WRITTEN = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
 
 def read_exercises() -> dict[str, Exercise]:
     """All that stand under "## Exercises" in the lessons, by the rung's number and a name, as steps
-    are called: "05/window". Raises Stop where one has no task there, or no check in its rung."""
+    are called: "05/window". Raises CommandError where one has no task there, or no check in its
+    rung."""
     checks = {f"{rung[:2]}/{check.name}": (rung, check) for rung, check in of_rungs("EXERCISES")}
     tasks = {f"{lesson[:2]}/{name}": (lesson, texts) for lesson, name, *texts in written()}
     alone = min(checks.keys() ^ tasks.keys(), default="")
     if alone:
-        raise Stop(f"{alone} has a {'check' if alone in checks else 'task'} alone: an exercise's "
-                   "task is in a lesson, and its check in the rung's exercises.py", WRONG_RESULT)
+        raise CommandError(f"{alone} has a {'check' if alone in checks else 'task'} alone: an "
+                           "exercise's task is in a lesson, and its check in the rung's "
+                           "exercises.py", WRONG_RESULT)
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, (lesson, (title, task, hints, answer)) in tasks.items()}

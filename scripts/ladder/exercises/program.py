@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 from typing import NamedTuple
 
-from ladder.base.changed import compiled, limited, linked
-from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.exercises.rebuild import compiled, limited, linked
+from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, CommandError
 from ladder.base.files import read, write_whole
 from ladder.base.programs import json_lines, ready
 from ladder.base.records import Record
@@ -25,13 +25,14 @@ ENDS = {-signal.SIGKILL: "it had not ended after {} seconds of a core, or waits 
 NOT_RUN = "it did not run any more"
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     status: int
     records: list[Record]
     err: str
 
     def last_words(self) -> str:
-        """Why there is no result: the sim's fault, or what the program says of its options."""
+        """Why there is no result: the simulator's fault, or what the program says of its
+        options."""
         return self.err.split("\n")[-1].rstrip(".") or f"ended with status {self.status}"
 
 
@@ -53,8 +54,8 @@ UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not a
 
 class Program:
     """A rung's program that runs the step of one file of the repository. With a `copy`, whose text
-    may be given, it is built with that in the file's place; raises Stop with the compiler's first
-    error. What it does is bounded."""
+    may be given, it is built with that in the file's place; raises CommandError with the compiler's
+    first error. What it does is bounded."""
 
     def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
         self.build, self.copy, self.folder = build, copy, f"{copy}.made"
@@ -63,7 +64,7 @@ class Program:
         self.path = os.path.join(build, "bin", self.rung)
         self.stopped = False  # by the limit of time
         if not os.path.exists(self.path):
-            raise Stop(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
+            raise CommandError(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
         if copy:
             self.made = os.path.join(self.folder, os.path.basename(file))
             write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
@@ -86,7 +87,7 @@ class Program:
             self.stopped |= status == -signal.SIGKILL
             return status, out.read().decode(errors="replace")
 
-    def run(self, options: str, *more: str) -> Run:
+    def run(self, options: str, *more: str) -> ProgramRun:
         """With such options, in which spaces part words, and `more`, words in which they do not."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
@@ -94,7 +95,7 @@ class Program:
         err = "\n".join(line for line in said.splitlines() if line and not line.startswith("{")
                         and not line.endswith("…"))
         good = status in (GOOD, WRONG_RESULT) and bool(records)
-        return Run(status, records if good else [], err if good else ending(status, err))
+        return ProgramRun(status, records if good else [], err if good else ending(status, err))
 
     @functools.cached_property
     def suite(self) -> str:
@@ -104,7 +105,7 @@ class Program:
             preset = os.path.basename(self.build)
             if not ready("scripts/exercise", "build", "default" if preset == "build" else preset,
                          "suite", self.rung):
-                raise Stop("the suite of tests could not be built", NO_DEVICE)
+                raise CommandError("the suite of tests could not be built", NO_DEVICE)
         return linked(self.build, f"{self.rung}_test", *self.objects, self.folder)
 
     def cases(self) -> list[Case]:
@@ -131,7 +132,7 @@ class Program:
                 wrong = ending(status, text) or "it ends the program"
             elif end == "FAILED" and formula and not wrong:
                 wrong = "it fails"
-            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query sees no key", wrong)
+            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query attends to no key", wrong)
             wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
             found.append(Case(name.removeprefix(f"{self.step}_"), wrong, bool(end) and formula,
                               options))
@@ -141,5 +142,5 @@ class Program:
 
 def ending(status: int, said: str) -> str:
     """What ended a run: a limit or a signal, or else its last words; "" for nothing."""
-    died = ENDS.get(status, f"it ended with status {status}" * (status < 0))
+    died = ENDS.get(status, f"it ended with status {status}" if status < 0 else "")
     return died.replace("{}", str(SECONDS)) or said.rstrip("\n").split("\n")[-1]

@@ -1,1 +1,1 @@
-"""The explorer: the sim's traces as a page."""
+"""The explorer: the simulator's traces as a page."""

@@ -12,7 +12,7 @@ import sys
 import webbrowser
 from typing import Any, NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop, show
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError, show
 from ladder.base.files import ROOT, course_pages, read, write_whole
 from ladder.base.programs import Step, ladder_of, programs_in, refuse_output
 from ladder.base.records import Record
@@ -22,7 +22,7 @@ from ladder.explore.page import page_of, pane_of
 from ladder.trace.read import Trace
 
 COMMAND = "scripts/explore"
-DEFAULT_STEPS = ["04", "05/mma"]
+DEFAULT_STEPS = ["04", "05/large_tiles"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # For a step that decodes: a query of each of eight heads, four of which share one of K and V.
@@ -67,7 +67,7 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
     if len(asked.steps) > 2:
-        raise Stop("one or two steps", BAD_USAGE)
+        raise CommandError("one or two steps", BAD_USAGE)
     return asked
 
 
@@ -75,7 +75,8 @@ def main(words: list[str]) -> int:
     asked = asked_of(words)
     if asked.pages:
         if asked.steps or asked.options or asked.out:
-            raise Stop("--pages writes what the lessons show: no steps, no options", BAD_USAGE)
+            raise CommandError("--pages writes what the lessons show: no steps, no options",
+                               BAD_USAGE)
         return write_pages(asked.pages, asked.bin)
     text, status = made(asked)
     out = asked.out or os.path.join(ROOT, "build/explore.html")

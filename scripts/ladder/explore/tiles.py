@@ -27,10 +27,10 @@ Pieces = Dict[int, Tuple[Rows, Event]]
 # Begin and end in shared memory, array, first and last row, the event that wrote last there.
 Stage = Tuple[int, int, Optional[str], int, int, Event]
 # Arrays → the rows of them that a warp has read, the last to be read at the end.
-Seen = Dict[Optional[str], Rows]
+RowsSeen = Dict[Optional[str], Rows]
 
 
-def joined(rows: Rows, others: Rows | None) -> Rows:
+def union_rows(rows: Rows, others: Rows | None) -> Rows:
     if others is None or others.array != rows.array:
         return rows
     return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
@@ -43,7 +43,7 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
     for (launch, _), events in trace.blocks().items():
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
         held: dict[str, Pieces] = collections.defaultdict(dict)
-        seen: dict[int, Seen] = collections.defaultdict(dict)
+        seen: dict[int, RowsSeen] = collections.defaultdict(dict)
         for _, tick in itertools.groupby(events, key=lambda event: event.ticks[0]):
             written = {}
             for event in tick:
@@ -59,11 +59,11 @@ def rows_of(array: str, begin: int, end: int, width: dict[str, int]) -> Rows:
     return Rows(array, begin // width[array], -(-end // width[array]))
 
 
-def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: Seen,
+def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: RowsSeen,
            width: dict[str, int]) -> list[str]:
     """Notes what the event reads of HBM and of what shared memory holds, in `seen` too, and its
     tile. The arrays of shared memory that it writes are filled, and returned."""
-    reads: Seen = {}
+    reads: RowsSeen = {}
     written: list[str] = []
     if event.ranges:
         rows = rows_of(event.name, event.ranges[0][0], event.ranges[-1][1], width)
@@ -82,7 +82,7 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
             for place in range(begin // PIECE, -(-end // PIECE)):
                 rows = held[name][place][0] if place in held[name] else COMPUTED
                 if rows is not ZEROS:
-                    reads[rows.array] = joined(rows, reads.get(rows.array))
+                    reads[rows.array] = union_rows(rows, reads.get(rows.array))
     for array, rows in reads.items():
         seen.pop(array, None)
         seen[array] = rows
@@ -95,12 +95,12 @@ def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None
     for place in range(begin // PIECE, -(-end // PIECE)):
         partial = begin > place * PIECE or end < (place + 1) * PIECE
         earlier = pieces[place][0] if place in pieces else None
-        pieces[place] = joined(rows, earlier) if partial and rows is not ZEROS else rows, event
+        pieces[place] = union_rows(rows, earlier) if partial and rows is not ZEROS else rows, event
 
 
 def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
-    """The pieces joined where one barrier waits for them, or one group of copies, or no copy filled
-    them."""
+    """The pieces union_rows where one barrier waits for them, or one group of copies, or no copy
+    filled them."""
     filled: list[Stage] = []
     before = None
     for place, (rows, event) in sorted(pieces.items()):

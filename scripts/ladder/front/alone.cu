@@ -61,7 +61,7 @@ int main() {
   const Problem p{.B = 1, .H = 8, .Hk = 8, .N = 1000, .N_kv = 1000, .d = 64, .scale = 0.125f};
   cudaDeviceProp gpu;
   check(cudaGetDeviceProperties(&gpu, 0));
-  const DeviceInfo device{.sram_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
+  const DeviceInfo device{.smem_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
                           .multiprocessors = gpu.multiProcessorCount};
   const Plan chosen = plan(p, device, {});
   const int64_t q = p.q_row(p.B * p.H) * p.d, k = p.kv_row(p.B * p.H) * p.d;  // elements
@@ -115,7 +115,7 @@ int main() {
   for (int i = 0; i < rows; ++i) {
     double sum = 1e-300, D = 0;  // a row may see no key
     for (int j = 0; j < keys; ++j)
-      sum += P[j] = p.sees(i % p.N, j) ? std::exp(p.scale * dot(&Q[i * d], &K[j * d])) : 0;
+      sum += P[j] = p.attends(i % p.N, j) ? std::exp(p.scale * dot(&Q[i * d], &K[j * d])) : 0;
     for (int j = 0; j < keys; ++j) D += (P[j] /= sum) * (dP[j] = dot(&dO[i * d], &V[j * d]));
     for (int j = 0; j < keys; ++j)
       for (int c = 0; c < d; ++c) {

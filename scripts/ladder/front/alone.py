@@ -7,7 +7,7 @@ import os
 import re
 from typing import Container
 
-from ladder.base.console import BAD_USAGE, GOOD, Stop
+from ladder.base.console import BAD_USAGE, GOOD, CommandError
 from ladder.base.files import ROOT, read, write_whole
 from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
 
@@ -98,13 +98,14 @@ def portable(source: Source) -> bool:
 
 def main(words: list[str]) -> int:
     if len(words) != 1:
-        raise Stop("--alone takes a step and nothing else, such as 00 or 05/rows", BAD_USAGE)
+        raise CommandError("--alone takes a step and nothing else, such as 00 or 05/rows",
+                           BAD_USAGE)
     sources = read_sources()
     source = find(sources, words[0])
     if not portable(source):
         command = re.findall("//   (build/bin/.*)", source.text)[0]
-        raise Stop(f"--alone {words[0]}: only steps that every GPU runs can stand alone; after "
-                   f"scripts/run, {command} runs this one", BAD_USAGE)
+        raise CommandError(f"--alone {words[0]}: only steps that every GPU runs can stand alone; "
+                           f"after scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))
     text = alone(sources, source)
     write_whole(f"{path}.cu", text)

@@ -79,7 +79,7 @@ build() {
   exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
   local turn='import fcntl; fcntl.flock(9, fcntl.LOCK_EX'
   if ! python3 -I -c "$turn | fcntl.LOCK_NB)" 2>/dev/null; then
-    say "another build in this clone is under way; waiting for its end."
+    say "another build in this clone is in flight; waiting for its end."
     python3 -I -c "$turn)" || true # some network file systems have no locks
   fi
 

@@ -13,12 +13,12 @@ import shlex
 import signal
 import sys
 
-from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, Parser,
-                                 Stop, show, wrap)
+from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, SEVERITY, WRONG_RESULT, CommandError,
+                                 Parser, show, wrap)
 from ladder.base.files import ROOT
 from ladder.base.programs import Step, programs_in, refuse_output, run_json, steps_of
 from ladder.base.records import Record, uneven_counts
-from ladder.front.table import TIME, TRAFFIC, Run, Table, print_tables
+from ladder.front.table import MACHINES, TIME, TRAFFIC, StepRun, Table, print_tables
 
 COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
@@ -27,7 +27,7 @@ PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "
 DRAM = ["--dram"]  # which says where the GPU's counters may not be read, and nothing is missed
 
 
-def judge(run: Run, status: int, records: list[Record], message: str) -> None:
+def judge(run: StepRun, status: int, records: list[Record], message: str) -> None:
     """Takes what the program said, and sets the status that it deserves."""
     lines = (line.removeprefix(f"{run.step.rung}: ") for line in message.splitlines())
     run.status, run.records, run.message = status, records, "\n".join(lines)
@@ -35,17 +35,17 @@ def judge(run: Run, status: int, records: list[Record], message: str) -> None:
         crash = signal.Signals(-status).name
         run.status, run.message = 128 - status, f"{run.message}\nkilled by {crash}".strip()
     elif status == GOOD:
-        faults = [uneven_counts(record) or "wrong result" * (record.get("pass") is False)
+        faults = [uneven_counts(record) or ("wrong result" if record.get("pass") is False else "")
                   for record in records] or ["the program reported nothing"]
         if any(faults):
             run.status, run.message = WRONG_RESULT, next(filter(None, faults))
 
 
-def go(runs: list[Run], options: list[str]) -> None:
+def go(runs: list[StepRun], options: list[str]) -> None:
     """Runs steps of one program on one device, which share inputs and reference. If any fails,
     each once more alone, to learn which and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
-    show(f"Running {step.rung} on the {device} ...")
+    show(f"Running {step.rung} on the {MACHINES[device]} ...")
     status, records, message = run_json(
         [step.program, *options, "--step", ",".join(names), "--device", device])
     if status and len(runs) > 1:
@@ -83,8 +83,8 @@ def gpu_answers(program: str) -> tuple[str, str]:
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
     """The tables to make; `gpu` is the I/O type to measure it in."""
-    def runs(device: str) -> list[Run]:
-        return [Run(step, device) for step in steps if step.device == device
+    def runs(device: str) -> list[StepRun]:
+        return [StepRun(step, device) for step in steps if step.device == device
                 and (options.all or not step.by_name_only)]
 
     if options.words:
@@ -92,7 +92,7 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
         if device == "auto":
             device = "gpu" if gpu else "sim"
         # Built without CUDA there is none: the program says so better.
-        chosen = runs(device) or [Run(step, device) for step in steps]
+        chosen = runs(device) or [StepRun(step, device) for step in steps]
         return [Table(f"scripts/run {shlex.join(options.words)}",
                       options.passed + DRAM * (device == "gpu"), None, chosen)]
 
@@ -137,8 +137,8 @@ def main(words: list[str]) -> int:
 
     shown = [run for table in finished for run in table.runs]
     if len({(run.status, run.message) for run in shown}) == 1 and shown[0].status == BAD_USAGE:
-        raise Stop(f"{shown[0].message}\nbuild/bin/{shown[0].step.rung} --help lists what the "
-                   f"programs take, {COMMAND} --help the rest.", BAD_USAGE)
+        raise CommandError(f"{shown[0].message}\nbuild/bin/{shown[0].step.rung} --help lists what "
+                           f"the programs take, {COMMAND} --help the rest.", BAD_USAGE)
     print_tables(finished)
     if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))

@@ -17,7 +17,7 @@ from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_tex
 
 
 @dataclasses.dataclass
-class Run:
+class StepRun:
     """One step on one device: its records, two with a backward pass, or why there are none."""
     step: Step
     device: str
@@ -25,6 +25,8 @@ class Run:
     records: list[Record] = dataclasses.field(default_factory=list)
     message: str = ""
 
+
+MACHINES = {"gpu": "GPU", "sim": "simulator"}
 
 # Head → text of a record.
 COLUMNS: dict[str, Callable[[Record], str]] = {
@@ -60,7 +62,7 @@ class Table(NamedTuple):
     title: str
     options: list[str]  # of the programs
     story: Story | None
-    runs: list[Run]
+    runs: list[StepRun]
 
 
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
@@ -90,19 +92,19 @@ CHANGED = {
                               "product runs")}
 
 
-def records_of(runs: list[Run], begin: int = 0) -> list[tuple[Run, Record]]:
+def records_of(runs: list[StepRun], begin: int = 0) -> list[tuple[StepRun, Record]]:
     """What has a row: of each run its records from `begin` on; an empty one where a program failed
     without any, and had not refused to run."""
     return [(run, record) for run in runs for record in run.records[begin:] or
-            [{}] * (run.status not in (BAD_USAGE, NO_DEVICE))]
+            ([{}] if run.status not in (BAD_USAGE, NO_DEVICE) else [])]
 
 
 def is_backward(record: Record) -> bool:
     return record.get("direction") == "bwd"
 
 
-def name_of(run: Run, record: Record) -> str:
-    return f"{run.step.rung[:2]} {run.step.name}{' bwd' * is_backward(record)}"
+def name_of(run: StepRun, record: Record) -> str:
+    return f"{run.step.rung[:2]} {run.step.name}{' bwd' if is_backward(record) else ''}"
 
 
 def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
@@ -111,7 +113,7 @@ def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
     return list(map(list, zip(*columns)))
 
 
-def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[Run, Record]],
+def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun, Record]],
          paint: Paint) -> list[str]:
     """Lines of a table, the header's first. Columns in `left` begin at the left."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
@@ -165,7 +167,7 @@ def against(story: Story, value: float | None, before: float | None) -> str:
             f"{rate_text(1 / ratio)}× {story.more}")
 
 
-def story_table(story: Story, runs: list[Run],
+def story_table(story: Story, runs: list[StepRun],
                 paint: Paint) -> tuple[list[str], list[str]] | None:
     """The header and the lines: one row for each step, about what it adds to the ladder, which is
     the backward pass where it has one. A step whose idea is about another count is told by that; if
@@ -202,7 +204,7 @@ def story_table(story: Story, runs: list[Run],
 # ---- all that is known ----
 
 
-def details_table(runs: list[Run], paint: Paint) -> tuple[list[str], list[str]] | None:
+def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[str]] | None:
     """The header and the lines, a row a record."""
     steps = records_of(runs)
     if not steps:
@@ -213,7 +215,7 @@ def details_table(runs: list[Run], paint: Paint) -> tuple[list[str], list[str]] 
     return rows[0], draw(rows, (0, 1), steps, paint)
 
 
-def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
+def messages(runs: list[StepRun], paint: Paint) -> Iterator[str]:
     """What the failed runs said, once where they said the same."""
     failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
@@ -222,7 +224,7 @@ def messages(runs: list[Run], paint: Paint) -> Iterator[str]:
                 f"{run.step.rung} {run.step.name}")
     what = {WRONG_RESULT: "failed", BAD_USAGE: "refused", NO_DEVICE: "could not run"}
     for (status, text), steps in failures.items():
-        names = f"{', '.join(steps)} on the {runs[0].device}"
+        names = f"{', '.join(steps)} on the {MACHINES[runs[0].device]}"
         yield ""
         for line in wrap(f"{names} {what.get(status, 'crashed')} (status {status}):"):
             yield paint(RED, line)
@@ -253,12 +255,12 @@ def print_tables(tables: list[Table]) -> None:
     print("\n".join(parts[1:]))
 
 
-def legend(heads: list[str], text: str, runs: list[Run]) -> list[str]:
+def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
     """Lines that say what the columns mean, and the counts in a table's text; and whether the
     results are right."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
-    counted = "counted by the simulator" + " and equal to each step's formula" * right
+    counted = "counted by the simulator" + (" and equal to each step's formula" if right else "")
     if all(record.get("device") == "gpu" for record in records):
         counted = "by each step's formula"
     meanings = {head: meaning.format(counted) for head, meaning in MEANINGS.items()

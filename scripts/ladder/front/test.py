@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, Paint, Parser, Stop,
+from ladder.base.console import (BAD_USAGE, GOOD, RED, WRONG_RESULT, CommandError, Paint, Parser,
                                  some_of, wrap)
 from ladder.base.files import RESULTS, ROOT, json_text, read, read_lines, write_whole
 from ladder.base.gpu import machine
@@ -21,7 +21,7 @@ from ladder.base.records import Record
 from ladder.base.sources import cases_of, find, read_sources
 
 COMMAND = "scripts/test"
-PARTS = ("sim", "climb", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
+PARTS = ("sim", "build_tasks", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
 KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
@@ -40,8 +40,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     options.parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     options.passed = words[len(options.parts):]
     if options.sanitize and options.parts != ["gpu"]:
-        raise Stop("--sanitize is for the part gpu: scripts/test gpu --sanitize "
-                   f"{','.join(options.sanitize)}", BAD_USAGE)
+        raise CommandError("--sanitize is for the part gpu: scripts/test gpu --sanitize "
+                           f"{','.join(options.sanitize)}", BAD_USAGE)
     return options
 
 
@@ -58,7 +58,7 @@ def write_expected(preset: str, programs: str) -> int:
              for name in sorted(os.listdir(programs)) if name.endswith("_test")]
     texts += [[sys.executable, os.path.join(ROOT, "scripts/tests"), name, *folder, "-k",
                "as_written"] for name, *folder in (
-                   ("run",), ("figures",), ("explore", programs), ("climb", programs))]
+                   ("run",), ("figures",), ("explore", programs), ("build_tasks", programs))]
     environment = {**os.environ, "LADDER_WRITE_EXPECTED": "1"}
     return max(abs(subprocess.run(words, env=environment, check=False).returncode)
                for words in texts)
@@ -83,8 +83,8 @@ def main(words: list[str]) -> int:
                  *(f"tests_{part}" for part in [*named, *rung_of.values()])):
         return WRONG_RESULT
 
-    if "climb" in named:
-        os.environ["LADDER_CLIMB"] = "all"
+    if "build_tasks" in named:
+        os.environ["LADDER_BUILD_TASKS"] = "all"
     os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
     labels = named + [rung for part, rung in rung_of.items() if part not in steps]
     status, said = GOOD, ""
@@ -115,7 +115,8 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     status = subprocess.run(
         ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
-         "--no-tests=error", "--no-label-summary", *["--progress"] * sys.stdout.isatty(), *options],
+         "--no-tests=error", "--no-label-summary",
+         *(["--progress"] if sys.stdout.isatty() else []), *options],
         check=False).returncode
     return status, read(log) if os.path.exists(log) else ""
 

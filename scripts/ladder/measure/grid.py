@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import random
 import shlex
@@ -53,8 +54,8 @@ class Measurement(NamedTuple):
     options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """The program, then the options. On the sim one head stands for many, so steps plan as for
-        a GPU that it fills."""
+        """The program, then the options. On the simulator one head stands for many, so steps plan
+        as for a GPU that it fills."""
         step, point = self.step, self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
@@ -62,13 +63,14 @@ class Measurement(NamedTuple):
             shape += ["--kv-heads", point.kv_heads, "--seqlen-kv", point.seqlen_kv]
         words = [step.program, "--device", step.device, "--step", step.name,
                  *(shape if "--load" not in self.options else []), "--dtype", point.dtype,
-                 *["--causal"] * point.causal, *["--sms", "1"] * (step.device == "sim"),
+                 *(["--causal"] if point.causal else []),
+                 *(["--sms", "1"] if step.device == "sim" else []),
                  *self.options]
         return [str(word) for word in words]
 
     def fields(self) -> Record:
         """What all its lines in a file have; among them those of key()."""
-        return {"rung": self.step.rung, "step": self.step.name, **self.point._asdict(),
+        return {"rung": self.step.rung, "step": self.step.name, **dataclasses.asdict(self.point),
                 "options": shlex.join(self.options)}
 
     def text(self) -> str:
@@ -83,7 +85,8 @@ class Peer(NamedTuple):
     point: Point
 
     def fields(self) -> Record:
-        return {"library": self.library, "direction": self.direction, **self.point._asdict()}
+        return {"library": self.library, "direction": self.direction,
+                **dataclasses.asdict(self.point)}
 
     def text(self) -> str:
         return f"PyTorch {self.library}, {self.point.text()}, {self.direction}"
@@ -98,7 +101,7 @@ def key(line: Record) -> Key:
     if "batch" not in line:
         return line["kind"]
     who = ("library", "direction") if "library" in line else ("rung", "step", "options")
-    return tuple(line[name] for name in (*who, *Point._fields))
+    return *(line[name] for name in who), *Point.key(line)
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
@@ -119,7 +122,7 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
-    points = {
+    points: dict[str, list[Point]] = {
         "quick": [paper_point(LADDER_LENGTH, 64, False, dtype)],
         "paper": [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS
                   for causal in (False, True) for d in HEAD_DIMS],
@@ -127,7 +130,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
                  for causal in (False, True)],
         "decode": [Point(batch, heads, 1, d, False, dtype, kv_heads, keys) for d in (128, 64)
                    for batch, heads, kv_heads, keys in DECODE_CACHES],
-        "models": [point._replace(dtype=dtype) for point in MODELS.values()], "profile": []}
+        "models": [dataclasses.replace(point, dtype=dtype) for point in MODELS.values()],
+        "profile": []}
     rungs = ladder.beside_peers().values()
     compared = [step for step in usual
                 if step.rung in rungs and ladder.stands_for_its_rung(step)]

@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import Any, Callable
 
-from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
@@ -28,10 +28,10 @@ def import_torch() -> Any:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
-        raise Stop(f"PyTorch is missing ({error}). To install: python3 -m pip install torch",
-                   NO_DEVICE) from None
+        raise CommandError(f"PyTorch is missing ({error}). To install: python3 -m pip install "
+                           "torch", NO_DEVICE) from None
     if not torch.cuda.is_available():
-        raise Stop(f"PyTorch {torch.__version__} finds no CUDA GPU", NO_DEVICE)
+        raise CommandError(f"PyTorch {torch.__version__} finds no CUDA GPU", NO_DEVICE)
     return torch
 
 

@@ -48,7 +48,8 @@ import os
 import signal
 import sys
 
-from ladder.base.console import BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, Parser, Stop, some_of
+from ladder.base.console import (BAD_USAGE, GOOD, NO_DEVICE, WRONG_RESULT, CommandError, Parser,
+                                 some_of)
 from ladder.base.files import ROOT, file_of, read_lines
 from ladder.base.gpu import machine, output_of
 from ladder.base.programs import Ladder, ladder_of, programs_in, run_json, run_quietly
@@ -71,7 +72,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--grid", type=some_of(*GRIDS), metavar="NAME,...", default=["quick"],
                         help=f"{', '.join(GRIDS)} (default quick)")
     parser.add_argument("--sim", action="store_true",
-                        help="count on the sim (see above), which has a grid of its own")
+                        help="count on the simulator (see above), which has a grid of its own")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default=None,
                         help="(default bf16, fp16 where the GPU has no other)")
     parser.add_argument("--time", type=float, default=40, metavar="MS",
@@ -92,7 +93,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error("--time must be above 0")
     if not options.dtype:
         answer = "" if options.sim else output_of(
-            sys.executable, os.path.join(ROOT, "common/machine/gpu/answers.py"))
+            sys.executable, os.path.join(ROOT, "common/machine/gpu/compute_capability.py"))
         options.dtype = "fp16" if answer and int(answer) < 80 else "bf16"
     return options
 
@@ -129,7 +130,7 @@ class Bench:
             return
         try:
             self.pytorch = peers.Gpu(peers.import_torch())
-        except Stop as stop:
+        except CommandError as stop:
             print(f"no peers and no ceilings: {stop}", file=sys.stderr)
             return
         # Where only some steps are measured again, the ceilings stay as the others had them.
@@ -149,7 +150,8 @@ class Bench:
     def run(self, measurement: Measurement) -> None:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
-            words += ["--time", f"{self.options.time:g}", *["--dram"] * wants_dram(measurement)]
+            words += ["--time", f"{self.options.time:g}",
+                      *(["--dram"] if wants_dram(measurement) else [])]
         status, records, message = run_json(words)
         message = message.removeprefix(f"{rung}: ")
         if records:
@@ -215,7 +217,8 @@ def main(words: list[str]) -> int:
     programs = programs_in(options.bin)
     ladder = ladder_of(programs, "sim" if options.sim else "gpu")
     if not ladder.steps:
-        raise Stop("the programs were built without CUDA; --sim counts on the sim", NO_DEVICE)
+        raise CommandError("the programs were built without CUDA; --sim counts on the simulator",
+                           NO_DEVICE)
     works = plan(options, ladder, named(options.steps, ladder.steps) or ladder.steps)
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))

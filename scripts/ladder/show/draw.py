@@ -1,8 +1,8 @@
 """Draws the figures from the file that scripts/figures measure wrote, as SVG.
 
 FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
-its own; the sim's counts (sim.jsonl) are found beside it. What the files do not have is left out
-and said.
+its own; the simulator's counts (sim.jsonl) are found beside it. What the files do not have is left
+out and said.
 
 What is compared, where no rule gives it, stands in scripts/ladder/base/course.py.
 

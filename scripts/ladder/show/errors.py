@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from ladder.base import course
 from ladder.base.records import Point, Record, flops
 from ladder.base.text import NO_VALUE, rate_text
@@ -64,13 +66,14 @@ def fp8_error(files: Files) -> Data:
 
     def error_of(step: StepKey, point: Point, kind: str, settings: Record) -> float:
         errors = need([r["errors"] for r in counted.find(
-            rung=step[0], step=step[1], input=kind, **point._asdict(), **settings)
+            rung=step[0], step=step[1], input=kind, **dataclasses.asdict(point), **settings)
             if "errors" in r])[0]
         # A step that rounds its inputs has two: against these, and against full precision.
         return (errors.get("o_full") or errors["o"])["rms"]
 
-    rows = [(f"fp16, {about['beside'][1]}", about["beside"], {}), *(
-        (text, about["step"], {"settings": chosen}) for text, chosen in about["rows"])]
+    rows: list[tuple[str, StepKey, Record]] = [
+        (f"fp16, {about['beside'][1]}", about["beside"], {}), *(
+            (text, about["step"], {"settings": chosen}) for text, chosen in about["rows"])]
     return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
             "panels": [{"title": title, "rows": [
                 {**look, "label": text, "rms": error_of(step, point, kind, settings)}
@@ -103,7 +106,7 @@ def fp8_times_table(files: Files) -> list[str]:
              for kernel in r["kernels"] if kernel["name"] == "attention"}
     cells = {shape: f"{rate_text(rate)} · {rate_text(timed[shape]['tflops'])}"
              for shape, rate in rates.items()}
-    matmul = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
+    matmul: float = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
     def theirs(n: int, *point: int) -> str:
         known = dict(zip(released["lengths"], released["tflops"].get(point, [])))

@@ -58,7 +58,8 @@ TABLES: dict[str, Callable[[Files], list[str]]] = {
     "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
-       for name, first, last in (("tools", "mma", "producer"), ("schedule", "producer", "sm90"))},
+       for name, first, last in (("tools", "large_tiles", "producer"),
+                                 ("schedule", "producer", "sm90"))},
     "fp8_times": errors.fp8_times_table,
 }
 

@@ -8,7 +8,7 @@ import os
 from statistics import geometric_mean
 from typing import Any, Container, Dict, Mapping, Sequence, Tuple, TypeVar, Union
 
-from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, CommandError
 from ladder.base.course import HIDDEN, TOKENS
 from ladder.base.files import ROOT, course_pages, read, read_lines
 from ladder.base.programs import Ladder, Step, step_of
@@ -93,8 +93,8 @@ class Measured:
                 device="gpu" if self.name else "sim") for s in lines["step"]}
             self.timed = self.times()
         except (KeyError, TypeError) as error:
-            raise Stop(f"{os.path.relpath(path)} was not written by scripts/figures measure "
-                       f"({error})", BAD_USAGE) from None
+            raise CommandError(f"{os.path.relpath(path)} was not written by scripts/figures "
+                               f"measure ({error})", BAD_USAGE) from None
         # A rung's default here is the last step that ran, and not for its name's sake alone: some
         # are for another GPU than this one.
         ran = set(map(step_key, self.records))
@@ -142,7 +142,7 @@ class Measured:
         for who in (contender, rival):
             records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else
                        [r for r in self.peers if (r["library"], r["direction"]) == (who, way)])
-            times.append({Point(*(r[name] for name in Point._fields)): r["time_ms"]
+            times.append({Point(*Point.key(r)): r["time_ms"]
                           for r in records if "time_ms" in r})
         ours, theirs = times
         return {point: theirs[point] / ours[point] for point in ours if point in theirs}
@@ -167,16 +167,16 @@ class Measured:
 
 
 class Files:
-    """A GPU's file with the sim's counts beside it."""
+    """A GPU's file with the simulator's counts beside it."""
 
     def __init__(self, path: str) -> None:
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
         if not self.gpu.name:
-            raise Stop(f"{os.path.relpath(path)} holds no GPU's measurements: scripts/figures "
-                       "measure makes such a file", BAD_USAGE)
+            raise CommandError(f"{os.path.relpath(path)} holds no GPU's measurements: "
+                               "scripts/figures measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        # In the ladder's order: the sim lacks steps for one GPU, and the other way round. Where
-        # both have a step, what the GPU's file says of it counts.
+        # In the ladder's order: the simulator lacks steps for one GPU, and the other way round.
+        # Where both have a step, what the GPU's file says of it counts.
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
@@ -216,14 +216,14 @@ def number(rung: str) -> str:
 
 
 def label(step: StepKey) -> str:
-    """"05 mma"."""
+    """"05 large_tiles"."""
     return f"{number(step[0])} {step[1]}"
 
 
 def linked(step: StepKey, root: str) -> str:
-    """"[05 `mma`](05_flash_v2/README.md#step-mma)": the lesson that teaches the step, and where in
-    it. An aside has a page of its name; other steps without a heading are in their rung's
-    lesson."""
+    """"[05 `large_tiles`](05_flash_v2/README.md#step-large_tiles)": the lesson that teaches the
+    step, and where in it. An aside has a page of its name; other steps without a heading are in
+    their rung's lesson."""
     rung, name = step
     place = f"{rung}/README.md"
     for path in course_pages():

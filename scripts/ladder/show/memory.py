@@ -134,9 +134,10 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
-        f"By the sim's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} bytes of "
-        "shared memory a cycle and SM. Filled, and the dotted line: by all bytes. Hollow: by those "
-        f"alone\nthat products read. N = {length_text(course.TOKENS)}, or as named.", sharey=True)
+        f"By the simulator's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} "
+        "bytes of shared memory a cycle and SM. Filled, and the dotted line: by all bytes. "
+        f"Hollow: by those alone\nthat products read. N = {length_text(course.TOKENS)}, or as "
+        "named.", sharey=True)
     most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
@@ -155,7 +156,8 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
             *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}"
-               + f", N = {length_text(p['n'])}" * (p["n"] < course.TOKENS)) for p in points),
+               + (f", N = {length_text(p['n'])}" if p["n"] < course.TOKENS else ""))
+              for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("share of the matmul rate")

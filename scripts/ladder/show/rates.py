@@ -8,7 +8,7 @@ import math
 from ladder.base import course
 from ladder.base.records import Point, Record, flops, requested, total
 from ladder.base.text import rate_text
-from ladder.show.measured import (HEADS, PEER_NAMES, PEERS, POINTS, WAYS, Contender, Data, Files,
+from ladder.show.measured import (HEADS, PEERS, PEER_NAMES, POINTS, WAYS, Contender, Data, Files,
                                   label, library, need, number, point_text, series)
 from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, draw_lines, plots,
                                roof, row_axis, spread, two_marks)
@@ -68,7 +68,7 @@ def speedup_steps(files: Files) -> Data:
     panels = []
     for way, d in itertools.product(("fwd", "bwd"), HEADS):
         timed = files.at(way, course.LADDER_LENGTH, d)
-        base = files.base if way == "fwd" else next(iter(timed), None)
+        base = files.base if way == "fwd" else next(iter(timed), files.base)
         if base in timed:
             against = number(base[0]) if way == "fwd" else label(base)
             values = {step: timed[base]["time_ms"] / record["time_ms"]
@@ -202,11 +202,11 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 
 def decode(files: Files) -> Data:
     """The rate at which each cache was read, ours and cuDNN's, as a share of a device copy's."""
-    theirs = {tuple(r[name] for name in Point._fields): r
+    theirs = {Point.key(r): r
               for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
     for record in sorted(files.gpu.decoding(), key=cache_bytes):
-        peer = theirs.get(tuple(record[name] for name in Point._fields))
+        peer = theirs.get(Point.key(record))
         if peer:
             name = f"batch {record['batch']}, H/Hk = {record['heads'] // record['kv_heads']}"
             line = lines.setdefault(name, {"bytes": [], "ours": [], "cudnn": []})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any, Sequence
 
-from ladder.base.console import NO_DEVICE, Stop
+from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
 from ladder.show.measured import Data, length_text
@@ -96,9 +96,9 @@ def pyplot() -> Pyplot:
                 [system, "-c", "import matplotlib"], stdin=subprocess.DEVNULL, capture_output=True,
                 cwd=ladder, check=False).returncode == 0:
             os.execv(system, [system, ladder, "show.draw", *sys.argv[1:]])
-        raise Stop(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
-                   "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
-                   NO_DEVICE) from None
+        raise CommandError(f"matplotlib is missing ({error}). Debian and Ubuntu: apt-get install "
+                           "python3-matplotlib; elsewhere: python3 -m pip install matplotlib",
+                           NO_DEVICE) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     plt.rcdefaults()

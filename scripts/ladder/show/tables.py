@@ -3,13 +3,14 @@ beside a model of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from statistics import geometric_mean
 from typing import Mapping
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
 from ladder.base.hardware import EXPS, MATMUL_FLOPS
-from ladder.base.records import Point, flops, shape_text
+from ladder.base.records import Point, Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
@@ -31,7 +32,7 @@ def door_table(files: Files) -> list[str]:
             ratio = files.gpu.ratios(way, step, "cudnn").get((n, d, False))
             cells += [rate_text(record["tflops"] if record else None),
                       f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
-        rows.append([linked(step, "") + " backward" * (way == "bwd"), *cells,
+        rows.append([linked(step, "") + (" backward" if way == "bwd" else ""), *cells,
                      bytes_text(bytes_a_head(narrow, "requested"))])
     return markdown(
         ["step", *(text for d in HEADS for text in (f"d = {d}: TFLOP/s", "share of cuDNN's")),
@@ -82,8 +83,8 @@ def headline(files: Files, whole: bool) -> list[str]:
 
 
 def ladder_table(files: Files, root: str) -> list[str]:
-    """Each step at N = 2k: from the GPU all but what is distinct, which the sim counts. `root`: the
-    repository's, as links of the page begin."""
+    """Each step at N = 2k: from the GPU all but what is distinct, which the simulator counts.
+    `root`: the repository's, as links of the page begin."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -98,15 +99,15 @@ def ladder_table(files: Files, root: str) -> list[str]:
                 continue
             counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([linked(step, root)
-                + " backward" * (way == "bwd"), time_text(gpu["time_ms"] if gpu else None),
-                *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
-                rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
-                *map(bytes_text, counts)])
+            rows.append([linked(step, root) + (" backward" if way == "bwd" else ""),
+                         time_text(gpu["time_ms"] if gpu else None),
+                         *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
+                         rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
+                         *map(bytes_text, counts)])
     return markdown(["step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
                      "requested", "distinct", "DRAM", "workspace"], rows, range(1, 9), (
         f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
-        "*distinct*, each byte once a kernel, the sim's count; *DRAM*, what it served; "
+        "*distinct*, each byte once a kernel, the simulator's count; *DRAM*, what it served; "
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
         f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}."))
@@ -138,7 +139,7 @@ def models_table(files: Files) -> list[str]:
     ratios: dict[str, dict[str, float]] = {way: {} for way in ours}
     rows = []
     for name, point in MODELS.items():
-        shape = {**point._asdict(), "dtype": gpu.dtype}
+        shape: Record = {**dataclasses.asdict(point), "dtype": gpu.dtype}
         rows.append([name, shape_text(shape)])
         for way, rung in ours.items():
             us = {r.get("library", "ours"): 1e3 * r["time_ms"] for r in [

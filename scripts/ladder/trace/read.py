@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 
-from ladder.base.console import BAD_USAGE, Stop
+from ladder.base.console import BAD_USAGE, CommandError
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
@@ -64,7 +64,7 @@ class Event:
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Arrays of shared memory → what is in them.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # When it begins and ends, and until when what it starts is under way.
+    # When it begins and ends, and until when what it starts is in flight.
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     awaits: int | None = None  # the meeting that it waits for
     lands: int | None = None   # or takes part in
@@ -141,7 +141,7 @@ class Trace:
             path = os.path.join(folder, "trace")
             status, said, message = run_quietly([program, *options, "--json", "--trace", path])
             if not os.path.exists(path):
-                raise Stop(f"{what} wrote no trace: {message}", status or BAD_USAGE)
+                raise CommandError(f"{what} wrote no trace: {message}", status or BAD_USAGE)
             trace = cls(path)
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
@@ -173,7 +173,7 @@ def pieces(ranges: list[list[int]]) -> Ranges:
             for begin, size, stride, count in ranges for i in range(count)]
 
 
-def joined(runs: Ranges) -> Ranges:
+def merge_ranges(runs: Ranges) -> Ranges:
     """Those that overlap or touch as one; in order."""
     found: Ranges = []
     for begin, end in sorted(runs):
@@ -186,7 +186,7 @@ def joined(runs: Ranges) -> Ranges:
 
 def union(some: Ranges, others: Ranges) -> Ranges:
     """Ranges that hold what either has."""
-    return joined(some + others) if some and others else some or others
+    return merge_ranges(some + others) if some and others else some or others
 
 
 def merged(events: list[Event]) -> list[Event]:

@@ -40,6 +40,6 @@ function meetingOf(e, now) {
   }
   const all = (here) => Object.entries(here)
     .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
-  return !parts.length ? " — nothing was under way."
+  return !parts.length ? " — nothing was in flight."
     : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.`;
 }

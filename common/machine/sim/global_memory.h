@@ -1,4 +1,4 @@
-// Arrays in the sim's HBM. Every access by a kernel is checked against the array's shadow and
+// Arrays in the simulator's HBM. Every access by a kernel is checked against the array's shadow and
 // counted; and against what other blocks of the same kernel did there. In what order blocks run is
 // not known, so where one touches what another wrote, or writes what another touched, the result is
 // up to chance. Atomic additions may meet each other, and nothing else.
@@ -37,30 +37,30 @@ template <class T>
 
 /// Accesses of a lane that follow each other at equal distances, all of as many bytes. A place is
 /// kept with that number above kWidth, so that both are compared at once.
-struct Run {
+struct AccessRun {
   int64_t begin = 0, stride = 0;
   int64_t next = 0;   // where it goes on; 0: not known
   int64_t count = 0;  // where the stride is 0; of others once they have ended
   static constexpr int kWidth = 56;
 };
-using Runs = std::vector<Run>;
+using AccessRuns = std::vector<AccessRun>;
 
 /// An array with its shadow and its counts.
-class Tracked : public Array {
+class TrackedArray : public Array {
  public:
-  Tracked(const std::string& name, int64_t bytes, int workers);
-  Tracked(const Tracked&) = delete;
+  TrackedArray(const std::string& name, int64_t bytes, int workers);
+  TrackedArray(const TrackedArray&) = delete;
 
   /// Checks an access of n bytes at byte offset `at` by the thread of a block that runs: an atomic
   /// addition, or several next to each other, is a read and a write. Faults count in elements of
   /// `element` bytes.
   template <Access access, int n>
-  void touch(Block& block, int64_t at, int element = n);
+  void check_access(Block& block, int64_t at, int element = n);
   /// Counts an access by a lane, with which those of the warp's other lanes go.
   template <Access access, int n>
-  void join(Block& block, int64_t at);
+  void record_access(Block& block, int64_t at);
   /// Counts what the lanes of a warp asked for since this was last called for it.
-  void count_joined(Block& block, int warp);
+  void count_recorded(Block& block, int warp);
   /// Counts bytes and sectors that are read, or written.
   void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
@@ -74,18 +74,18 @@ class Tracked : public Array {
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
   /// Notes an access that the shadow does not show at a glance to be as those before, or faults.
-  void note(Block& block, Access access, int64_t at, int n, int element);
+  void check_slow(Block& block, Access access, int64_t at, int n, int element);
 
   /// That of the running thread.
-  Run& run_of(const Block& block, bool writes) {
-    return static_cast<Run*>(runs_.get())[block.slot() + writes * kMaxThreads];
+  AccessRun& run_of(const Block& block, bool writes) {
+    return static_cast<AccessRun*>(runs_.get())[block.slot() + writes * kMaxThreads];
   }
   /// The access begins or ends a run.
-  void turn(Block& block, bool writes, int64_t place);
+  void start_run(Block& block, bool writes, int64_t place);
 
   struct alignas(64) Counted {
     int64_t bytes = 0, sectors = 0;
-    std::vector<Runs> before;  // of each thread, but for the run that it is in
+    std::vector<AccessRuns> before;  // of each thread, but for the run that it is in
   };
   std::shared_ptr<void> contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
@@ -97,12 +97,12 @@ class Tracked : public Array {
 };
 
 template <Access access, int n>
-inline void Tracked::check(Block& block, int64_t at, int element) {
+inline void TrackedArray::check(Block& block, int64_t at, int element) {
   if constexpr (n == 16) {
     check<access, 8>(block, at, element);
     check<access, 8>(block, at + 8, element);
   } else if (at < 0 || at + n > bytes) [[unlikely]] {
-    note(block, access, at, n, element);
+    check_slow(block, access, at, n, element);
   } else {
     // All is well where the block did the same before and was the first here, or several did that
     // may meet; and no kernel before. (Whoever comes second finds what it was that the first did.)
@@ -117,12 +117,12 @@ inline void Tracked::check(Block& block, int64_t at, int element) {
     };
     if ((seen & (done | before)) != done || ((seen & shared) != shared && !came_first()))
         [[unlikely]]
-      note(block, access, at, n, element);
+      check_slow(block, access, at, n, element);
   }
 }
 
 template <Access access, int n>
-inline void Tracked::touch(Block& block, int64_t at, int element) {
+inline void TrackedArray::check_access(Block& block, int64_t at, int element) {
   check<access, n>(block, at, element);
   if (Recorder* const r = block.recorder()) [[unlikely]] {
     if (access != Access::write) r->access(EventKind::read, *this, at, at + n);
@@ -131,14 +131,14 @@ inline void Tracked::touch(Block& block, int64_t at, int element) {
 }
 
 template <Access access, int n>
-inline void Tracked::join(Block& block, int64_t at) {
-  const int64_t place = at + (int64_t{n} << Run::kWidth);
+inline void TrackedArray::record_access(Block& block, int64_t at) {
+  const int64_t place = at + (int64_t{n} << AccessRun::kWidth);
   const auto add = [&](bool writes) {
-    Run& run = run_of(block, writes);
+    AccessRun& run = run_of(block, writes);
     if (place == run.next) [[likely]]
       run.next += run.stride;
     else
-      turn(block, writes, place);
+      start_run(block, writes, place);
   };
   if (access != Access::write) add(false);
   if (access != Access::read) add(true);

@@ -1,4 +1,5 @@
-#include "machine/sim/block_memory.h"
+// Checks accesses to a block's shared memory: bounds, unwritten values, and copies in flight.
+#include "machine/sim/shared_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,10 +17,10 @@ std::string SharedPlace::text() const {
   return fmt::format("shared {}[{}] (element of {} bytes)", name, index(), element);
 }
 
-BlockMemory::BlockMemory(int64_t capacity)
+SharedBytes::SharedBytes(int64_t capacity)
     : bytes_(capacity), shadow_(capacity), readers_(capacity / 16 + 1) {}
 
-void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
+void SharedBytes::start(int64_t bytes, int threads, Recorder* recorder) {
   recorder_ = recorder;
   watched_ = recorder ? uint8_t{kWatched} : uint8_t{0};
   launched_bytes_ = bytes;
@@ -31,7 +32,7 @@ void BlockMemory::start(int64_t bytes, int threads, Recorder* recorder) {
   if (std::exchange(tells_writers_apart_, false)) std::fill(readers_.begin(), readers_.end(), 0);
 }
 
-int64_t BlockMemory::take(int thread, const char* name, int64_t bytes, int alignment) {
+int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int alignment) {
   const auto k = static_cast<size_t>(threads_[thread].takes++);
   if (k < regions_.size()) {
     const Region& r = regions_[k];
@@ -50,14 +51,14 @@ int64_t BlockMemory::take(int thread, const char* name, int64_t bytes, int align
   return begin;
 }
 
-SharedPlace BlockMemory::place_of(int64_t at, int element) const {
+SharedPlace SharedBytes::place_of(int64_t at, int element) const {
   for (const Region& r : regions_)
     if (at >= r.begin && at < r.begin + r.bytes)
       return {r.array.c_str(), at, r.begin, r.begin + r.bytes, element};
   return {"", at, 0, launched_bytes_, element};
 }
 
-void BlockMemory::check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
+void SharedBytes::check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
                         unsigned bad, int thread) {
   constexpr std::pair<ShadowBit, const char*> kReasons[] = {
       {kInFlight, "the target of a copy that was not waited for"},
@@ -84,7 +85,7 @@ void BlockMemory::check(const char* what, const char* of, const SharedPlace& pla
 
 // ---------------------------------------------------------------------------- ordinary accesses
 
-void BlockMemory::rare_read(const SharedPlace& place, int n, int thread) {
+void SharedBytes::rare_read(const SharedPlace& place, int n, int thread) {
   check("read", "of", place, n, kInFlight | kWritten | kOneThreads, thread);
   const auto* const seen = &shadow_[place.at];
   if (std::any_of(seen, seen + n, [](uint8_t s) { return s & kLoaded; }))
@@ -92,7 +93,7 @@ void BlockMemory::rare_read(const SharedPlace& place, int n, int thread) {
   if (recorder_) recorder_->touch(place, n, false);
 }
 
-void BlockMemory::rare_write(const SharedPlace& place, int n, int thread) {
+void SharedBytes::rare_write(const SharedPlace& place, int n, int thread) {
   check("write", "to", place, n, kInFlight | kBeingRead | kOneThreads, thread);
   std::fill_n(&shadow_[place.at], n, kWritten | kOrdinary | watched_);
   if (tells_writers_apart_) note_write(thread, place.at, n);
@@ -101,7 +102,7 @@ void BlockMemory::rare_write(const SharedPlace& place, int n, int thread) {
 
 // -------------------------------------------------------------------------- asynchronous accesses
 
-void BlockMemory::begin_copy(const SharedPlace& place, const char* source, int bytes, int thread) {
+void SharedBytes::begin_copy(const SharedPlace& place, const char* source, int bytes, int thread) {
   check_inside("asynchronous copy to", place, bytes);
   if (place.at % bytes != 0)
     fault("asynchronous copy to {} not aligned to {} bytes", place.name, bytes);
@@ -110,7 +111,7 @@ void BlockMemory::begin_copy(const SharedPlace& place, const char* source, int b
   threads_[thread].copies.push_back({place.at, source, bytes, threads_[thread].group});
 }
 
-int BlockMemory::wait_for_copies(int groups_left, int thread) {
+int SharedBytes::wait_for_copies(int groups_left, int thread) {
   OfThread& mine = threads_[thread];
   const int ended = mine.group - groups_left;  // groups below this number
   std::erase_if(mine.copies, [&](const OfThread::Copy& copy) {
@@ -128,12 +129,12 @@ int BlockMemory::wait_for_copies(int groups_left, int thread) {
   return ended;
 }
 
-void BlockMemory::end_thread(int thread) {
+void SharedBytes::end_thread(int thread) {
   if (!threads_[thread].copies.empty())
     fault("ends with an asynchronous copy that was never waited for");
 }
 
-void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const {
+void SharedBytes::check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const {
   const int end = std::min(thread / 32 * 32 + 32, static_cast<int>(threads_.size()));
   for (int other = thread / 32 * 32; other < end; ++other)
     for (const int64_t at : threads_[other].read)
@@ -142,12 +143,12 @@ void BlockMemory::check_read_by_others(const SharedPlace& place, int64_t bytes, 
               (place + (at - place.at)).text(), other);
 }
 
-void BlockMemory::begin_load(const char* what, const SharedPlace& place, int64_t bytes) {
+void SharedBytes::begin_load(const char* what, const SharedPlace& place, int64_t bytes) {
   check(what, "onto", place, bytes, kInFlight | kBeingRead | kOrdinary);
   std::fill_n(&shadow_[place.at], bytes, kInFlight | watched_);
 }
 
-void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
+void SharedBytes::begin_async_read(const char* what, int64_t at, int element) {
   if (at + 16 > launched_bytes_)
     fault("{} of shared memory at byte {} of {}", what, at, launched_bytes_);
   constexpr unsigned kBad = kWritten | kInFlight | kOrdinary;
@@ -158,12 +159,12 @@ void BlockMemory::begin_async_read(const char* what, int64_t at, int element) {
   for (int i = 0; i < 16; ++i) seen[i] |= kBeingRead;
 }
 
-void BlockMemory::end_async_read(int64_t at) {
+void SharedBytes::end_async_read(int64_t at) {
   if (--readers_[at / 16]) return;
   for (int64_t i = at; i < at + 16; ++i) shadow_[i] &= static_cast<uint8_t>(~kBeingRead);
 }
 
-void BlockMemory::tell_writers_apart() {
+void SharedBytes::tell_writers_apart() {
   tells_writers_apart_ = true;
   writers_.assign(launched_bytes_, By{static_cast<int>(threads_.size()) - 1, 0});
 }

@@ -27,7 +27,7 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
 /// two do. Throws Error(bad_usage), naming the sizes that do, where the size asked for is not
 /// compiled for this head size or does not fit, or where none fits.
 template <class Tiles, class SmemBytes>
-void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t sram_bytes,
+void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {
   const auto name = [](const TileSize& t) {
     return std::to_string(t.block_q) + "×" + std::to_string(t.block_kv);
@@ -35,10 +35,9 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
   const int max_d = tiles_for(tiles, plan.head_dim);
   const bool several =
       blocks > 1 && request.any() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
-        return tile.max_d == max_d &&
-               blocks * smem_bytes(tile.block_q, tile.block_kv) <= sram_bytes;
+        return tile.max_d == max_d && blocks * smem_bytes(tile.block_q, tile.block_kv) <= available;
       });
-  const int64_t most = sram_bytes / (several ? blocks : 1);
+  const int64_t most = available / (several ? blocks : 1);
   std::string fitting, too_large;
   for (const TileSize& tile : tiles) {
     if (tile.max_d != max_d) continue;
@@ -52,7 +51,7 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     if (!request.matches(tile)) continue;
     if (!too_large.empty())
       plan.note = "tile " + name(tile) + ": " + too_large + "there are " +
-                  std::to_string(sram_bytes) +
+                  std::to_string(available) +
                   (several ? " for " + std::to_string(blocks) + " blocks" : "");
     plan.block_q = tile.block_q;
     plan.block_kv = tile.block_kv;
@@ -65,9 +64,9 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
                                       std::to_string(request.block_kv) + " (0: any): ";
   throw Error(Exit::bad_usage,
               asked +
-                  (too_large.empty() ? "not compiled for this head size"
-                                     : "shared memory: " + too_large + "there are " +
-                                           std::to_string(sram_bytes)) +
+                  (too_large.empty()
+                       ? "not compiled for this head size"
+                       : "shared memory: " + too_large + "there are " + std::to_string(available)) +
                   "; sizes that fit: " +
                   (fitting.empty() ? "none; try a smaller --head-dim, or another rung" : fitting));
 }

@@ -1,5 +1,6 @@
 """Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs
-on the sim; what is seen from outside is shown, and the mistake when its line has been found."""
+on the simulator; what is seen from outside is shown, and the mistake when its line has been
+found."""
 
 from __future__ import annotations
 
@@ -8,30 +9,31 @@ import os
 import sys
 from typing import NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, Stop
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, read, write_whole
-from ladder.exercises import climb
-from ladder.exercises.kinds import Break, edited, wrong_outputs
+from ladder.exercises import build_tasks
+from ladder.exercises.kinds import BugHunt, edited, wrong_outputs
 from ladder.exercises.lessons import of_rungs
-from ladder.exercises.program import Program, Run
+from ladder.exercises.program import Program, ProgramRun
 
-SHAPES = {**climb.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
+SHAPES = {**build_tasks.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
           "ragged": "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40"}
 ORDERS = ("forward", "reverse", "random:7")  # of threads
 
 
-class Seen(NamedTuple):
-    """Of a step with a mistake: in a line; all that is seen from outside; the sim's own words."""
+class Observed(NamedTuple):
+    """Of a step with a mistake: in a line; all that is seen from outside; the simulator's own
+    words."""
 
     line: str
     text: str
     faults: list[str]
 
 
-class Broken:
+class MutatedSource:
     """A mistake in a file of the repository."""
 
-    def __init__(self, mistake: Break, path: str) -> None:
+    def __init__(self, mistake: BugHunt, path: str) -> None:
         self.mistake, self.path = mistake, path
         self.old = read(os.path.join(ROOT, path)).splitlines()
         self.text = edited("\n".join(self.old), mistake.edits).splitlines()
@@ -43,7 +45,7 @@ class Broken:
         # Those of the copy that are the mistake; of what is missing those on both sides.
         self.lines = range(same + 1 - missing, len(self.text) - end + 1 + missing)
 
-    def seen(self, build: str, copy: str) -> Seen:
+    def seen(self, build: str, copy: str) -> Observed:
         program = Program(build, self.path, copy)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
@@ -55,55 +57,58 @@ class Broken:
             runs = [run.result() for run in ran[shape]]
             told = ["; ".join(
                 f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
-                + f", {error['nonfinite']} not finite" * bool(error["nonfinite"])
+                + (f", {error['nonfinite']} not finite" if error["nonfinite"] else "")
                 for name, error in wrong_outputs(run).items()) or short_of(run) for run in runs]
             ordered = len(set(told)) > 1
             for run in runs:
                 if not run.records:
                     faults.setdefault(short_of(run), run.last_words().partition(": ")[2])
-            lines += [f"  {shape:<12}{text}" + f"  ({order})" * ordered
+            lines += [f"  {shape:<12}{text}" + (f"  ({order})" if ordered else "")
                       for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
             shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
-                              + ", by the order of threads" * ordered, []).append(shape)
+                              + (", by the order of threads" if ordered else ""), []).append(shape)
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
                          for short in shapes)
         lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
-        return Seen(line, "\n".join(lines), list(faults.values()))
+        return Observed(line, "\n".join(lines), list(faults.values()))
 
-    def found(self, seen: Seen) -> str:
+    def found(self, seen: Observed) -> str:
         """What is said when its line has been found."""
         new = self.text[self.lines[0] - 1:self.lines[-1]]
         return "\n".join(["Right.", *(f"-{text}" for text in self.was),
                           *(f"+{text}" for text in new if len(self.text) >= len(self.old)),
-                          self.mistake.why, *(f"The sim says: {fault}" for fault in seen.faults or
-                                              ["no access is at fault: what comes out shows it"])])
+                          self.mistake.why,
+                          *(f"The simulator says: {fault}" for fault in seen.faults or
+                            ["no access is at fault: what comes out shows it"])])
 
 
-def short_of(run: Run) -> str:
+def short_of(run: ProgramRun) -> str:
     if not run.records:
         return "never ends" if "deadlock" in run.err else "a fault"
     return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "right"
 
 
-def read_breaks() -> dict[str, Broken]:
+def read_bug_hunts() -> dict[str, MutatedSource]:
     """By name: "05/parity"."""
-    return {f"{rung[:2]}/{one.name}": Broken(one, os.path.join(rung, one.file))
-            for rung, one in of_rungs("BREAKS")}
+    return {f"{rung[:2]}/{one.name}": MutatedSource(one, os.path.join(rung, one.file))
+            for rung, one in of_rungs("BUG_HUNTS")}
 
 
 def show(name: str, line: int | None, build: str, folder: str, command: str) -> int:
     """A mistake by what it does, and itself where this is its line; without a name the list."""
-    known = read_breaks()
+    known = read_bug_hunts()
     if not name:
         print("\n".join(f"{name:<14}{one.mistake.shows}" for name, one in known.items()))
         return GOOD
     if name not in known:
-        raise Stop(f"there is no mistake {name}: scripts/exercise --break lists them", BAD_USAGE)
+        raise CommandError(f"there is no mistake {name}: scripts/exercise --break lists them",
+                           BAD_USAGE)
     broken = known[name]
     copy = os.path.join(folder, "break", name, os.path.basename(broken.path))
     write_whole(copy, "\n".join([*broken.text, ""]))
     if line is not None and line not in broken.lines:
-        raise Stop(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.", WRONG_RESULT)
+        raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.",
+                           WRONG_RESULT)
     print("Building and running …", file=sys.stderr)
     seen = broken.seen(build, copy)
     print(broken.found(seen) if line else

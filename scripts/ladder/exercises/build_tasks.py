@@ -1,6 +1,6 @@
 """The next step as the exercise. A reader's copy of the step before is compiled in the real step's
-place, under its name, and runs the suite's cases on the sim; what it counts is compared with what
-the real one counts. Which steps are offered, and what the step before lacks, the rungs'
+place, under its name, and runs the suite's cases on the simulator; what it counts is compared with
+what the real one counts. Which steps are offered, and what the step before lacks, the rungs'
 exercises.py say."""
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import os
 import re
 from typing import Collection, NamedTuple, Sequence
 
-from ladder.base.changed import compiled, linked
-from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, Stop
+from ladder.exercises.rebuild import compiled, linked
+from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import run_json
 from ladder.base.records import Record, uneven_counts
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.kinds import Climb, Judged, wrong_outputs
+from ladder.exercises.kinds import BuildTask, Verdict, wrong_outputs
 from ladder.exercises.lessons import of_rungs
-from ladder.exercises.program import Case, Program, Run
+from ladder.exercises.program import Case, Program, ProgramRun
 
 # What is compared: whole tiles, ragged and grouped, causal.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
@@ -41,13 +41,13 @@ class Check(NamedTuple):
 
 
 class Task:
-    """A climb with the files that it is about: of the real step and of the step before, for a
+    """A build task with the files that it is about: of the real step and of the step before, for a
     rung's first the last of the rung before that every GPU runs."""
 
-    def __init__(self, climb: Climb, real: Source, sources: list[Source]) -> None:
+    def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
         self.more = re.findall(r'\.change = \{"(\w+)", "(?:more|from 0)"', real.text)
-        self.check, self.real, self.file = climb, real, real.path
+        self.check, self.real, self.file = task, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
                         if after else f"{int(real.rung[:2]) - 1:02}")
         self.diff = Diff(self.old, real)
@@ -85,8 +85,8 @@ class Task:
     def blanks(self) -> str:
         """The real step's file with what is new in its kernels as in the step before."""
         if not self.check.blanks:
-            raise Stop("there are no blanks: what is new cannot be taken out line by line",
-                       BAD_USAGE)
+            raise CommandError("there are no blanks: what is new cannot be taken out line by line",
+                               BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__(?:global|device)__", r"\nPlan \w+\("))
         lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
@@ -108,8 +108,8 @@ class Task:
         text, found = re.subn(r'^( +\.name = )"\w+",', rf'\1"{self.real.step}",{now}', text,
                               count=1, flags=re.MULTILINE)
         if not found:
-            raise Stop("Not yet: the end of the file, which registers the step, is gone: "
-                       "`const Register step{{ … }};`", WRONG_RESULT)
+            raise CommandError("Not yet: the end of the file, which registers the step, is gone: "
+                               "`const Register step{{ … }};`", WRONG_RESULT)
         return text
 
 
@@ -117,8 +117,8 @@ def read_tasks() -> dict[str, Task]:
     """By a step's name as scripts/exercise takes it: "05/skip"."""
     sources = read_sources()
     steps = {(source.rung, source.step): source for source in sources}
-    return {f"{rung[:2]}/{climb.name}": Task(climb, steps[rung, climb.name], sources)
-            for rung, climb in of_rungs("CLIMBS")}
+    return {f"{rung[:2]}/{task.name}": Task(task, steps[rung, task.name], sources)
+            for rung, task in of_rungs("BUILD_TASKS")}
 
 
 def built(task: Task, build: str, path: str) -> Program:
@@ -152,7 +152,7 @@ def compared(task: Task, shapes: dict[str, tuple[Record, Record]]) -> dict[str, 
             if name not in BY_CASES:
                 found.setdefault(name, []).append(Check(
                     name, held, 1 if held else min(a, b) / max(a, b), f"{name}"
-                    f"{' bytes' * (name in arrays)}: {a:,}; wanted {b:,} ({SHAPES[shape]})",
+                    f"{' bytes' if name in arrays else ''}: {a:,}; wanted {b:,} ({SHAPES[shape]})",
                     f"{a:,} → {b:,}"))
     return found
 
@@ -162,7 +162,7 @@ def counted_by(build: str, step: Source, options: str) -> Record:
     """The last record of a step of the ladder's own."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
-        raise Stop(f"{step.name}: {run.last_words()}", NO_DEVICE)
+        raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
     return run.records[-1]
 
 
@@ -205,14 +205,15 @@ def times(task: Task, build: str, path: str) -> str:
         status, records, err = run_json(["sh", "-c", 'ulimit -t 60; exec "$@"', "sh", program,
                                          "--device", "gpu", "--step", step, *TIMED.split()])
         if not records:
-            raise Stop(f"{whose}: {err or f'it ended with status {status}'}", max(status, 1))
+            raise CommandError(f"{whose}: {err or f'it ended with status {status}'}",
+                               max(status, 1))
         ran = records[-1]
         lines.append(f"{whose:<12}{ran['time_ms']:8.3f} ms"
                      + {True: "", None: "  not decided"}.get(ran["pass"], "  wrong"))
     return "\n".join(lines)
 
 
-def check(task: Task, copy: Program) -> Judged:
+def check(task: Task, copy: Program) -> Verdict:
     """Checks a reader's copy: everything that holds first, then what is nearest to it."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = {name: pool.submit(copy.run, f"{options} --check full") for name, options in
@@ -237,10 +238,10 @@ def check(task: Task, copy: Program) -> Judged:
     checks += [min(each, key=lambda one: one.share) for each in counted.values()]
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
                for name in task.check.fails if name not in {one.name for one in checks}]
-    return judged_by(task, checks, cases + [case for case in bits if case.said])
+    return verdict_of(task, checks, cases + [case for case in bits if case.said])
 
 
-def said_of(run: Run) -> str:
+def said_of(run: ProgramRun) -> str:
     """What is wrong with a run, "" for nothing."""
     if not run.records:
         return run.last_words()
@@ -248,7 +249,7 @@ def said_of(run: Run) -> str:
         f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items())
 
 
-def judged_by(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Judged:
+def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
     """The step before has no points, by what it lacks; what it had is to stay. With wrong results
     there is half at most, and by how many are right."""
     own = [one.held for one in checks if one.name in task.check.fails]
@@ -265,9 +266,9 @@ def judged_by(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Jud
     lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
               for case in [*reversed(wrong.values())][:3]]
     lines.append("Right: its results are, and it counts what the step counts" +
-                 f"; not checked: {task.check.unchecked}" * bool(task.check.unchecked) + "."
+                 (f"; not checked: {task.check.unchecked}" if task.check.unchecked else "") + "."
                  if not lacks else
-                 f"Not yet: {Judged(False, '', share=share).points(Climb.points)} of "
-                 f"{Climb.points} points.")
-    return Judged(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
-                  [(one.name, one.held, one.text) for one in checks])
+                 f"Not yet: {Verdict(False, '', share=share).points(BuildTask.points)} of "
+                 f"{BuildTask.points} points.")
+    return Verdict(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
+                   [(one.name, one.held, one.text) for one in checks])

@@ -1,6 +1,7 @@
-// The sim: a SIMT machine on the CPU. One OS thread a core runs whole blocks; the CUDA threads of a
-// block are fibers. Every access to global and shared memory is checked against a shadow byte for
-// each byte, one to global memory also against what other blocks did there, and is counted.
+// The simulator: a SIMT machine on the CPU. One OS thread a core runs whole blocks; the CUDA
+// threads of a block are fibers. Every access to global and shared memory is checked against a
+// shadow byte for each byte, one to global memory also against what other blocks did there, and is
+// counted.
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,11 +38,11 @@ class Sim : public Device {
     // A trace tells one story, so one thread writes it.
     const int threads = options.trace ? 1 : options.threads ? options.threads : host_cores();
     for (int i = 0; i < threads; ++i)
-      blocks_.push_back(std::make_unique<Block>(i, options.sram_bytes));
+      blocks_.push_back(std::make_unique<Block>(i, options.smem_bytes));
     if (options.trace) recorder_.emplace(blocks_[0]->counts);
     info_.kind = DeviceKind::sim;
     info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
-    info_.sram_bytes = options.sram_bytes;
+    info_.smem_bytes = options.smem_bytes;
     info_.multiprocessors = options.multiprocessors;
     info_.compute_capability = 90;
     info_.memory_free = info_.memory_bytes = host_memory();
@@ -57,17 +58,18 @@ class Sim : public Device {
   const DeviceInfo& info() const override { return info_; }
 
   std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) override {
-    const std::shared_ptr<Tracked> array(new Tracked(name, bytes, static_cast<int>(blocks_.size())),
-                                         [this](Tracked* owned) {
-                                           std::erase(arrays_, owned);
-                                           delete owned;
-                                         });
+    const std::shared_ptr<TrackedArray> array(
+        new TrackedArray(name, bytes, static_cast<int>(blocks_.size())),
+        [this](TrackedArray* owned) {
+          std::erase(arrays_, owned);
+          delete owned;
+        });
     arrays_.push_back(array.get());
     return array;
   }
   void upload(Array& array, const void* host) override {
     std::memcpy(array.data, host, array.bytes);
-    static_cast<Tracked&>(array).mark_written();
+    static_cast<TrackedArray&>(array).mark_written();
   }
   void download(void* host, const Array& array) override {
     std::memcpy(host, array.data, array.bytes);
@@ -109,7 +111,7 @@ class Sim : public Device {
 
   DramReport dram(const std::function<void()>&) override {
     throw Error(Exit::no_device,
-                "the counters are a GPU's; the sim counts requested and distinct bytes");
+                "the counters are a GPU's; the simulator counts requested and distinct bytes");
   }
   Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
 
@@ -130,10 +132,10 @@ class Sim : public Device {
         grid.z > 65535)
       refuse(launch, fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)",
                                  grid.x, grid.y, grid.z));
-    if (launch.shared_bytes > options_.sram_bytes)
+    if (launch.smem_bytes > options_.smem_bytes)
       refuse(launch, fmt::format("{} bytes of shared memory for a block, more than the {} there "
                                  "are (--sram)",
-                                 launch.shared_bytes, options_.sram_bytes));
+                                 launch.smem_bytes, options_.smem_bytes));
     if (launch.early && !next_may_start_ && !options_.only_launches)
       refuse(launch, "starts early, but the kernel before never calls let_next_kernel_start()");
   }
@@ -179,7 +181,7 @@ class Sim : public Device {
   SimOptions options_;
   DeviceInfo info_;
   std::string rung_;
-  std::vector<Tracked*> arrays_;                // that somebody owns
+  std::vector<TrackedArray*> arrays_;           // that somebody owns
   std::vector<std::unique_ptr<Block>> blocks_;  // of each OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;

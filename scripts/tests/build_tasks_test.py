@@ -1,9 +1,9 @@
-"""Climbing: the step before fails by its own row and by nothing else; the real file has all points;
-mistakes planted in kernels end in bounded time, and the suite of tests finds them.
+"""Build tasks: the step before fails by its own row and by nothing else; the real file has all
+points; mistakes planted in kernels end in bounded time, and the suite of tests finds them.
 
-`python3 scripts/tests climb BIN` climbs three steps, and those whose file has changed since the
-commit before, and runs three ready-made mistakes; with LADDER_CLIMB=all in the environment
-(`scripts/test climb`) every one.
+`python3 scripts/tests build_tasks BIN` checks three steps, and those whose file has changed since
+the commit before, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment
+(`scripts/test build_tasks`) every one.
 """
 
 import concurrent.futures
@@ -15,20 +15,20 @@ import subprocess
 import unittest
 from unittest import mock
 
-from base import ROOT, SCRIPTS, Scratch, expect_said, programs, read, scratch, write
-from ladder.base.console import Stop
+from support import ROOT, SCRIPTS, Scratch, expect_output, programs, read, scratch, write
+from ladder.base.console import CommandError
 from ladder.base.sources import included
-from ladder.exercises import breaks, climb, kinds, program
+from ladder.exercises import bug_hunts, build_tasks, kinds, program
 
 BUILD = os.path.dirname(programs())
-TASKS = climb.read_tasks()
-ALL = os.environ.get("LADDER_CLIMB") == "all"
+TASKS = build_tasks.read_tasks()
+ALL = os.environ.get("LADDER_BUILD_TASKS") == "all"
 TOUCHED = subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
                          encoding="utf-8", capture_output=True).stdout.split()
-CLIMBED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
+CHECKED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
            or name in ("01/fragment", "05/skip", "06/bulk_add")]
-BREAKS = breaks.read_breaks()
-BROKEN = BREAKS if ALL else ("01/hasty", "05/tally", "06/alone")
+BUG_HUNTS = bug_hunts.read_bug_hunts()
+BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 
 # ---- what is planted: (a text, or the head of each kernel; what takes its place; what the suite
 # says of it). ON is whether the mistake is chosen, by LADDER_MISTAKE while the program runs; WAS
@@ -95,13 +95,14 @@ inline const int kMistake = kChosen ? std::atoi(kChosen) : -1;
 """ + text
 
 
-class Tables(unittest.TestCase):
-    def test_the_step_before_lacks_what_the_table_says(self):
+class TargetsTest(unittest.TestCase):
+    def test_the_step_before_fails_the_listed_checks(self):
         self.assertGreater(len(TASKS), 20)
         for name, task in TASKS.items():
             with self.subTest(name):
-                by_cases = {one for one in task.check.fails if one in climb.BY_CASES}
-                self.assertEqual({*climb.lacking(task, BUILD)} | by_cases, {*task.check.fails})
+                by_cases = {one for one in task.check.fails if one in build_tasks.BY_CASES}
+                self.assertEqual({*build_tasks.lacking(task, BUILD)} | by_cases,
+                                 {*task.check.fails})
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
                 self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
@@ -109,20 +110,20 @@ class Tables(unittest.TestCase):
 
 
 class Judging(unittest.TestCase):
-    def judged(self, right, *said):
-        names = [*climb.BY_CASES, "LSE", *TASKS["05/skip"].check.fails]
-        return climb.judged_by(
-            TASKS["05/skip"], [climb.Check(name, name != climb.RESULTS or right == 1,
-                                           right if name == climb.RESULTS else 1, name)
+    def verdict(self, right, *said):
+        names = [*build_tasks.BY_CASES, "LSE", *TASKS["05/skip"].check.fails]
+        return build_tasks.verdict_of(
+            TASKS["05/skip"], [build_tasks.Check(name, name != build_tasks.RESULTS or right == 1,
+                                                 right if name == build_tasks.RESULTS else 1, name)
                                for name in names], [program.Case("seven", one) for one in said])
 
     def test_points_follow_results(self):
-        self.assertEqual(self.judged(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
-        self.assertEqual(self.judged(1).share, 1)
-        self.assertEqual([kinds.Judged(False, "", share=share).points(10)
+        self.assertEqual(self.verdict(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
+        self.assertEqual(self.verdict(1).share, 1)
+        self.assertEqual([kinds.Verdict(False, "", share=share).points(10)
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
-    def test_what_the_suite_says(self):
+    def test_output_of_the_suite_is_read(self):
         """A case that fails by its formula alone has right results; of one that fails by anything
         else they are not; and what did not end, or begin, is a case too."""
         said = ("[====] Running 5 tests\n[ RUN      ] A/skip_a\n  formula\n[  FAILED  ] A/skip_a, "
@@ -135,19 +136,19 @@ class Judging(unittest.TestCase):
             program.Case("c", "it fails"), program.Case("d", "it ends the program", False),
             program.Case("another", program.NOT_RUN, False)])
 
-    def test_what_is_said_is_as_written(self):
+    def test_verdicts_match_the_expected_output(self):
         self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
-                      "the order of blocks.", self.judged(1).why)
-        expect_said(self, "a climb", self.judged(0.5, *"aabcd").why + "\n")
+                      "the order of blocks.", self.verdict(1).why)
+        expect_output(self, "a build task", self.verdict(0.5, *"aabcd").why + "\n")
 
 
-class Climbs(unittest.TestCase):
+class BuildTasks(unittest.TestCase):
     """All copies are built at once, by as many compilers as there are cores."""
 
     @classmethod
     def setUpClass(cls):
         cls.folder = scratch(cls)
-        real = {TASKS[name].file: TASKS[name] for name in CLIMBED}
+        real = {TASKS[name].file: TASKS[name] for name in CHECKED}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path, planted(path))
                         for path in {**real, **OF_SOURCES}}
@@ -158,32 +159,33 @@ class Climbs(unittest.TestCase):
     @classmethod
     def copy(cls, of, task, path, text):
         copy = write(cls.folder, of, path, text=text)
-        return climb.built(task, BUILD, copy) if task else program.Program(BUILD, path, copy)
+        return build_tasks.built(task, BUILD, copy) if task else program.Program(BUILD, path, copy)
 
     def test_the_step_before_has_no_points(self):
         for name, copy in self.before.items():
             with self.subTest(name):
-                judged = climb.check(TASKS[name], copy.result())
-                self.assertEqual((judged.right, judged.share), (False, 0), judged.why)
-                self.assertEqual({check for check, held, _ in judged.checks if not held},
-                                 {*TASKS[name].check.fails}, judged.why)
+                verdict = build_tasks.check(TASKS[name], copy.result())
+                self.assertEqual((verdict.right, verdict.share), (False, 0), verdict.why)
+                self.assertEqual({check for check, held, _ in verdict.checks if not held},
+                                 {*TASKS[name].check.fails}, verdict.why)
 
-    def test_the_real_step_has_all(self):
-        for name in CLIMBED:
+    def test_the_real_step_has_all_points(self):
+        for name in CHECKED:
             with self.subTest(name):
-                judged = climb.check(TASKS[name], self.real[TASKS[name].file].result())
-                self.assertTrue(judged.right, judged.why)
+                verdict = build_tasks.check(TASKS[name], self.real[TASKS[name].file].result())
+                self.assertTrue(verdict.right, verdict.why)
 
-    @unittest.skipUnless(ALL, "not run here: scripts/test climb compiles all blanks")
-    def test_blanks_compile_and_are_not_right(self):
+    @unittest.skipUnless(ALL, "not run here: scripts/test build_tasks compiles all blanks")
+    def test_blanks_compile_and_fail(self):
         for name, task in TASKS.items():
             if task.check.blanks:
                 with self.subTest(name):
-                    judged = climb.check(task, self.copy("blanks", task, task.file, task.blanks()))
-                    self.assertFalse(judged.right)
+                    verdict = build_tasks.check(
+                        task, self.copy("blanks", task, task.file, task.blanks()))
+                    self.assertFalse(verdict.right)
 
     @mock.patch.object(program, "SECONDS", 2)
-    def test_mistakes_end_and_are_found(self):
+    def test_planted_mistakes_are_found(self):
         for path in self.real if ALL else [TASKS["05/skip"].file, *OF_SOURCES]:
             copy = self.real[path].result()
             cases = ":".join(f"Sim.*/{copy.step}_{case}" for case in (
@@ -199,14 +201,14 @@ class Climbs(unittest.TestCase):
                     wrong = " ".join(case.said or FORMULA * (not case.formula) for case in found)
                     self.assertRegex(wrong, said or "^ *$")
 
-    def test_what_does_not_compile_is_named(self):
+    def test_compile_errors_are_shown(self):
         task = TASKS["05/skip"]
         for what, (was, now, said) in NOT_COMPILED.items():
-            with self.subTest(what), self.assertRaisesRegex(Stop, said.format("skip.cu")):
+            with self.subTest(what), self.assertRaisesRegex(CommandError, said.format("skip.cu")):
                 self.copy("wrong", task, task.file, re.sub(was, now, task.real.text, count=1))
 
 
-class Breaks(Scratch):
+class BugHunts(Scratch):
     """Ready-made mistakes: what is said of each in a line is what its runs come to; its line is
     taken, no other is; and nothing gives it away before."""
 
@@ -215,34 +217,34 @@ class Breaks(Scratch):
                            "--folder", self.root, status=status)
         return done.stderr if status else done.stdout
 
-    @mock.patch.object(breaks.Broken, "seen", lambda *_: breaks.Seen("", "", []))
+    @mock.patch.object(bug_hunts.MutatedSource, "seen", lambda *_: bug_hunts.Observed("", "", []))
     def takes(self, name, line):
-        with contextlib.suppress(Stop), contextlib.redirect_stdout(io.StringIO()):
-            return breaks.show(name, line, BUILD, self.root, "") == 0
+        with contextlib.suppress(CommandError), contextlib.redirect_stdout(io.StringIO()):
+            return bug_hunts.show(name, line, BUILD, self.root, "") == 0
 
-    def test_each_shows_what_is_said_of_it(self):
-        """And the sim's own words, and why, only when the line has been found."""
+    def test_each_bug_hunt_shows_its_symptoms(self):
+        """And the simulator's own words, and why, only when the line has been found."""
         def seen_of(name):
-            broken = BREAKS[name]
+            broken = BUG_HUNTS[name]
             return broken.seen(BUILD, self.write(f"{name}/{os.path.basename(broken.path)}",
                                                  "\n".join(broken.text)))
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, seen in zip(BROKEN, pool.map(seen_of, BROKEN)):
                 with self.subTest(name):
-                    mistake, found = BREAKS[name].mistake, BREAKS[name].found(seen)
+                    mistake, found = BUG_HUNTS[name].mistake, BUG_HUNTS[name].found(seen)
                     self.assertEqual(seen.line, mistake.shows)
-                    faults = re.findall("The sim says: (.*)", found)
+                    faults = re.findall("The simulator says: (.*)", found)
                     self.assertEqual("no access is at fault" in faults[0],
                                      not re.search("a fault|never ends", mistake.shows))
                     for one in (mistake.why, *faults):
                         self.assertIn(one, found)
                         self.assertNotIn(one, seen.text)
 
-    def test_lines_and_the_list(self):
+    def test_answers_and_the_list(self):
         known = self.exercise()
-        self.assertGreaterEqual(len(BREAKS), 15)
-        for name, broken in BREAKS.items():
+        self.assertGreaterEqual(len(BUG_HUNTS), 15)
+        for name, broken in BUG_HUNTS.items():
             with self.subTest(name):
                 self.assertRegex(known, rf"(?m)^{name} +{re.escape(broken.mistake.shows)}$")
                 lines, text = broken.lines, broken.text
@@ -256,6 +258,6 @@ class Breaks(Scratch):
         right = r"Right\.\n-.*sees\(i, j\).*\n\+.*sees\(i, j \+ 1\)"
         self.assertRegex(self.exercise("00/future", "--answer", "34"), right)
         before = self.exercise("00/future")
-        self.assertIn(f"\n{BREAKS['00/future'].mistake.shows}.\n", before)
+        self.assertIn(f"\n{BUG_HUNTS['00/future'].mistake.shows}.\n", before)
         self.assertNotRegex(before, right)
         self.assertIn("no mistake 05/none", self.exercise("05/none", status=2))

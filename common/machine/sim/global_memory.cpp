@@ -1,4 +1,5 @@
-#include "machine/sim/tracked.h"
+// Checks and counts accesses to global memory: races between blocks, bytes and sectors.
+#include "machine/sim/global_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +11,7 @@ namespace {
 
 /// The sectors, of 32 bytes, that a warp's accesses touch: the n-th of each lane are one of the
 /// warp. Of each lane its runs, the first at the back; takes them.
-int64_t take_sectors(Runs* lanes, int n) {
+int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
     // As many accesses as each lane has left of its run, where all go on by the same distance:
@@ -20,7 +21,7 @@ int64_t take_sectors(Runs* lanes, int n) {
     bool alike = true;
     for (int i = 0; i < n; ++i) {
       if (lanes[i].empty()) continue;
-      const Run& run = lanes[i].back();
+      const AccessRun& run = lanes[i].back();
       alike &= active == 0 || run.stride == stride;
       stride = run.stride;
       length = std::min(length, run.count);
@@ -38,7 +39,7 @@ int64_t take_sectors(Runs* lanes, int n) {
     }
     for (int i = 0; i < n; ++i) {
       if (lanes[i].empty()) continue;
-      Run& run = lanes[i].back();
+      AccessRun& run = lanes[i].back();
       run.begin += length * run.stride;
       if ((run.count -= length) == 0) lanes[i].pop_back();
     }
@@ -47,11 +48,11 @@ int64_t take_sectors(Runs* lanes, int n) {
 
 }  // namespace
 
-Tracked::Tracked(const std::string& array_name, int64_t size, int workers) try
+TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int workers) try
     : contents_(map_zeros(size + 1)),       // of no bytes there is no mapping
       shadow_memory_(map_zeros(size + 1)),  // even where the last byte has no fellow
       first_memory_(map_zeros(2 * (size + 1))),
-      runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(Run)})),
+      runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(AccessRun)})),
       shadow_(static_cast<uint8_t*>(shadow_memory_.get())),
       first_(static_cast<uint32_t*>(first_memory_.get())),
       counts_(workers) {
@@ -61,11 +62,11 @@ Tracked::Tracked(const std::string& array_name, int64_t size, int workers) try
   std::memset(data, 0xff, size);
 } catch (const std::bad_alloc&) {
   throw Error(Exit::no_device,
-              fmt::format("the host has no {} bytes left for {} and what the sim notes of it",
+              fmt::format("the host has no {} bytes left for {} and what the simulator notes of it",
                           kBytesForEach * size, array_name));
 }
 
-void Tracked::note(Block& block, Access access, int64_t at, int n, int element) {
+void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, int element) {
   constexpr const char* kWhat[] = {"read of", "write to", "atomic addition to"};
   constexpr const char* kDoes[] = {"reads", "writes", "adds atomically to"};
   constexpr const char* kDid[] = {"read", "wrote", "added to atomically"};
@@ -108,14 +109,15 @@ void Tracked::note(Block& block, Access access, int64_t at, int n, int element) 
   }
 }
 
-void Tracked::turn(Block& block, bool writes, int64_t place) {
+void TrackedArray::start_run(Block& block, bool writes, int64_t place) {
   Counted& counted = counts_[block.worker()][writes];
   if (counted.before.empty()) counted.before.resize(kMaxThreads);
-  Run& run = run_of(block, writes);
+  AccessRun& run = run_of(block, writes);
   if (run.count && !run.stride && place == run.begin) {
     ++run.count;
   } else if (run.count == 1 && !run.stride &&
-             place >> Run::kWidth == run.begin >> Run::kWidth) {  // shows how far apart they are
+             place >> AccessRun::kWidth ==
+                 run.begin >> AccessRun::kWidth) {  // shows how far apart they are
     run.stride = place - run.begin;
     run.next = place + run.stride;
   } else {
@@ -127,40 +129,40 @@ void Tracked::turn(Block& block, bool writes, int64_t place) {
   }
 }
 
-void Tracked::count_joined(Block& block, int warp) {
+void TrackedArray::count_recorded(Block& block, int warp) {
   const int first = 32 * warp, lanes = std::min(32, block.threads() - first);
   for (const bool writes : {false, true}) {
     Counted& counted = counts_[block.worker()][writes];
     if (counted.before.empty()) continue;
     int64_t sum = 0;
     for (int t = first; t < first + lanes; ++t) {
-      Run& now = (&run_of(block, writes))[t - block.running()];
+      AccessRun& now = (&run_of(block, writes))[t - block.running()];
       if (!now.count) continue;
-      Runs& runs = counted.before[t];
+      AccessRuns& runs = counted.before[t];
       runs.push_back(std::exchange(now, {}));
       std::reverse(runs.begin(), runs.end());
-      for (Run& run : runs) {
+      for (AccessRun& run : runs) {
         if (run.stride) run.count = (run.next - run.begin) / run.stride;
-        sum += run.count * (run.begin >> Run::kWidth);
-        run.begin &= (int64_t{1} << Run::kWidth) - 1;
+        sum += run.count * (run.begin >> AccessRun::kWidth);
+        run.begin &= (int64_t{1} << AccessRun::kWidth) - 1;
       }
     }
     count(block, writes, sum, take_sectors(&counted.before[first], lanes));
   }
 }
 
-void Tracked::count(Block& block, bool writes, int64_t n, int64_t sectors) {
+void TrackedArray::count(Block& block, bool writes, int64_t n, int64_t sectors) {
   Counted& counted = counts_[block.worker()][writes];
   counted.bytes += n;
   counted.sectors += sectors;
   (writes ? block.counts.write_sectors : block.counts.read_sectors) += sectors;
 }
 
-void Tracked::mark_written() {
+void TrackedArray::mark_written() {
   std::memset(shadow_, kWritten, bytes);
 }
 
-HbmCounts Tracked::take_kernel_counts() {
+HbmCounts TrackedArray::take_kernel_counts() {
   HbmCounts sum;
   for (auto& [reads, writes] : counts_) {
     sum.requested += {std::exchange(reads.bytes, 0), std::exchange(writes.bytes, 0)};
@@ -175,7 +177,7 @@ HbmCounts Tracked::take_kernel_counts() {
   return sum;
 }
 
-void Tracked::start_kernel(bool early) {
+void TrackedArray::start_kernel(bool early) {
   if (!touched_) return;
   touched_ = early;
   for (int64_t i = 0; i < bytes; ++i) {

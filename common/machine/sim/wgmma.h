@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "machine/sim/block.h"
-#include "machine/sim/block_memory.h"
+#include "machine/sim/shared_memory.h"
 
 namespace ladder::sim {
 
@@ -39,10 +39,10 @@ constexpr std::pair<int, int> accumulator_element(int lane, int i) {
   return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
 }
 
-class WgmmaEngine {
+class Warpgroup {
  public:
   /// Of the warpgroup whose first thread that is.
-  WgmmaEngine(Block& block, int first_thread)
+  Warpgroup(Block& block, int first_thread)
       : block_(block), memory_(block.memory), first_thread_(first_thread) {}
 
   int registers = 0;  // of each thread, since its setmaxnreg
@@ -101,7 +101,7 @@ class WgmmaEngine {
   void read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B);
 
   Block& block_;
-  BlockMemory& memory_;
+  SharedBytes& memory_;
   const int first_thread_;
   std::deque<Op> ops_;  // not waited for
   int64_t first_op_ = 0;

@@ -60,10 +60,11 @@ def write(*path, text, mode=0o644):
     return path
 
 
-def expect_said(test, name, text):
-    """said.md has this text under this name. Where LADDER_WRITE_EXPECTED is set, as by
+def expect_output(test, name, text):
+    """expected_output.md has this text under this name. Where LADDER_WRITE_EXPECTED is set, as by
     scripts/test --write-expected, the text is written there."""
-    path, begin, end = os.path.join(SCRIPTS, "tests/said.md"), f"\n## {name}\n\n```\n", "```\n"
+    path = os.path.join(SCRIPTS, "tests/expected_output.md")
+    begin, end = f"\n## {name}\n\n```\n", "```\n"
     head, found, rest = read(path).partition(begin)
     was, closed, rest = rest.partition(end)
     if os.environ.get("LADDER_WRITE_EXPECTED"):

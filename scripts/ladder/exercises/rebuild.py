@@ -9,7 +9,7 @@ import shlex
 import subprocess
 from typing import Sequence
 
-from ladder.base.console import NO_DEVICE, WRONG_RESULT, Stop
+from ladder.base.console import NO_DEVICE, WRONG_RESULT, CommandError
 from ladder.base.files import ROOT
 
 
@@ -21,8 +21,8 @@ def limited(seconds: int, *command: str) -> list[str]:
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
     """Builds a program of a build folder anew in `folder`, with `copy` in place of a file of the
-    repository, in its sim half; returns its path. Raises Stop with the compiler's first error.
-    Warnings are off: what a change leaves unused is not a mistake."""
+    repository, in its sim half; returns its path. Raises CommandError with the compiler's first
+    error. Warnings are off: what a change leaves unused is not a mistake."""
     return linked(build, program, *compiled(build, program, file, copy, folder, "-w"), folder)
 
 
@@ -30,14 +30,17 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
              gpu: bool = False) -> tuple[str, str]:
     """The object of a program that is made of a file, and its new one made of `copy`. -Og: fast to
     compile, still fast enough to run."""
-    # The sim compiles a kernel through a stub that includes it.
+    # The simulator compiles a kernel through a stub that includes it.
     source = f"/{file}.cpp" if file.endswith(".cu") and not gpu else f"/{file}"
     command = next((words for words in commands(build, program)
                     if any(word.endswith(source) for word in words)), None)
     if not command:
-        raise Stop(f"{file} is not built yet{' for a GPU' * gpu}: scripts/run builds it", NO_DEVICE)
+        raise CommandError(f"{file} is not built yet{' for a GPU' if gpu else ''}: scripts/run "
+                           "builds it",
+                           NO_DEVICE)
     os.makedirs(folder, exist_ok=True)
-    old, new = command[command.index("-o") + 1], os.path.join(folder, f"changed{'.gpu' * gpu}.o")
+    old = command[command.index("-o") + 1]
+    new = os.path.join(folder, "changed.gpu.o" if gpu else "changed.o")
     beside = os.path.dirname(os.path.join(ROOT, file))  # where its own headers are
     flags = ["-I", beside] if gpu else ["-Og", "-iquote", beside, *more, "-x", "c++"]
     compiling: list[str] = []
@@ -66,18 +69,18 @@ def commands(build: str, program: str, *options: str) -> list[list[str]]:
                              cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
                              encoding="utf-8").stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Stop(f"{build} is to be built by ninja, as scripts/run does ({error})",
-                   NO_DEVICE) from None
+        raise CommandError(f"{build} is to be built by ninja, as scripts/run does ({error})",
+                           NO_DEVICE) from None
     return [[word for word in shlex.split(line) if word not in (":", "&&")]
             for line in out.splitlines()]
 
 
 def run_tool(command: Sequence[str], build: str, message: str, status: int) -> None:
-    """Runs a compiler. If it fails, Stop has the first error that it reports."""
+    """Runs a compiler. If it fails, CommandError has the first error that it reports."""
     done = subprocess.run(command, cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
                           encoding="utf-8", errors="replace")
     if done.returncode:
         lines = (done.stdout + done.stderr).splitlines()
-        raise Stop(message.format(next(
+        raise CommandError(message.format(next(
             (line for line in lines if re.search(r"error|undefined|cannot find|multiple", line)),
             f"{command[0]} ended with status {done.returncode}")), status)

@@ -27,8 +27,8 @@ template <class... T>
   throw_fault(fmt::format(what, std::forward<T>(values)...));
 }
 
-/// What the sim knows of each byte of an array or of shared memory: a byte of its own, its shadow.
-/// (Which blocks touched an array is in tracked.h.)
+/// What the simulator knows of each byte of an array or of shared memory: a byte of its own, its
+/// shadow. (Which blocks touched an array is in tracked.h.)
 enum ShadowBit : uint8_t {
   kWritten = 1,  // somebody wrote it
   // of arrays
@@ -82,9 +82,9 @@ constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
 
 class Recorder;
 
-class BlockMemory {
+class SharedBytes {
  public:
-  explicit BlockMemory(int64_t capacity);
+  explicit SharedBytes(int64_t capacity);
 
   /// For a block of `threads` threads, launched with `bytes`: poison that nobody wrote. The
   /// recorder, null where nothing is traced, is told of ordinary accesses.
@@ -171,7 +171,7 @@ class BlockMemory {
   uint8_t watched_ = 0;            // kWatched where there is a recorder
   int64_t launched_bytes_ = 0;     // that the block has, of the capacity
   std::vector<Region> regions_;    // in the order taken; every thread must take the same
-  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores under way
+  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores in flight
   struct By {
     int thread, passed;  // how many barriers, or fences, it had come to by then
   };
@@ -185,7 +185,7 @@ class BlockMemory {
       const char* source;  // null: zeros
       int bytes, group;
     };
-    std::vector<Copy> copies = {};   // under way
+    std::vector<Copy> copies = {};   // in flight
     int group = 0;                   // that the next one joins
     int barriers = 0, fences = 0;    // that it came to, those that order memory, and of the proxy
     std::vector<int64_t> read = {};  // of what TMA and bulk_load brought, since its last barrier
@@ -194,7 +194,7 @@ class BlockMemory {
 };
 
 template <int n>
-inline void BlockMemory::check_read(const SharedPlace& place, int thread) {
+inline void SharedBytes::check_read(const SharedPlace& place, int thread) {
   if constexpr (n == 16) {
     check_read<8>(place, thread);
     check_read<8>(place + 8, thread);
@@ -209,7 +209,7 @@ inline void BlockMemory::check_read(const SharedPlace& place, int thread) {
 }
 
 template <int n>
-inline void BlockMemory::check_write(const SharedPlace& place, int thread) {
+inline void SharedBytes::check_write(const SharedPlace& place, int thread) {
   if constexpr (n == 16) {
     check_write<8>(place, thread);
     check_write<8>(place + 8, thread);

@@ -1,4 +1,5 @@
-#include "machine/sim/wgmma_engine.h"
+// A warpgroup's asynchronous products; and, for a warp, ldmatrix and mma.
+#include "machine/sim/wgmma.h"
 
 #include <algorithm>
 #include <bit>
@@ -22,9 +23,10 @@ struct Descriptor {
         leading(static_cast<int64_t>(bits >> 16 & 0x3fff) << 4),
         stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4),
         line(bits >> 62 == 2 ? 64 : 128) {
-    if (bits >> 49 & 7) fault("wgmma: a matrix descriptor with a base offset, unknown to the sim");
+    if (bits >> 49 & 7)
+      fault("wgmma: a matrix descriptor with a base offset, unknown to the simulator");
     if (bits >> 62 == 0 || bits >> 62 == 3)
-      fault("wgmma: a matrix descriptor without swizzle, or of 32 bytes, unknown to the sim");
+      fault("wgmma: a matrix descriptor without swizzle, or of 32 bytes, unknown to the simulator");
   }
   /// The 16 bytes that begin with element k of row i, elements of `element` bytes.
   int64_t in_row(int i, int k, int element) const {
@@ -33,7 +35,9 @@ struct Descriptor {
   /// Transposed: the 16 bytes that hold elements i … i + 7 of column k, of 16 bits.
   int64_t in_column(int i, int k) const {
     if (line != 128)
-      fault("wgmma: a transposed operand of another swizzle than 128 bytes, unknown to the sim");
+      fault(
+          "wgmma: a transposed operand of another swizzle than 128 bytes, unknown to the "
+          "simulator");
     return swizzled(start + i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride, line);
   }
 };
@@ -53,7 +57,7 @@ void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool tran
 
 // ------------------------------------------------------------------------------------- registers
 
-void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
+void Warpgroup::fence_registers(const void* registers, size_t bytes) {
   const auto* begin = static_cast<const char*>(registers);
   std::erase_if(lane().ended, [&](const std::shared_ptr<Chain>& chain) {
     const int l = block_.running() % 128;
@@ -81,7 +85,7 @@ void WgmmaEngine::fence_registers(const void* registers, size_t bytes) {
 }
 
 /// Registers pass from other code to a wgmma: they must be as they were at a fence.
-void WgmmaEngine::hand_over(const void* registers, size_t bytes, const char* what) {
+void Warpgroup::hand_over(const void* registers, size_t bytes, const char* what) {
   const auto* begin = static_cast<const char*>(registers);
   for (const auto& [from, contents] : lane().fenced) {
     if (begin < from || begin + bytes > from + contents.size()) continue;
@@ -91,7 +95,7 @@ void WgmmaEngine::hand_over(const void* registers, size_t bytes, const char* wha
   fault("wgmma without a wgmma_fence() of its {} before", what);
 }
 
-void WgmmaEngine::check_untouched(int lane, const Chain& chain) const {
+void Warpgroup::check_untouched(int lane, const Chain& chain) const {
   for (int i = 0; i < chain.N / 2; ++i) {
     if (std::bit_cast<uint32_t>(chain.lanes[lane][i]) == kOwnedByWgmma) continue;
     const auto [row, column] = accumulator_element(lane, i);
@@ -105,7 +109,7 @@ void WgmmaEngine::check_untouched(int lane, const Chain& chain) const {
 // -------------------------------------------------------------------------------------- products
 
 /// The first lane to come issues it for all.
-void WgmmaEngine::start(const Wgmma& wgmma, const float* d) {
+void Warpgroup::start(const Wgmma& wgmma, const float* d) {
   const int l = block_.running() % 128;
   Op op{wgmma, lane().group, nullptr, {}, {}};
   for (const Op& before : ops_)
@@ -133,7 +137,7 @@ void WgmmaEngine::start(const Wgmma& wgmma, const float* d) {
   ops_.push_back(std::move(op));
 }
 
-void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
+void Warpgroup::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   const int l = block_.running() % 128, N = wgmma.N;
   block_.count_product(wgmma.flops() / 128);
   const int64_t number = lane().issued++ - first_op_;
@@ -167,7 +171,7 @@ void WgmmaEngine::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   op.a[l] = contents;
 }
 
-void WgmmaEngine::commit() {
+void Warpgroup::commit() {
   const int number = lane().group++;
   block_.set_products(lane().group - lane().waited);
   if (!block_.recorder() || block_.lane() != 0) return;
@@ -186,7 +190,7 @@ void WgmmaEngine::commit() {
   }
 }
 
-void WgmmaEngine::wait(int groups_left, Where where) {
+void Warpgroup::wait(int groups_left, Where where) {
   const int done = lane().group - groups_left;  // groups below this number
   lane().waited = std::max(lane().waited, done);
   block_.set_products(lane().group - lane().waited);
@@ -209,7 +213,7 @@ void WgmmaEngine::wait(int groups_left, Where where) {
       where);
 }
 
-bool WgmmaEngine::deliver() {
+bool Warpgroup::deliver() {
   if (waiting_ < 128) return false;
   while (!ops_.empty() && ops_.front().group < done_) {
     finish(ops_.front());
@@ -221,13 +225,13 @@ bool WgmmaEngine::deliver() {
   return true;
 }
 
-void WgmmaEngine::end_thread() {
+void Warpgroup::end_thread() {
   if (lane().issued > first_op_) fault("ends with a wgmma that was never waited for");
   if (!lane().operands.empty())
     fault("ends with a left operand of a wgmma that no wgmma_wait() for it has named");
 }
 
-void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes) const {
+void Warpgroup::done_with(const SharedPlace& place, int64_t bytes) const {
   for (const Op& op : ops_)
     for (const int64_t at : op.reads)
       if (at >= place.at && at < place.at + bytes)
@@ -235,7 +239,7 @@ void WgmmaEngine::done_with(const SharedPlace& place, int64_t bytes) const {
               (place + (at - place.at)).text());
 }
 
-void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
+void Warpgroup::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
   const Wgmma& w = op.wgmma;
   const int bytes = w.bytes(), elements = 16 / bytes;  // in 16 bytes
   /// Element e of some bytes.
@@ -272,7 +276,7 @@ void WgmmaEngine::read_operands(const Op& op, std::vector<float>& A, std::vector
     read(w.b, w.N, w.transposed_b, B, 1, w.N);
 }
 
-void WgmmaEngine::finish(Op& op) {
+void Warpgroup::finish(Op& op) {
   const Wgmma& w = op.wgmma;
   const int N = w.N;
   static thread_local std::vector<float> A(64 * 32), B(32 * 256), sum(256);

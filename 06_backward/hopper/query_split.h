@@ -9,17 +9,17 @@ namespace {
 
 /// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
 /// of all query heads of the head of K and V, one head after the other.
-struct Share {
+struct QuerySplit {
   int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;      // of Q that sees one of the keys; in whole tiles
+  int first_row;      // of Q that attends to one of the keys; in whole tiles
   int tiles_of_head;  // tiles of Q from there on
   int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
 };
 /// Share `index` of `parts` for each tile of keys. The first keys are seen by the most rows.
 /// at_once: blocks that the GPU has room for.
 template <int Br, int Bc>
-__device__ __forceinline__ Share share_of(int index, int tiles, int parts, int at_once,
-                                          const Problem& p) {
+__device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
+                                                  const Problem& p) {
   const int group = p.H / p.Hk;
   const auto [bh_part, tile] =
       longest_first(index, {.heads = p.B * p.Hk * parts,
@@ -144,13 +144,13 @@ void launch_postprocess(const Problem& p, const Plan& plan, const Kept& kept, co
                         const Arrays& a) {
   launch("postprocess", postprocess<T, Dh, Br, kQColumns>,
          dim3(kept.rows_of_all / 64 * (Dh / kQColumns)), dim3(kWarpgroup),
-         shared_bytes<T>(64 * std::max(kQColumns, 64)), kept.dQ_sum, hbm<T>(a["dQ"]), p.N,
-         kept.rows, p.d, p.scale);
+         array_bytes<T>(64 * std::max(kQColumns, 64)), kept.dQ_sum, hbm<T>(a["dQ"]), p.N, kept.rows,
+         p.d, p.scale);
   if (plan.parts == 1) return;
   const auto for_keys = [&](const char* name, Hbm<float> from, const char* to) {
     launch(name, postprocess<T, Dh, Bc, kKeyColumns>,
            dim3(kept.tiles_of_all * Bc / 64 * (Dh / kKeyColumns)), dim3(kWarpgroup),
-           shared_bytes<T>(64 * std::max(kKeyColumns, 64)), from, hbm<T>(a[to]), p.N_kv,
+           array_bytes<T>(64 * std::max(kKeyColumns, 64)), from, hbm<T>(a[to]), p.N_kv,
            kept.tiles * Bc, p.d, 1.0f);
   };
   for_keys("postprocess_dK", sums.dK, "dK");

@@ -1,0 +1,41 @@
+// Named barriers, which some of a block's warps meet at or arrive at.
+#include "machine/sim/async.h"
+
+namespace ladder::sim {
+
+void Async::named_barrier(int id, int threads, bool waits, Where where) {
+  if (id < 1 || id > 15) fault("named barrier {}: they are 1 to 15", id);
+  if (threads < 32 || threads > 1024 || threads % 32)
+    fault("named barrier {} of {} threads: whole warps, 1024 at most", id, threads);
+  NamedBarrier& b = named_[id];
+  if (b.arrived > 0 && b.expected != threads)
+    fault("named barrier {} of {} threads, where others came to one of {}", id, threads,
+          b.expected);
+  const int self = block_.running();
+  if (b.who[self])
+    fault("comes to named barrier {} a second time, {} of {} threads being there", id, b.arrived,
+          b.expected);
+  block_.trace_event(waits ? EventKind::named_barrier_sync : EventKind::named_barrier_arrive,
+                     std::to_string(id), b.completed);
+  memory_.publish(self);
+  block_.set_turn_passed(!waits);
+  b.expected = threads;
+  b.who[self] = true;
+  if (++b.arrived < b.expected) {
+    if (!waits) return;
+    b.waiters.push_back(self);
+    return block_.wait_for(
+        [&b, id] {
+          return fmt::format("named barrier {}, where {} of {} threads are missing", id,
+                             b.expected - b.arrived, b.expected);
+        },
+        where);
+  }
+  for (const int t : b.waiters) block_.wake(t);
+  const int64_t completed = b.completed + 1;
+  b = {};
+  b.completed = completed;
+  if (waits) block_.yield();  // the last to come takes its place in the schedule's order again
+}
+
+}  // namespace ladder::sim
