@@ -255,7 +255,7 @@ class BugHunts(Scratch):
                 self.assertEqual([line for line in range(lines[0] - 1, lines[-1] + 2)
                                   if self.takes(name, line)], [*lines])
         self.assertIn("is not it", self.exercise("00/future", "--answer", "0", status=1))
-        right = r"Right\.\n-.*sees\(i, j\).*\n\+.*sees\(i, j \+ 1\)"
+        right = r"Right\.\n-.*attends\(i, j\).*\n\+.*attends\(i, j \+ 1\)"
         self.assertRegex(self.exercise("00/future", "--answer", "34"), right)
         before = self.exercise("00/future")
         self.assertIn(f"\n{BUG_HUNTS['00/future'].mistake.shows}.\n", before)

@@ -154,7 +154,7 @@ class Options(ProgramTest):
 
     def test_refused_options_run_nothing(self):
         self.assert_bad("--nonsense", 2, "--nonsense", "--help")
-        self.assert_bad("--device sim --step large_tiles,nosuch", 2, "--step 'nosuch'", save="")
+        self.assert_bad("--device sim --step split_sums,nosuch", 2, "--step 'nosuch'", save="")
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
         self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, split_sums, ",
@@ -164,7 +164,7 @@ class Options(ProgramTest):
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --step large_tiles --block-q 128 --block-kv 64 --scale 3e38 "
+        done = self.execute(f"{TINY} --step split_sums --block-q 128 --block-kv 64 --scale 3e38 "
                             "--schedule reverse --trace trace.json --save out", 1)
         _, plan, launch, *events, fault = map(json.loads, self.read("trace.json").splitlines())
         self.assertIn(fault["fault"], done.stderr)

@@ -50,7 +50,7 @@ class Changed(Scratch):
 
 
 class FiguresTest(Changed):
-    def test_missing_data_are_reported_as_expected(self):
+    def test_missing_data_match_the_expected_output(self):
         """(what is taken away; expected_output.md has the figures that go then, and the tables)"""
         shown = []
         for what, change in (

@@ -22,7 +22,7 @@ from support import SECONDS, read
 from ladder.base.files import paths_in
 from ladder.base.sources import read_sources
 
-ROOT = os.path.realpath(base.ROOT)
+ROOT = os.path.realpath(support.ROOT)
 BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
 BUILD = os.path.abspath(BUILD)
 CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs

@@ -100,7 +100,7 @@ class Task:
 
     def registered(self, text: str) -> str:
         """A copy's text whose step is called, and comes, as the real one. Lines stay lines."""
-        place = r' \.(?:after = "\w+"|aside = true|is_default = [^,]*),'
+        place = r' \.(?:formerly = \{[^}]*\}|after = "\w+"|aside = true|is_default = [^,]*),'
         now = "".join(re.findall(place, self.real.text))
         text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', re.sub(place, "", text))
         if ".max_subtracted_by" not in self.real.text:

@@ -57,7 +57,7 @@ def write_expected(preset: str, programs: str) -> int:
     texts = [[os.path.join(programs, name), "--gtest_filter=*AsWritten*", "--gtest_brief=1"]
              for name in sorted(os.listdir(programs)) if name.endswith("_test")]
     texts += [[sys.executable, os.path.join(ROOT, "scripts/tests"), name, *folder, "-k",
-               "as_written"] for name, *folder in (
+               "expected_output"] for name, *folder in (
                    ("run",), ("figures",), ("explore", programs), ("build_tasks", programs))]
     environment = {**os.environ, "LADDER_WRITE_EXPECTED": "1"}
     return max(abs(subprocess.run(words, env=environment, check=False).returncode)
