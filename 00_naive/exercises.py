@@ -11,7 +11,7 @@ EXERCISES = [
     Change("last_key", "attention.cu", [44_016_000, 33_088_000], [
         ("j < p.N_kv; ++j) o = fmaf", "j < p.keys(i); ++j) o = fmaf"),
         ('  return {{"scores",', """\
-  int64_t seen = 0;  // pairs of a query and a key that it sees
+  int64_t seen = 0;  // pairs of a query and a key that it attends to
   for (int i = 0; i < p.N; ++i) seen += p.keys(i);
   const int64_t PV = int64_t{p.B} * p.H * seen * p.d * kIoBytes;
   return {{"scores","""),

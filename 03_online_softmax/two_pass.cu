@@ -89,7 +89,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t pairs = 0;                               // of a query and a key that it sees
+  int64_t pairs = 0;                               // of a query and a key that it attends to
   for (int i = 0; i < p.N; ++i) pairs += p.keys(i);
   const int64_t k = heads * pairs * p.d * kIoBytes;
   return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};

@@ -20,7 +20,7 @@ from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mist
 D = 8
 WINDOW, SINKS = 96, 4
 SHAPES = ((400, 400), (70, 400))   # queries and keys
-Sees = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
+Attends = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
 
 
 @functools.lru_cache(maxsize=None)
@@ -31,12 +31,12 @@ def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
             for rows in (n, n_kv, n_kv)]
 
 
-def attention(n: int, n_kv: int, sees: Sees) -> Iterator[tuple[float, list[float]]]:
-    """For each query its LSE and row of O over the keys that it sees."""
+def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list[float]]]:
+    """For each query its LSE and row of O over the keys that it attends to."""
     q, k, v = inputs(n, n_kv)
     for i in range(n):
         last = i + n_kv - n
-        keys = [j for j in range(last + 1) if sees(j, last)]
+        keys = [j for j in range(last + 1) if attends(j, last)]
         weights = [math.exp(sum(map(operator.mul, q[i], k[j])) / math.sqrt(D)) for j in keys]
         total = sum(weights)
         yield math.log(total), [sum(w * v[j][c] for w, j in zip(weights, keys)) / total
@@ -46,9 +46,9 @@ def attention(n: int, n_kv: int, sees: Sees) -> Iterator[tuple[float, list[float
 @dataclasses.dataclass(frozen=True)
 class Mask(Change):
     """A change of the mask. `predicted` has the bytes for each of SHAPES: tiles in which no row
-    sees a key are not to be read."""
+    attends to a key are not to be read."""
 
-    sees: Sees
+    attends: Attends
 
     def check(self, program: Program) -> Verdict:
         return verdict_of([(f"{shape[0]} queries, {shape[1]} keys, causal",
@@ -65,7 +65,7 @@ class Mask(Change):
             if not run.records:
                 return run.last_words()
             lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
-        for i, (right, row) in enumerate(attention(n, n_kv, self.sees)):
+        for i, (right, row) in enumerate(attention(n, n_kv, self.attends)):
             if not abs(lse[i] - right) < 1e-4:
                 return (f"query {i} has an LSE of {lse[i]:.4f}, and the keys that it should see "
                         f"have {right:.4f}")

@@ -154,7 +154,7 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "skip",
     .after = "rows",
-    .shown = {.idea = "unseen tiles skipped",
+    .shown = {.idea = "masked tiles skipped",
               .change = {"requested_bytes", "less", "--causal"},
               .summary = "causal tiles that no row attends to skipped, the longest blocks first",
               .colour = "#0072B2"},

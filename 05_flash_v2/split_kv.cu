@@ -65,7 +65,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 constexpr int rows_of_head(const Problem& p) {
   return p.H / p.Hk * p.N;
 }
-/// The most keys that a row of the tile sees that begins at `row`.
+/// The most keys that a row of the tile attends to that begins at `row`.
 constexpr int keys_of_tile(const Problem& p, int row, int Br) {
   const int end = row + Br < rows_of_head(p) ? row + Br : rows_of_head(p);
   // A tile that reaches into another head has the last query of the one before.

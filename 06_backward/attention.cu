@@ -397,7 +397,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and adds to dQ there.
+/// attends to one of its keys, and adds to dQ there.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ

@@ -9,7 +9,7 @@ namespace ladder::MACHINE {
 namespace {
 
 /// The sum over a head's tiles of Q of f(tiles of K and V that it reads): as many as its last row
-/// sees, and one at least. The last tile of Q ends at N, rounded up to a multiple of `unit`.
+/// attends to, and one at least. The last tile of Q ends at N, rounded up to a multiple of `unit`.
 template <class F>
 int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   int64_t sum = 0;

@@ -135,10 +135,10 @@ void launch_preprocess(const Problem& p, const Kept& kept, const Arrays& a) {
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles;
-/// whether postprocess reads the sums of whole tiles, or those of dQ's elements alone, a step says.
-/// From `split` on several blocks, plan.parts, may share a tile of keys: each that has a tile of Q
-/// reads K and V and adds its part of dK and dV to sums in HBM.
+/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
+/// tiles; whether postprocess reads the sums of whole tiles, or those of dQ's elements alone, a
+/// step says. From `split` on several blocks, plan.parts, may share a tile of keys: each that has a
+/// tile of Q reads K and V and adds its part of dK and dV to sums in HBM.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, bool whole_tiles) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ

@@ -116,7 +116,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
   const int key = split.tile * Bc, first_row = split.first_row;
-  // The first query that sees key i of the tile is first_attending + i.
+  // The first query that attends to key i of the tile is first_attending + i.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 

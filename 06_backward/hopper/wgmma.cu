@@ -283,7 +283,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// sees one of its keys, and adds to dQ there. What is kept between the kernels has whole tiles.
+/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
+/// tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ

@@ -165,7 +165,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
                                        Smem<float> P_of_warp, const QuerySplit& split,
                                        const Problem& p, Sums<Dh>& dV_sum) {
   const int warp_row = warp_id() % 4 * 16, key = split.tile * Bc;
-  // The first query that sees key i of the tile is first_attending + i.
+  // The first query that attends to key i of the tile is first_attending + i.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries

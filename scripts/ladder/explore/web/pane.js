@@ -1,6 +1,6 @@
 // One step: its views, at the moment of the clock that all share.
 
-const COUNTED = [["Requested of HBM", "B", "requested_read_bytes", "requested_write_bytes"],
+const COUNTED = [["Requested bytes", "B", "requested_read_bytes", "requested_write_bytes"],
                  ["Distinct bytes", "B", "distinct_read_bytes", "distinct_write_bytes"],
                  ["Sectors", "", "hbm_read_sectors", "hbm_write_sectors"],
                  ["Matmul FLOPs", "", "matmul_flops"], ["Exponentials", "", "exp_count"]];
