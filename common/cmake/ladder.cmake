@@ -80,6 +80,8 @@ if(LADDER_CUDA STREQUAL OFF)
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run adds it all the same)")
+elseif("${PROJECT_SOURCE_DIR}${PROJECT_BINARY_DIR}" MATCHES "[$`]")
+  set(no_gpu "nvcc takes no path that has a dollar sign or a backquote (move the clone)")
 elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
   string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
     "(python3 -m pip install cmake, then scripts/run)")
@@ -101,7 +103,8 @@ else()
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(status)
       string(REGEX MATCH "(error|fatal|cannot)[^\n]*" why "${said}${status}")
-      string(REGEX REPLACE "[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
+      string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
+      string(STRIP "${why}" why)
       string(CONCAT no_gpu "${CMAKE_CUDA_COMPILER} could not compile: ${why} (export "
         "CUDACXX=/path/of/another/nvcc, or CUDAHOSTCXX=g++-12, a host compiler that it takes, "
         "then scripts/run)")

@@ -22,10 +22,16 @@ namespace {
 
 // ----------------------------------------------------------------------------------- source lines
 
+/// The name quoted for a shell.
+std::string quoted(std::string name) {
+  for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
+    name.replace(at, 1, "'\\''");
+  return "'" + name + "'";
+}
+
 /// How to ask where addresses of this program lie: `command` takes them as arguments, less `base`,
 /// and prints for each a line that begins with 0x, then a line for each function that is inlined
-/// there, innermost first: file:line, or something that begins with no slash. Of a path with a ' in
-/// it nothing is known.
+/// there, innermost first: file:line, or something that begins with no slash.
 struct Tool {
   std::string command;
   uintptr_t base = 0;  // where the program was loaded
@@ -36,19 +42,18 @@ constexpr const char* kTool = "atos (of Xcode's command line tools)";
 
 Tool find_tool() {
   Dl_info program;
-  if (!dladdr(reinterpret_cast<const void*>(&write_trace), &program)) return {"false"};
+  if (!dladdr(reinterpret_cast<const void*>(&quoted), &program)) return {"false"};
   // It prints "function (in program) (file:line)", and after a tab what that is inlined in.
   return {
-      fmt::format("atos -i -fullPath -d '\t' -o '{}' -l {:#x} | sed '/^$/d;s/^/0x\t/' | "
+      fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x} | sed '/^$/d;s/^/0x\t/' | "
                   "tr '\t' '\n' | sed -n '/^0x$/p;s/.*(\\(\\/.*\\))$/\\1/p'",
-                  program.dli_fname, reinterpret_cast<uintptr_t>(program.dli_fbase))};
+                  quoted(program.dli_fname), reinterpret_cast<uintptr_t>(program.dli_fbase))};
 }
 #else
 constexpr const char* kTool = "addr2line (package binutils)";
 
 Tool find_tool() {
-  Tool tool{"addr2line -a -i -e '" + std::filesystem::read_symlink("/proc/self/exe").string() +
-            "'"};
+  Tool tool{"addr2line -a -i -e " + quoted(std::filesystem::read_symlink("/proc/self/exe"))};
   const auto first = [](dl_phdr_info* info, size_t, void* base) {
     *static_cast<uintptr_t*>(base) = info->dlpi_addr;
     return 1;  // the program itself comes first

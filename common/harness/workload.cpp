@@ -2,6 +2,7 @@
 #include "harness/workload.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <climits>
@@ -25,8 +26,22 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
             backward ? make(p.H, p.N, Stream::dO) : Tensor{}};
 
   using Shape = std::vector<int64_t>;
+  namespace fs = std::filesystem;
   const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", spec.load, name); };
+  // Where it is not, no file may look like it: dO.npy, do.NPY or do.npy.txt.
+  const auto is_there = [&](const char* name) {
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(path(name), error))) return true;
+    for (const fs::path& other : fs::directory_iterator(spec.load, error)) {
+      const std::string file = other.filename().string();
+      if (strcasecmp(file.substr(0, file.find('.')).c_str(), name) == 0)
+        bad_usage("'{}': no such file, but '{}' is there: rename it, or move it away", path(name),
+                  other.string());
+    }
+    return false;
+  };
   const auto read = [&](const char* name, Tensor& tensor) -> Shape {
+    is_there(name);
     const NpyArray array = read_npy(path(name));
     if (array.shape.size() != 4 || std::ranges::max(array.shape) > INT_MAX)
       bad_usage("{} has shape {}: it must have the 4 dimensions (batch, heads, length, head size)",
@@ -53,8 +68,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   p = {size(q[0]), size(q[1]), size(k[1]), size(q[2]), size(k[2]), size(q[3]), p.causal, p.dtype};
   spec.complete();
   if (!backward) return in;
-  std::error_code error;
-  if (exists(std::filesystem::symlink_status(path("do"), error))) {
+  if (is_there("do")) {
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
     return in;
   }

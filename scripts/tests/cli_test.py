@@ -208,6 +208,9 @@ class FilesTest(ProgramTest):
 
     def test_do_is_drawn_or_loaded(self):
         self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
+        self.write("in/dO.npy", "")
+        self.assert_bad("--device sim --load in", 2, "'in/dO.npy' is there: rename it")
+        os.remove(self.at("in/dO.npy"))
         self.assertEqual(self.execute("--device sim --load in --seed 3").stderr,
                          "in/do.npy is not there: dO is drawn from seed 3\n")
         for drawn in (True, False):

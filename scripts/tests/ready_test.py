@@ -95,6 +95,10 @@ class Ready(Machine):
             self.script(*f"scripts/{words}".split())
             self.assertEqual(self.installed(), ["python3-matplotlib"] if needs else [], words)
 
+    def test_a_false_ci_is_no_ci(self):
+        self.tools(cmake='[ -z "$CI" ]')
+        self.script("scripts/run", CI="False")
+
     def test_configured_options_are_kept(self):
         """Until other compilers or flags are chosen, or more is asked for; but nothing that failed.
         (The options that CMake gets; before them, whether it begins anew.)"""

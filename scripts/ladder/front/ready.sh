@@ -6,6 +6,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
+case $CI in 0 | [Ff]alse | FALSE | [Nn]o | NO | [Oo]ff | OFF) unset CI ;; esac
 export MPLBACKEND=Agg # a notebook's may not be there
 PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc on PATH alone
 
