@@ -165,6 +165,12 @@ class Console(Scratch):
                 f"def refuse(error): raise error\nsys.exit(run_command('x', lambda: {work}))",
                 status=status, PYTHONPATH=SCRIPTS).stderr, said)
 
+    def test_googletests_variables_reach_no_program(self):
+        self.assertEqual(self.run_it(
+            sys.executable, "-c", "import os\nfrom ladder.base.console import *\n"
+            "run_command('x', lambda: print([n for n in os.environ if n.startswith('GTEST')]))",
+            GTEST_COLOR="yes", GTEST_SHARD_INDEX="49", PYTHONPATH=SCRIPTS).stdout, "[]\n")
+
     def test_messages_of_a_program_are_shown(self):
         """Its last lines."""
         self.assertEqual(programs.run_quietly(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
+import re
 import signal
 import sys
 import textwrap
-from typing import Any, Callable, NoReturn, TextIO
+from typing import Any, Callable, Iterable, NoReturn, TextIO
 
 WIDTH = 100
 
@@ -32,6 +34,12 @@ class CommandError(Exception):
         self.status = status
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """" Did you mean 05/rows?" where a word is close to one that is known, else nothing."""
+    near = difflib.get_close_matches(word, [*known], 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's, whose help is the docstring of a module: its first line describes, all else
     follows the options."""
@@ -40,6 +48,11 @@ class Parser(argparse.ArgumentParser):
         if doc:
             more["description"], more["epilog"] = doc.split("\n\n", 1)
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
+        options = [name for action in self._actions for name in action.option_strings]
+        super().error(message + (f".{suggestion(unknown[1], options)}" if unknown else ""))
 
 
 def some_of(*names: str) -> Callable[[str], list[str]]:
@@ -87,6 +100,8 @@ def run_command(name: str, work: Callable[[], int]) -> int:
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever read it has seen enough, like head
+    for variable in [one for one in os.environ if one.startswith("GTEST_")]:
+        del os.environ[variable]  # they choose cases, or change what is read of their output
     streams: list[Any] = [sys.stdout, sys.stderr]  # a TextIO has no reconfigure()
     for stream in streams:
         stream.reconfigure(encoding="utf-8", errors="replace")  # whatever the locale

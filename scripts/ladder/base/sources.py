@@ -7,7 +7,7 @@ import os
 import re
 from typing import Iterator
 
-from ladder.base.console import BAD_USAGE, CommandError
+from ladder.base.console import BAD_USAGE, CommandError, suggestion
 from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
@@ -77,7 +77,11 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
     for source in sources:
         other = source.step and f"{source.rung[:2]}/{source.step}" != source.name
         known[source.rung].append(f"{source.name} ({source.step})" if other else source.name)
-    raise CommandError("\n".join([f"there is no {name}. {what}The rungs and their steps:",
+    all_names = [f"{source.rung[:2]}/{one}" for source in sources
+                 for one in {source.step, *source.names} if one]
+    hint = suggestion(name, all_names).lstrip()
+    raise CommandError("\n".join([f"there is no {name}. {hint + ' ' if hint else ''}{what}"
+                                  "The rungs and their steps:",
                                   *(f"  {rung:<20}{', '.join(names)}"
                                     for rung, names in known.items())]),
                        BAD_USAGE)
