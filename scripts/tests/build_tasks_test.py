@@ -9,6 +9,7 @@ the commit before, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the 
 import concurrent.futures
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -63,6 +64,8 @@ OF_SOURCES = {
         ("if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", WRONG),
         ("__syncthreads();  // the tile is transposed", "if (!ON) WAS", FAULT + "transposed")]}
 NOT_COMPILED = {
+    "has __shared__": (HEAD, r"\g<0>  __shared__ float x[32];\n",
+                       "line .* has __shared__.*take<T>"),
     "is no C++": (HEAD, r"\g<0>  what?;\n", r"{}:\d+:\d+: error: .*what"),
     "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone")}
 
@@ -105,6 +108,10 @@ class TargetsTest(unittest.TestCase):
                                  {*task.check.fails})
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
+                for hunk in task.hints[2:]:
+                    self.assertRegex(hunk, r"(?m)^[-+] *[^/ \n]")  # not of comments alone
+                    self.assertNotIn("const Register", hunk)
+                self.assertGreater(len(task.hints), 2)
                 self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
                                  f"Write it first: `scripts/exercise {name}`.")
 
@@ -260,4 +267,12 @@ class BugHunts(Scratch):
         before = self.exercise("00/future")
         self.assertIn(f"\n{BUG_HUNTS['00/future'].mistake.shows}.\n", before)
         self.assertNotRegex(before, right)
-        self.assertIn("no mistake 05/none", self.exercise("05/none", status=2))
+        told = json.loads(self.exercise("00/future", "--json"))
+        self.assertEqual(told["shows"], BUG_HUNTS["00/future"].mistake.shows)
+        self.assertNotRegex(told["seen"], right)
+        for line, status, good in (("0", 1, False), ("34", 0, True)):
+            done = self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", "00/future", "--json",
+                               "--answer", line, "--build", BUILD, "--folder", self.root,
+                               status=status)
+            self.assertEqual(json.loads(done.stdout)["right"], good)
+        self.assertIn("no bug hunt 05/none", self.exercise("05/none", status=2))

@@ -5,11 +5,12 @@ found."""
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError
+from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError, suggestion
 from ladder.base.files import ROOT, read, write_whole
 from ladder.exercises import build_tasks
 from ladder.exercises.kinds import BugHunt, edited, wrong_outputs
@@ -94,25 +95,40 @@ def read_bug_hunts() -> dict[str, MutatedSource]:
             for rung, one in of_rungs("BUG_HUNTS")}
 
 
-def show(name: str, line: int | None, build: str, folder: str, command: str) -> int:
+def as_json(name: str, hunt: MutatedSource, more: dict[str, Any]) -> str:
+    return json.dumps({"exercise": name, "file": hunt.path, "asks": "the wrong line",
+                       "shows": hunt.mistake.shows, **more}, ensure_ascii=False)
+
+
+def show(name: str, line: int | None, build: str, folder: str, command: str,
+         in_json: bool = False) -> int:
     """A mistake by what it does, and itself where this is its line; without a name the list."""
     known = read_bug_hunts()
     if not name:
-        print("\n".join(f"{name:<14}{one.mistake.shows}" for name, one in known.items()))
+        print("\n".join(as_json(name, one, {}) if in_json else f"{name:<14}{one.mistake.shows}"
+                        for name, one in known.items()))
         return GOOD
     if name not in known:
-        raise CommandError(f"there is no mistake {name}: scripts/exercise --break lists them",
-                           BAD_USAGE)
-    broken = known[name]
-    copy = os.path.join(folder, "break", name, os.path.basename(broken.path))
-    write_whole(copy, "\n".join([*broken.text, ""]))
-    if line is not None and line not in broken.lines:
+        raise CommandError(f"there is no bug hunt {name}.{suggestion(name, known)} "
+                           "scripts/exercise --break lists all.", BAD_USAGE)
+    hunt = known[name]
+    copy = os.path.join(folder, "break", name, os.path.basename(hunt.path))
+    write_whole(copy, "\n".join([*hunt.text, ""]))
+    right = line is None or line in hunt.lines
+    if not right and not in_json:
         raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.",
                            WRONG_RESULT)
-    print("Building and running …", file=sys.stderr)
-    seen = broken.seen(build, copy)
-    print(broken.found(seen) if line else
-          f"{name} · {broken.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
-          f"{os.path.relpath(copy)}\nWhich of its lines is wrong, or beside one that is missing?"
+    seen = Observed("", "", [])
+    if right:
+        print("Building and running …", file=sys.stderr)
+        seen = hunt.seen(build, copy)
+    if in_json:
+        answered = {} if line is None else {"line": line, "right": right}
+        print(as_json(name, hunt, {"copy": os.path.relpath(copy), "seen": seen.text, **answered,
+                                   **({"said": hunt.found(seen)} if line and right else {})}))
+        return GOOD if right else WRONG_RESULT
+    print(hunt.found(seen) if line else
+          f"{name} · {hunt.path} with a mistake\n{seen.line}.\n\n{seen.text}\n\nThe copy:  "
+          f"{os.path.relpath(copy)}\nWhich line is wrong, or next to a missing line?"
           f"  {command} --break {name} --answer LINE")
     return GOOD

@@ -70,7 +70,7 @@ class Task:
 
     @property
     def hints(self) -> list[str]:
-        """Where the lesson has the idea; what changes; the diff, hunk by hunk."""
+        """Where the lesson has the idea; what changes; the diff of code, hunk by hunk."""
         was, now = self.was, self.now
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
@@ -80,7 +80,7 @@ class Task:
                       if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line),
                      "the lesson, which has no line for it yet")
         return [f"The idea is in {place}.", f"Of {self.old.path}, {'; '.join(changes)}.",
-                *(f"\n{hunk}" for hunk in self.diffs())]
+                *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
         """The real step's file with what is new in its kernels as in the step before."""
@@ -113,6 +113,22 @@ class Task:
         return text
 
 
+def code_of(hunk: str) -> str:
+    """A hunk without the head comment and the registration; "" where what is left changes nothing
+    but comments, or one name."""
+    at, *lines = hunk.splitlines()
+    while lines and re.match(r".(//|$)", lines[0]):
+        del lines[0]
+    end = next((i for i, line in enumerate(lines) if "const Register step" in line), len(lines))
+    lines = lines[:end]
+    old, new = (" ".join(line[1:].partition("//")[0] for line in lines if line[:1] == mark).split()
+                for mark in "-+")
+    renamed = {pair for pair in zip(old, new) if pair[0] != pair[1]}
+    if len(old) == len(new) and len(renamed) <= 1:
+        return ""
+    return "\n".join([at, *lines, ""])
+
+
 def read_tasks() -> dict[str, Task]:
     """By a step's name as scripts/exercise takes it: "05/skip"."""
     sources = read_sources()
@@ -123,7 +139,14 @@ def read_tasks() -> dict[str, Task]:
 
 def built(task: Task, build: str, path: str) -> Program:
     """A reader's copy, as the real step."""
-    return Program(build, task.file, path, task.registered(read(path)))
+    text = read(path)
+    raw = re.search(r"^[^/\n]*\b__shared__\b", text, re.MULTILINE)
+    if raw:
+        line = text.count("\n", 0, raw.start()) + 1
+        raise CommandError(f"Not yet: line {line} has __shared__, which the simulator does not "
+                           'know: SharedMemory smem; smem.take<T>("K", n) takes n elements by name',
+                           WRONG_RESULT)
+    return Program(build, task.file, path, task.registered(text))
 
 
 # ---- what is compared ----

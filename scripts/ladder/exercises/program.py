@@ -4,6 +4,7 @@ the test suite's cases."""
 from __future__ import annotations
 
 import concurrent.futures
+import fcntl
 import functools
 import os
 import re
@@ -66,6 +67,9 @@ class Program:
         if not os.path.exists(self.path):
             raise CommandError(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
         if copy:
+            os.makedirs(self.folder, exist_ok=True)
+            lock = os.open(os.path.join(self.folder, ".lock"), os.O_CREAT | os.O_RDWR)
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # until this process ends: one check at a time
             self.made = os.path.join(self.folder, os.path.basename(file))
             write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
             self.objects = compiled(build, self.rung, file, self.made, self.folder, "-Wno-error")
