@@ -20,6 +20,7 @@ from support import ROOT, SCRIPTS, Scratch, expect_output, programs, read, scrat
 from ladder.base.console import CommandError
 from ladder.base.sources import included
 from ladder.exercises import bug_hunts, build_tasks, kinds, program
+from ladder.trace.read import Trace
 
 BUILD = os.path.dirname(programs())
 TASKS = build_tasks.read_tasks()
@@ -181,6 +182,18 @@ class BuildTasks(unittest.TestCase):
             with self.subTest(name):
                 verdict = build_tasks.check(TASKS[name], self.real[TASKS[name].file].result())
                 self.assertTrue(verdict.right, verdict.why)
+
+    def test_the_explorer_shows_the_copy(self):
+        copy = self.real[TASKS["05/skip"].file].result()
+        trace, *_ = Trace.of(copy.path, "--step skip --device sim --seqlen 32 --heads 1".split())
+        files = {event.file for event in trace.events}
+        self.assertIn(os.path.relpath(copy.copy, ROOT), {os.path.relpath(one, ROOT)
+                                                         for one in files if one})
+        page = os.path.join(self.folder, "page.html")
+        subprocess.run([os.path.join(SCRIPTS, "explore"), "--bin", copy.folder, "05/skip",
+                        "--seqlen", "32", "--heads", "1", "--no-open", "--out", page], check=True,
+                       capture_output=True)
+        self.assertTrue(os.path.exists(page))
 
     @unittest.skipUnless(ALL, "not run here: scripts/test build_tasks compiles all blanks")
     def test_blanks_compile_and_fail(self):

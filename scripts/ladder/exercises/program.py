@@ -71,8 +71,14 @@ class Program:
             lock = os.open(os.path.join(self.folder, ".lock"), os.O_CREAT | os.O_RDWR)
             fcntl.lockf(lock, fcntl.LOCK_EX)  # until this process ends: one check at a time
             self.made = os.path.join(self.folder, os.path.basename(file))
-            write_whole(self.made, f'#line 1 "{os.path.relpath(copy)}"\n{text or read(copy)}')
-            self.objects = compiled(build, self.rung, file, self.made, self.folder, "-Wno-error")
+            name = os.path.abspath(copy)  # by which the explorer finds it
+            write_whole(self.made, f'#line 1 "{name}"\n{text or read(copy)}')
+            try:
+                self.objects = compiled(build, self.rung, file, self.made, self.folder,
+                                        "-Wno-error")
+            except CommandError as stop:
+                raise CommandError(str(stop).replace(name, os.path.relpath(copy)),
+                                   stop.status) from None
             self.path = linked(build, self.rung, *self.objects, self.folder)
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
