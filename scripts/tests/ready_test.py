@@ -187,14 +187,14 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
             os.symlink(os.path.join(ROOT, name), self.at("@x@", name))
         self.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.22)\nproject(whole CXX)\n"
                    "enable_testing()\nadd_subdirectory(@x@)\n")
-        self.write("@x@/CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(07_toy)\n")
-        self.write("@x@/07_toy/attention.cu", read(ROOT, "00_naive/attention.cu"))
+        self.write("@x@/CMakeLists.txt", read(ROOT, "CMakeLists.txt") + "add_rung(99_probe)\n")
+        self.write("@x@/99_probe/attention.cu", read(ROOT, "00_naive/attention.cu"))
         gpu = self.configure("130", "-S", self.root, "-DLADDER_TESTS=ON")
-        self.assertIn("@x@", self.read("build/@x@/stubs/07_toy/attention.cu.cpp"))
+        self.assertIn("@x@", self.read("build/@x@/stubs/99_probe/attention.cu.cpp"))
         for command, said in (
-                ("ninja -C build -t commands 07_toy", "stubs/07_toy/attention.cu.cpp"),
-                ("ninja -C build -t commands 07_toy_test", "suite_test.cpp"),
-                ("ctest --test-dir build -N", ": 07_toy.cli\n")):
+                ("ninja -C build -t commands 99_probe", "stubs/99_probe/attention.cu.cpp"),
+                ("ninja -C build -t commands 99_probe_test", "suite_test.cpp"),
+                ("ctest --test-dir build -N", ": 99_probe.cli\n")):
             self.assertIn(said, self.run_it(*command.split()).stdout)
         if shutil.which("nvcc"):
             self.assertRegex(gpu, "architectures 80$")
