@@ -71,6 +71,58 @@ NOT_COMPILED = {
     "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone")}
 
 
+# ---- what a reader may hand in: (the task, the file, edits of it, whether it is right, what the
+# verdict says) ----
+
+HOST = """  with_type(p, [&]<class T>() {
+    const auto* Q = static_cast<const T*>(a["Q"].data);
+    const auto* K = static_cast<const T*>(a["K"].data);
+    const auto* V = static_cast<const T*>(a["V"].data);
+    auto* O = static_cast<T*>(a["O"].data);
+    for (int64_t row = 0; row < int64_t{p.B} * p.H * p.N; ++row) {
+      const int keys = p.keys(static_cast<int>(row % p.N));
+      const int64_t kv = p.kv_row(row / p.N);
+      std::vector<float> weight(keys), o(p.d);
+      float sum = 0;
+      for (int j = 0; j < keys; ++j) {
+        float s = 0;
+        for (int c = 0; c < p.d; ++c) s += float(Q[row * p.d + c]) * float(K[(kv + j) * p.d + c]);
+        sum += weight[j] = std::exp(float(T(p.scale * s)));
+      }
+      for (int c = 0; c < p.d; ++c) {
+        for (int j = 0; j < keys; ++j)
+          o[c] += float(T(weight[j] / sum)) * float(V[(kv + j) * p.d + c]);
+        O[row * p.d + c] = T(o[c]);
+      }
+    }
+  });
+"""
+ATTEMPTS = [
+    ("03/one_pass", "03_online_softmax/two_pass.cu", [
+        (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),
+        (r"read_chunk\((K \+ \(k_row \+ 8 \* c\))\)", r"\1"),
+        (r"read_chunk\((V \+ \(v_row \+ 8 \* c\))\)", r"\1"),
+        (r', K = hbm<const T>\(a\["K"\]\), V = hbm<const T>\(a\["V"\]\);',
+         '; const auto K = static_cast<const T*>(a["K"].data), '
+         'V = static_cast<const T*>(a["V"].data);'),
+        (r', \{"K", 2 \* k, 0\}, \{"V", k, 0\}', "")], False,
+     "of K 0 of .* bytes are read through Hbm's accessors"),
+    ("01/tile", "01_tiled_matmul/tile.cu", [
+        (r"void forward\((?:.|\n)*?\n}\n",
+         f"void forward(const Problem& p, const Plan&, const Arrays& a) {{\n{HOST}}}\n"),
+        (r"Traffic traffic\((?:.|\n)*?\n}\n",
+         "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
+     "of Q 0 of .* bytes are read through Hbm's accessors"),
+    ("01/tile", "01_tiled_matmul/tile.cu", [
+        (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
+         "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),
+        (r"expf\(float\(S\[first \+ j\]\)\)", "expf(float(S[first + j]) - m)"),
+        (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
+    ("05/swap", "05_flash_v2/defer.cu", [], True,
+     "better than the step of the course: workspace_bytes: 0; "),
+]
+
+
 def mistakes_in(path, text):
     """(a pattern, how often it is replaced, by what, what is said) of each that it may have."""
     return [*((was, 0, now, said) for was, now, said in OF_ANY if re.search(was, text)),
@@ -182,6 +234,19 @@ class BuildTasks(unittest.TestCase):
             with self.subTest(name):
                 verdict = build_tasks.check(TASKS[name], self.real[TASKS[name].file].result())
                 self.assertTrue(verdict.right, verdict.why)
+
+    def test_what_readers_hand_in_is_judged_by_what_it_does(self):
+        """Work past the accessors, or on the host, is refused; another sound kernel is not."""
+        for number, (name, file, edits, right, said) in enumerate(ATTEMPTS):
+            with self.subTest(name, said=said):
+                text = read(ROOT, file)
+                for old, new in edits:
+                    self.assertRegex(text, old)
+                    text = re.sub(old, lambda found, new=new: found.expand(new), text)
+                task = TASKS[name]
+                verdict = build_tasks.check(task, self.copy(f"{number}", task, task.file, text))
+                self.assertEqual(verdict.right, right, verdict.why)
+                self.assertRegex(verdict.why, said)
 
     def test_the_explorer_shows_the_copy(self):
         copy = self.real[TASKS["05/skip"].file].result()

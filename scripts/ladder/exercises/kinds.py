@@ -146,9 +146,9 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class BuildTask:
-    """The step of that name as an exercise. `fails`: which checks the step before fails, of those
-    that all have, the bytes and sectors of each array and workspace_bytes, and of other counts of
-    a record, which are compared for this step alone; a test holds it. `cases`: options of
+    """The step of that name as an exercise. `fails`: the counts that its idea is about, which
+    the step before fails: the bytes or sectors of an array, workspace_bytes, or another count of a
+    record; a test holds it. `cases`: options of
     runs besides the suite's cases, whose results have to be right. `unchecked`: what the task asks
     for, and no check holds."""
 

@@ -42,6 +42,7 @@ class Case(NamedTuple):
     said: str  # what is wrong with its results, "" for nothing
     formula: bool = True  # whether its traffic() says what is counted
     options: str = ""  # those that run it again
+    safer: bool = False  # right where the real step's sums overflow
 
 
 # What the suite prints of a case: its name, what it says, and, where it ended, how and of what.
@@ -138,14 +139,17 @@ class Program:
         for name, text, end, options in CASE.findall(said):
             formula = not UNCOUNTED.search(text)
             wrong = "".join(next(iter(WRONG.findall(text)), ()))
+            safer = wrong.startswith("rows whose sum")
             if not end:
                 wrong = ending(status, text) or "it ends the program"
+            elif safer:
+                wrong = ""
             elif end == "FAILED" and formula and not wrong:
                 wrong = "it fails"
             wrong = re.sub("^element.*", r"\g<0> is not 0, and its query attends to no key", wrong)
             wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
             found.append(Case(name.removeprefix(f"{self.step}_"), wrong, bool(end) and formula,
-                              options))
+                              options, safer))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
         return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
 
