@@ -54,8 +54,7 @@ class Mask(Change):
         return verdict_of([(f"{shape[0]} queries, {shape[1]} keys, causal",
                             self.wrong(program, predicted, *shape))
                            for shape, predicted in zip(SHAPES, self.predicted)],
-                          "Right: each query has the keys it should see, and no other tile is "
-                          "read.")
+                          "Right: each query attends to its keys, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
         """None, or in a line what is wrong. The softmax over the keys seen is written out."""
@@ -106,8 +105,7 @@ EXERCISES = [
     Numbers("no_skip", {"tiles skipped": 0}),
     Change("mask", "rows.cu", [398_000, 469_120], [
         ("int keys = p.N_kv;",
-         "int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends "
-         "to"),
+         "int keys = p.keys(min(block_row + Br, p.N) - 1);  // of the block's last row"),
         ("""\
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
   const int64_t blocks = ceil_div(p.N, plan.block_q);
@@ -199,16 +197,15 @@ BUILD_TASKS = [
     BuildTask("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
     BuildTask("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
               unchecked="the order of blocks"),
-    BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"], unchecked="that registers "
-                                                                                 "suffice"),
+    BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"],
+              unchecked="that registers suffice"),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     BuildTask("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
     BuildTask("producer", 120, ["barriers", "consumer_copies"],
               unchecked="the registers that are handed over"),
     BuildTask("overlap", 90, ["exps_under_products"], blanks=True),
     BuildTask("counter", 60, ["atomics"], unchecked="that the blocks start early"),
-    BuildTask("lazy", 60, ["other_flops"],
-              unchecked="that lanes compare maxima only where m rises"),
+    BuildTask("lazy", 60, ["other_flops"], unchecked="that lanes compare maxima if m rises alone"),
     BuildTask("own_keys", 60, ["matmul_flops"], blanks=True,
               unchecked="that tiles of Q are laid from the last row up"),
 ]
@@ -219,15 +216,13 @@ BUG_HUNTS = [
             "A tile needs no mask if all of the warp's rows attend to all of it, and its first "
             "row attends to the fewest keys; here its last row is asked.",
             [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
-    BugHunt("promise", "hopper/tma.cu", "whole tiles, ragged, few keys: never ends; causal: a "
-                                        "fault",
-            "Fewer bytes are promised than TMA brings: the barrier's phase ends with the tile half "
-            "there.",
+    BugHunt("promise", "hopper/tma.cu",
+            "whole tiles, ragged, few keys: never ends; causal: a fault",
+            "Fewer bytes are promised than TMA brings: the phase ends with the tile half there.",
             [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
     BugHunt("parity", "hopper/tma.cu", "always: never ends",
             "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile "
-            "does not wait, since phase 0 has ended, or waits for ever, since phase 1 has ended "
-            "too.",
+            "does not wait, since phase 0 is over, or waits for ever, since phase 1 is over too.",
             [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
     BugHunt("stuck", "hopper/producer.cu",
             "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
