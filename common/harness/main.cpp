@@ -109,15 +109,16 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   const auto reports = run_step(device, step, options.run, workload, &outputs);
   if (!options.save.empty()) save(options.save, workload.problem(), outputs);
 
-  bool pass = true, wrong = false;
+  bool pass = true;
+  std::string wrong;
   for (const Report& report : reports) {
     if (const std::string text = to_text(report, options); !text.empty())
       print(std::exchange(between, options.json ? "" : "\n") + text);
     pass = pass && report.pass().value_or(true);
     for (const TensorError& e : report.errors.value_or(std::vector<TensorError>()))
-      wrong = wrong || e.wrong();
+      if (e.wrong()) wrong += fmt::format("{}{} in {}", wrong.empty() ? "" : "; ", e.name, e.where);
   }
-  if (wrong) say(fmt::format("{}: wrong result: an error is over its tolerance", rung_name()));
+  if (!wrong.empty()) say(fmt::format("{}: wrong result: {}", rung_name(), wrong));
   return static_cast<int>(pass ? Exit::good : Exit::wrong_result);
 }
 

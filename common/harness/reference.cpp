@@ -227,19 +227,27 @@ void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   std::string kv_compared = text(p.N_kv, p.N_kv);
   if (std::ssize(choice.kv_heads) < p.B * p.Hk)
     kv_compared += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
-  const auto expected = [](const char* name, const std::vector<int64_t>& of, int columns,
-                           const std::string& which) -> ExpectedTensor {
+  const auto expected = [&](const char* name, int columns, bool of_keys = false) -> ExpectedTensor {
+    const std::vector<int64_t>& of = of_keys ? kv_rows : rows;
     const std::vector<double> zeros(of.size() * columns);
-    return {name, of, columns, which, zeros, zeros};
+    return {name,
+            of,
+            columns,
+            of_keys ? kv_compared : compared,
+            zeros,
+            zeros,
+            0,
+            0,
+            of_keys ? p.N_kv : p.N};
   };
-  out.o = expected("o", rows, p.d, compared);
-  out.lse = expected("lse", rows, 1, compared);
+  out.o = expected("o", p.d);
+  out.lse = expected("lse", 1);
   std::ranges::fill(out.lse.exact, -kInf);
   out.lse.relative = 0x1p-20 * std::max(1.0, std::sqrt(p.d) / 8);
   if (choice.kv_heads.empty()) return;
-  out.dq = expected("dq", rows, p.d, compared);
-  out.dk = expected("dk", kv_rows, p.d, kv_compared);
-  out.dv = expected("dv", kv_rows, p.d, kv_compared);
+  out.dq = expected("dq", p.d);
+  out.dk = expected("dk", p.d, true);
+  out.dv = expected("dv", p.d, true);
 }
 
 /// Half a unit in the last place of the I/O type at x, or at its largest number if that is less.
@@ -248,6 +256,24 @@ double half_ulp(DType dtype, double x) {
   const int least = dtype == DType::fp16 ? -14 : -126;
   const int exponent = x > 0 ? std::clamp(std::ilogb(x), least, 1 - least) : least;
   return std::ldexp(0.5, exponent - mantissa);
+}
+
+/// Which heads, rows and columns of a tensor are wrong, each from the first to the last.
+std::string place_of_errors(const ExpectedTensor& expected, const auto& out, double tolerance) {
+  struct Range {
+    int64_t first = std::numeric_limits<int64_t>::max(), last = -1;
+    void add(int64_t i) { first = std::min(first, i), last = std::max(last, i); }
+  } heads, rows, columns;
+  for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
+    const int64_t row = expected.rows[i / expected.columns], column = i % expected.columns;
+    const double value = out[row * expected.columns + column], ref = expected.exact[i];
+    if (std::bit_cast<uint64_t>(value) == std::bit_cast<uint64_t>(ref)) continue;
+    if (is_finite(ref) && is_finite(value) && std::abs(value - ref) <= tolerance) continue;
+    const int64_t of_head = expected.rows_of_head ? expected.rows_of_head : row + 1;
+    heads.add(row / of_head), rows.add(row % of_head), columns.add(column);
+  }
+  return fmt::format("heads {} to {}, rows {} to {}, columns {} to {}", heads.first, heads.last,
+                     rows.first, rows.last, columns.first, columns.last);
 }
 
 /// rounding: what that of `out` may cost, from the largest |exact|.
@@ -280,6 +306,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
   error.rms = finite > 0 ? std::sqrt(difference2 / static_cast<double>(finite)) : 0;
   error.tolerance =
       2 * off + 1e-5 + expected.extra + expected.relative * error.largest + rounding(error.largest);
+  if (!error.pass()) error.where = place_of_errors(expected, out, error.tolerance);
   return error;
 }
 

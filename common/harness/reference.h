@@ -23,6 +23,7 @@ struct TensorError {
   int64_t nonfinite = 0;     // values that are not finite where the reference is
   std::string compared;      // which elements: "64 of 4096 rows"
   int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either
+  std::string where;         // "heads 0 to 1, rows 16 to 31, columns 0 to 63", where it fails
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
   bool judged() const { return is_finite(tolerance); }
@@ -42,6 +43,7 @@ struct ExpectedTensor {
   std::string compared;  // as a TensorError has it
   std::vector<double> exact, plain;
   double extra = 0, relative = 0;  // of the tolerance; the second, of the largest |exact|
+  int64_t rows_of_head = 0;        // of the tensor; 0: of one head
 };
 
 /// Compares a tensor in the I/O type, which rounding to it may cost half a unit in the last place.

@@ -292,7 +292,8 @@ std::string to_table(const Report& r) {
     out += fmt::format("{:<5} {}: max error {:.2e}, tolerance {:.2e}, {} {:.2e}{} ({})\n", e.name,
                        verdict, e.max, e.tolerance, open ? "largest value" : "relative",
                        open ? e.largest : e.rel,
-                       e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "", e.compared);
+                       e.nonfinite ? fmt::format(", {} not finite", e.nonfinite) : "",
+                       e.where.empty() ? e.compared : e.compared + "; " + e.where);
   }
   return out;
 }

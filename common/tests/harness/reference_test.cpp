@@ -209,6 +209,12 @@ TEST(Compare, ReportsWhatTheContractSays) {
   EXPECT_EQ(good.tolerance, 2 * 0.5 + 1e-5 + 0.25 + 0.125 * 4);
   EXPECT_TRUE(good.pass());
   EXPECT_FALSE(error(1, -4, -kInf, 3.78125f).pass());
+  EXPECT_EQ(error(1, -4, -kInf, 3.78125f).where, "heads 0 to 0, rows 2 to 2, columns 1 to 1");
+  EXPECT_EQ(good.where, "");
+  ExpectedTensor of_heads = expected;
+  of_heads.rows_of_head = 2;
+  EXPECT_EQ(compare(of_heads, std::vector<float>{9, -4, 100, 100, 0, 2}).where,
+            "heads 0 to 1, rows 0 to 0, columns 0 to 0");
   for (const float wrong : {0.0f, -6e4f, kNan, kInf}) EXPECT_FALSE(error(1, -4, wrong, 2).pass());
   for (const float wrong : {kNan, kInf, -kInf}) {
     const TensorError bad = error(1.5f, wrong, -kInf, 2);

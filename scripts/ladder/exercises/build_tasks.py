@@ -304,8 +304,10 @@ def said_of(run: ProgramRun) -> str:
     """What is wrong with a run, "" for nothing."""
     if not run.records:
         return run.last_words()
+    where = re.search(r"wrong result: (.*)", run.err)
     return "" if "so this failure is expected" in run.err else ", ".join(
-        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items())
+        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items()
+    ) + (f" ({where[1]})" if where else "")
 
 
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
@@ -327,6 +329,9 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
     wrong = {case.said: case for case in reversed(cases) if case.said}  # of each fault the first
     lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
               for case in [*reversed(wrong.values())][:3]]
+    failed = [case for case in cases if case.said and case.options]
+    if failed and all("--causal" in case.options for case in failed):
+        lines.append("  Each wrong case has --causal.")
     lines.append("Right: its results are, and it counts what the step counts" +
                  (f"; not checked: {task.check.unchecked}" if task.check.unchecked else "") + "."
                  if not lacks else
