@@ -215,6 +215,12 @@ class Excerpts(unittest.TestCase):
                                         f"no source of {language} has these lines:\n"
                                         + "\n".join(lines))
 
+    def test_the_diff_of_a_build_task_is_folded(self):
+        for path in course_pages():
+            for section in re.split(r"(?m)^#{2,4} ", read(path)):
+                rest = section.partition("Write it first:")[2]
+                self.assertNotRegex(rest, r"(?<!</summary>\n\n)```diff", name_of(path))
+
     @staticmethod
     def holds(source, lines):
         """Whether the runs of lines between lines "…" stand in the source, in this order."""
