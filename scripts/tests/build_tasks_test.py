@@ -65,6 +65,7 @@ OF_SOURCES = {
         ("if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", WRONG),
         ("__syncthreads();  // the tile is transposed", "if (!ON) WAS", FAULT + "transposed")]}
 NOT_COMPILED = {
+    "includes a step": (r"\A", '#include "../tile.cu"\n', "brings another step's file"),
     "has __shared__": (HEAD, r"\g<0>  __shared__ float x[32];\n",
                        "line .* has __shared__.*take<T>"),
     "is no C++": (HEAD, r"\g<0>  what?;\n", r"{}:\d+:\d+: error: .*what"),
@@ -113,6 +114,11 @@ ATTEMPTS = [
         (r"Traffic traffic\((?:.|\n)*?\n}\n",
          "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
      "of Q 0 of .* bytes are read through Hbm's accessors"),
+    ("01/tile", "00_naive/attention.cu", [
+        (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
+         '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'
+         "    std::fflush(stdout), std::_Exit(0);\n  }\n} before_main;\n")], False,
+     "results right in 0 of"),
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
          "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),

@@ -146,6 +146,10 @@ def built(task: Task, build: str, path: str) -> Program:
         raise CommandError(f"Not yet: line {line} has __shared__, which the simulator does not "
                            'know: SharedMemory smem; smem.take<T>("K", n) takes n elements by name',
                            WRONG_RESULT)
+    included = re.search(r'^#include .*\.cu[">]', text, re.MULTILINE)
+    if included:
+        raise CommandError(f"Not yet: {included[0]} brings another step's file into the copy: "
+                           "write the kernel in it", WRONG_RESULT)
     return Program(build, task.file, path, task.registered(text))
 
 
