@@ -2,7 +2,7 @@
 //
 //   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
-// Since `mma`: the chunks of a tile's rows are permuted, so that the 8 rows of a piece that
+// Since `mma`: the chunks of a tile's rows are permuted, so that the 8 rows of a matrix that
 // ldmatrix reads lie in different banks.
 
 #include "machine/machine.h"

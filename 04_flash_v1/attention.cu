@@ -222,7 +222,7 @@ const Register step{{
     .is_default = true,
     .shown = {.idea = "tiles per block",
               .change = {"requested_bytes", "less"},
-              .summary = "Algorithm 1: K/V outside, Q inside, O, l, m through HBM",
+              .summary = "Algorithm 1: outer loop over K/V, inner over Q; O, l, m through HBM",
               .colour = "#CC79A7",
               .grid_limit = {8192, 2048}},
     .has_lse = true,

@@ -279,11 +279,11 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Parts of the keys, so that the last wave of blocks is full: of every number of parts the time of
 /// its waves, each as long as its longest part, which has kStart tiles' time of start and end too.
-int choose_parts(int64_t blocks, int64_t tiles, int64_t places) {
+int choose_parts(int64_t blocks, int64_t tiles, int64_t slots) {
   constexpr int64_t kStart = 3, kMost = 128;
   int64_t best = 1, least = 0;
   for (int64_t parts = 1; parts <= std::min(tiles, kMost); ++parts) {
-    const int64_t time = ceil_div(blocks * parts, places) * (ceil_div(tiles, parts) + kStart);
+    const int64_t time = ceil_div(blocks * parts, slots) * (ceil_div(tiles, parts) + kStart);
     if (parts == 1 || time < least) best = parts, least = time;
   }
   return static_cast<int>(best);
@@ -308,14 +308,14 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     parts = std::stoi(splits);
   } else {
     constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
-    const int64_t places =
+    const int64_t slots =
         device.multiprocessors * ((device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
-    parts = choose_parts(blocks, tiles, places);
+    parts = choose_parts(blocks, tiles, slots);
     plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +
                  std::to_string(parts) + (parts == 1 ? " part: " : " parts: ") +
-                 std::to_string(blocks * parts) + " blocks, and the GPU has places for " +
-                 std::to_string(places);
+                 std::to_string(blocks * parts) + " blocks, and the GPU has slots for " +
+                 std::to_string(slots);
   }
   if (parts > 1)
     plan.workspace = {{"O_parts", parts * rows * p.d * 4},

@@ -11,9 +11,9 @@
 //       O ← (l·e^(m − m_new)·O + e^(m̃ − m_new)·P·V) / l_new
 //     write O, l, m to HBM
 //
-// Since 04: Q outside, K and V inside. O, l and m of a tile of Q stay on chip until they are final,
-// and no tile of Q needs another's, so each has a block of its own: the grid is over the sequence
-// too.
+// Since 04: Q is in the outer loop, K and V are in the inner one. O, l and m of a tile of Q stay on
+// chip until they are final, and no tile of Q needs another's, so each has a block of its own: the
+// grid is over the sequence too.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -207,7 +207,7 @@ const Register step{{
     .name = "swap",
     .shown = {.idea = "loops swapped",
               .change = {"requested_bytes", "less"},
-              .summary = "Q outside, K/V inside: O, l, m stay on chip, a block a tile of Q",
+              .summary = "outer loop over Q, inner over K/V: O, l, m on chip, a block per Q tile",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

@@ -17,9 +17,9 @@
 //       dQ += scale·dS·K        in registers
 //
 // Since `split_sums`: no atomic additions, whose order, and with it the last bits of dQ, may differ
-// from run to run. A second kernel makes dQ with the queries outside, as the forward pass makes O,
-// and adds in one order. The price is S and dP once more: seven products instead of five. The
-// forward pass is `split_sums`'s.
+// from run to run. A second kernel makes dQ with the queries in the outer loop, as the forward pass
+// makes O, and adds in one order. The price is S and dP once more: seven products instead of five.
+// The forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"

@@ -117,7 +117,7 @@ def fp8_times_table(files: Files) -> list[str]:
         f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
         f"workload, inputs {files.gpu.dtype}, on an {files.gpu.machine()}."),
         "", *over_lengths(shares), "", (
-        f"The attention alone as a share of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
+        f"The attention alone as a fraction of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
         f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
         f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
         f"{released['matmul']:,}; {NO_VALUE}: not known.")]

@@ -110,7 +110,7 @@ def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, floa
 
 
 def shared_roof(files: Files) -> Data:
-    """Where a step stands by what its products read and by all bytes; its share of the roof."""
+    """Where a step stands by what its products read and by all bytes; its fraction of the roof."""
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(contender: Contender, d: int) -> Data:
@@ -160,5 +160,5 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
               for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
-    pairs[0][0].set_ylabel("share of the matmul rate")
+    pairs[0][0].set_ylabel("fraction of the matmul rate")
     return figure

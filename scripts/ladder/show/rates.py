@@ -201,7 +201,7 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 
 
 def decode(files: Files) -> Data:
-    """The rate at which each cache was read, ours and cuDNN's, as a share of a device copy's."""
+    """The rate at which each cache was read, ours and cuDNN's, as a fraction of a device copy's."""
     theirs = {Point.key(r): r
               for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
@@ -228,7 +228,7 @@ def draw_decode(plt: Pyplot, data: Data) -> Drawing:
         "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
         "read fewer bytes, and\na cache of few bytes is over before the copy's rate is reached.")
     axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
-             ylabel="share of the device copy's rate")
+             ylabel="fraction of the device copy's rate")
     axis.xaxis.set_major_formatter(byte_tick)
     axis.axhline(1, color=FAINT, lw=1)
     beside = {"marker": "o", "mfc": "none", "lw": 1, "ls": "--"}

@@ -35,13 +35,13 @@ def door_table(files: Files) -> list[str]:
         rows.append([linked(step, "") + (" backward" if way == "bwd" else ""), *cells,
                      bytes_text(bytes_a_head(narrow, "requested"))])
     return markdown(
-        ["step", *(text for d in HEADS for text in (f"d = {d}: TFLOP/s", "share of cuDNN's")),
+        ["step", *(text for d in HEADS for text in (f"d = {d}: TFLOP/s", "fraction of cuDNN's")),
          "bytes requested"], need(rows), range(1, 6), (
             f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
             f"{HEADS[0]} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
-            f"{files.gpu.machine()}. *Share of cuDNN's*: the rate divided by cuDNN's for the same "
-            "pass. *Bytes requested*: what the kernels read from and write to global memory, per "
-            f"head with d = {HEADS[0]}."))
+            f"{files.gpu.machine()}. *Fraction of cuDNN's*: the rate divided by cuDNN's for the "
+            "same pass. *Bytes requested*: what the kernels read from and write to global memory, "
+            f"per head with d = {HEADS[0]}."))
 
 
 def headline(files: Files, whole: bool) -> list[str]:
@@ -167,7 +167,7 @@ SIDE = 128  # of the square of S by which steps compare, whatever their tiles ar
 
 def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     """The model beside the measurement, for SIDE × SIDE elements of S: cycles of an SM, the tensor
-    cores' share of them, the clock, and the rate; a line a step, from the first to the last."""
+    cores' fraction of them, the clock, and the rate; a line a step, from the first to the last."""
     found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
     names = [step for its, step in files.order if its == rung]
