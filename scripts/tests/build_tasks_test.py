@@ -98,6 +98,25 @@ HOST = """  with_type(p, [&]<class T>() {
     }
   });
 """
+# The same behind a kernel that reads all inputs and writes what it is given.
+DECOY = """template <class T>
+__global__ void decoy(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, const T* from,
+                      int64_t q, int64_t k) {
+  float sum = 0;
+  for (int64_t i = 0; i < q; ++i) sum += float(Q[i]);
+  for (int64_t i = 0; i < k; ++i) sum += float(K[i]) + float(V[i]);
+  for (int64_t i = 0; i < q; ++i) O[i] = sum == 0.12345f ? T(sum) : from[i];
+}
+
+"""
+LAUNCH = """
+    const int64_t q = int64_t{p.B} * p.H * p.N * p.d, k = int64_t{p.B} * p.Hk * p.N_kv * p.d;
+    launch("decoy", decoy<T>, dim3(1), dim3(1), 0, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           hbm<const T>(a["V"]), hbm<T>(a["O"]), static_cast<const T*>(O.data()), q, k);
+"""
+BEHIND_DECOY = HOST.replace('auto* O = static_cast<T*>(a["O"].data);',
+                            "std::vector<T> O(int64_t{p.B} * p.H * p.N * p.d);").replace(
+                                "\n  });", LAUNCH + "  });")
 ATTEMPTS = [
     ("03/one_pass", "03_online_softmax/two_pass.cu", [
         (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),
@@ -114,6 +133,14 @@ ATTEMPTS = [
         (r"Traffic traffic\((?:.|\n)*?\n}\n",
          "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
      "of Q 0 of .* bytes are read through Hbm's accessors"),
+    ("01/tile", "01_tiled_matmul/tile.cu", [
+        (r"  const int64_t elements.*\n", ""), (r",\n *\.workspace = .*}};", "};"),
+        (r"void forward\((?:.|\n)*?\n}\n", f"{DECOY}void forward(const Problem& p, const Plan&, "
+         f"const Arrays& a) {{\n{BEHIND_DECOY}}}\n"),
+        (r"return \{\{\"scores\"(?:.|\n)*?;\n", "const int64_t once = k / p.H * p.Hk;\n"
+         'return {{"decoy", {{"Q", q, 0}, {"K", once, 0}, {"V", once, 0}, {"O", 0, q}}}};\n'),
+        (r"  const int64_t (S|row_tiles) = .*\n", "")], False,
+     "its kernels do 0 FLOPs .* work on the host is counted by nobody"),
     ("01/tile", "00_naive/attention.cu", [
         (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
          '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'

@@ -198,9 +198,9 @@ def compared(task: Task, shapes: dict[str, tuple[Record, ...]]) -> dict[str, lis
     return found
 
 
-def past_accessors(mine: Record, real: Record) -> str:
+def uncounted_work(mine: Record, real: Record) -> str:
     """Which input or output a copy's kernels do not reach through its accessor, of those that the
-    real step's do: "" for none."""
+    real step's do, or that they leave the work to the host: "" for neither."""
     for way, done in (("read", "read"), ("write", "written")):
         for array in ("Q", "K", "V", "dO", "O", "LSE", "dQ", "dK", "dV"):
             had, wanted = ([kernel["arrays"][array][f"distinct_{way}"] for kernel in
@@ -209,6 +209,11 @@ def past_accessors(mine: Record, real: Record) -> str:
             if sum(had) < max(wanted, default=0):
                 return (f"of {array} {sum(had):,} of {max(wanted):,} bytes are {done} through "
                         "Hbm's accessors: a pointer past them is counted by nobody")
+    flops, exps = ((mine[count], real[count] // 2) for count in ("matmul_flops", "exp_count"))
+    if flops[0] < flops[1] and exps[0] < exps[1]:
+        return (f"its kernels do {flops[0]:,} FLOPs of products and {exps[0]:,} exponentials, "
+                f"and need {flops[1]:,} and {exps[1]:,} at least: work on the host is counted by "
+                "nobody")
     return ""
 
 
@@ -292,7 +297,7 @@ def check(task: Task, copy: Program) -> Verdict:
                    "the same bits in each order of threads: {} of {}"),
                   (FORMULA, [case.formula for case in suite],
                    "its traffic() says what is counted in {} of {}" + uneven))]
-    past = next(filter(None, (past_accessors(runs[shape].result().records[-1],
+    past = next(filter(None, (uncounted_work(runs[shape].result().records[-1],
                                              records[0].result())
                               for shape, records in wanted.items()
                               if runs[shape].result().records)), "")
