@@ -139,34 +139,32 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
                     "sanitizer": {}}
     others = [other for other in read_lines(GPU_LOG) if other["device_name"] != name]
     write_whole(GPU_LOG, json_text([*others, line]))
-    for tool in options.sanitize:  # each takes minutes
-        line["sanitizer"][tool] = sanitized(tool, programs)
-        write_whole(GPU_LOG, json_text([*others, line]))
+    for tool in options.sanitize:
+        line["sanitizer"][tool] = {}
+        for program in sorted(os.listdir(programs)):
+            if re.fullmatch(r"\d\d_\w+_test", program):  # each takes minutes, so each is kept
+                line["sanitizer"][tool][program] = sanitized(tool, programs, program)
+                write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
     return max((WRONG_RESULT if counts["errors"] else GOOD
                 for of_tool in line["sanitizer"].values() for counts in of_tool.values()),
                default=GOOD)
 
 
-def sanitized(tool: str, programs: str) -> dict[str, Record]:
-    """Each rung's cases on the GPU at ragged shapes, and at one query or key, under a tool of
+def sanitized(tool: str, programs: str, name: str) -> Record:
+    """A rung's cases on the GPU at ragged shapes, and at one query or key, under a tool of
     compute-sanitizer: how many ran, and how many errors it named."""
-    found: dict[str, Record] = {}
-    for name in sorted(os.listdir(programs)):
-        if not re.fullmatch(r"\d\d_\w+_test", name):
-            continue
-        print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
-        said = subprocess.run(
-            ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
-             "--gtest_filter=Gpu.*ragged*:Gpu.*one_*", "--gtest_brief=1"], check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            encoding="utf-8", errors="replace").stdout
-        summary = re.search(r"SUMMARY: (\d+)", said)
-        errors = int(summary[1]) if summary else 1
-        found[name] = {**tally(said), "errors": errors}
-        if errors or found[name]["failed"]:
-            print("\n".join(said.splitlines()[-60:]), file=sys.stderr)
-    return found
+    print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
+    said = subprocess.run(
+        ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
+         "--gtest_filter=Gpu.*ragged*:Gpu.*one_*", "--gtest_brief=1"], check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", errors="replace").stdout
+    summary = re.search(r"SUMMARY: (\d+)", said)
+    counts = {**tally(said), "errors": int(summary[1]) if summary else 1}
+    if counts["errors"] or counts["failed"]:
+        print("\n".join(said.splitlines()[-60:]), file=sys.stderr)
+    return counts
 
 
 # ---- how it went ----
