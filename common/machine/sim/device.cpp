@@ -68,11 +68,12 @@ class Sim : public Device {
     return array;
   }
   void upload(Array& array, const void* host) override {
-    std::memcpy(array.data, host, array.bytes);
-    static_cast<TrackedArray&>(array).mark_written();
+    auto& tracked = static_cast<TrackedArray&>(array);
+    std::memcpy(tracked.contents(), host, array.bytes);
+    tracked.mark_written();
   }
   void download(void* host, const Array& array) override {
-    std::memcpy(host, array.data, array.bytes);
+    std::memcpy(host, static_cast<const TrackedArray&>(array).contents(), array.bytes);
   }
 
   std::vector<KernelReport> run(const std::string& rung,

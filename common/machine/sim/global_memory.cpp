@@ -1,8 +1,12 @@
 // Checks and counts accesses to global memory: races between blocks, bytes and sectors.
 #include "machine/sim/global_memory.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 namespace ladder::sim {
@@ -46,10 +50,28 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
   }
 }
 
+/// By the first of the addresses that host code sees.
+std::map<char*, const TrackedArray*> arrays_by_address;
+
+/// Ends the program where it touches an array by its address, and says so; elsewhere the signal
+/// comes again, by its default action.
+void end_of_touching(int, siginfo_t* signal, void*) {
+  char* const at = static_cast<char*>(signal->si_addr);
+  auto found = arrays_by_address.upper_bound(at);
+  if (found == arrays_by_address.begin() || at - (--found)->first > found->second->bytes) return;
+  const std::string message = fmt::format(
+      "{} is in HBM: host code cannot touch it, and a kernel only through Hbm, which counts the "
+      "access.\n",
+      found->second->name);
+  static_cast<void>(!write(STDERR_FILENO, message.data(), message.size()));
+  _exit(static_cast<int>(Exit::wrong_result));
+}
+
 }  // namespace
 
 TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int workers) try
-    : contents_(map_zeros(size + 1)),       // of no bytes there is no mapping
+    : addresses_(map_zeros(size + 1, PROT_NONE)),  // of no bytes there is no mapping
+      contents_(map_zeros(size + 1)),
       shadow_memory_(map_zeros(size + 1)),  // even where the last byte has no fellow
       first_memory_(map_zeros(2 * (size + 1))),
       runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(AccessRun)})),
@@ -58,12 +80,24 @@ TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int work
       counts_(workers) {
   name = array_name;
   bytes = size;
-  data = contents_.get();
-  std::memset(data, 0xff, size);
+  data = addresses_.get();
+  std::memset(contents(), 0xff, size);
+  static const bool installed = [] {
+    struct sigaction action = {};
+    action.sa_sigaction = end_of_touching;
+    action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+    return sigaction(SIGSEGV, &action, nullptr) == 0 && sigaction(SIGBUS, &action, nullptr) == 0;
+  }();
+  static_cast<void>(installed);
+  arrays_by_address[static_cast<char*>(data)] = this;
 } catch (const std::bad_alloc&) {
   throw Error(Exit::no_device,
               fmt::format("the host has no {} bytes left for {} and what the simulator notes of it",
                           kBytesForEach * size, array_name));
+}
+
+TrackedArray::~TrackedArray() {
+  arrays_by_address.erase(static_cast<char*>(data));
 }
 
 void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, int element) {

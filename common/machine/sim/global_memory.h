@@ -45,11 +45,14 @@ struct AccessRun {
 };
 using AccessRuns = std::vector<AccessRun>;
 
-/// An array with its shadow and its counts.
+/// An array with its shadow and its counts. `data`, the address that host code sees, cannot be
+/// read or written, as a GPU's host cannot touch the GPU's memory: what does so ends the program
+/// with a message. Kernels reach the contents through Hbm, which checks and counts each access.
 class TrackedArray : public Array {
  public:
   TrackedArray(const std::string& name, int64_t bytes, int workers);
   TrackedArray(const TrackedArray&) = delete;
+  ~TrackedArray();
 
   /// Checks an access of n bytes at byte offset `at` by the thread of a block that runs: an atomic
   /// addition, or several next to each other, is a read and a write. Faults count in elements of
@@ -64,6 +67,8 @@ class TrackedArray : public Array {
   /// Counts bytes and sectors that are read, or written.
   void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
+  /// Only for what counts the access, and for copies from and to the host.
+  void* contents() const { return contents_.get(); }
   void mark_written();             // by the host
   HbmCounts take_kernel_counts();  // since the last call
   /// For the next kernel: what the last one touched is forgotten, or, where that starts early,
@@ -87,7 +92,7 @@ class TrackedArray : public Array {
     int64_t bytes = 0, sectors = 0;
     std::vector<AccessRuns> before;  // of each thread, but for the run that it is in
   };
-  std::shared_ptr<void> contents_, shadow_memory_, first_memory_, runs_;
+  std::shared_ptr<void> addresses_, contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
   /// Of each two bytes the block, by Block::number(), that came first in this kernel; 0: none yet.
   /// (Two blocks must not have a byte each of them: single bytes are read and written 8 at a time.)

@@ -9,10 +9,9 @@
 
 namespace ladder::sim {
 
-/// Throws std::bad_alloc where the host has no more.
-inline std::shared_ptr<void> map_zeros(size_t bytes) {
-  void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+/// Throws std::bad_alloc where the host has no more. `access` PROT_NONE gives addresses alone.
+inline std::shared_ptr<void> map_zeros(size_t bytes, int access = PROT_READ | PROT_WRITE) {
+  void* const p = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
   return {p, [bytes](void* mapped) { munmap(mapped, bytes); }};
 }

@@ -89,7 +89,6 @@ class Hbm {
     count_wide<Access::write, U>(what);
     std::memcpy(static_cast<void*>(data()), &x, sizeof(U));
   }
-  T* data() const { return static_cast<T*>(array_->data) + origin_; }
   TrackedArray& array() const { return *array_; }
   /// Where element i stands in the array.
   int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
@@ -101,13 +100,24 @@ class Hbm {
     array_->record_access<access, n>(block, byte(i));
   }
   void check_aligned(const char* what, int bytes) const {
-    if (reinterpret_cast<uintptr_t>(data()) % bytes)
-      fault("{} not aligned to {} bytes", what, bytes);
+    if (byte(0) % bytes) fault("{} not aligned to {} bytes", what, bytes);
+  }
+  T add(Value x) const {
+    count<Access::add>(0);
+    return add_atomically(*data(), x);
+  }
+  /// For cp_async, which reads them later.
+  template <int bytes>
+  const char* counted_bytes() const {
+    count<Access::read, bytes>(0);
+    return reinterpret_cast<const char*>(data());
   }
 
  private:
   template <class U>
   friend class Hbm;
+  /// For accesses that have been counted.
+  T* data() const { return static_cast<T*>(array_->contents()) + origin_; }
   template <Access access, class U>
   void count_wide(const char* what) const {
     constexpr int kWidth = sizeof(U) < 16 ? sizeof(U) : 16;
@@ -259,18 +269,15 @@ inline void store_4(Smem<float> target, const float (&x)[4]) {
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
   source.check_aligned("16-byte store from", 16);
-  target.check_aligned("16-byte store to global memory", 16);
-  target.template count<Access::write, 16>(0);
-  const auto bytes = source.template load_as<std::array<char, 16>>(0);
-  std::memcpy(static_cast<void*>(target.data()), &bytes, 16);
+  target.store_as("16-byte store to global memory",
+                  source.template load_as<std::array<char, 16>>(0));
 }
 
 /// One read and one write, indivisible. Returns what was there before.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
-  target.template count<Access::add>(0);
   ++this_block->counts.atomics;
-  return add_atomically(*target.data(), x);
+  return target.add(x);
 }
 inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   target.check_aligned("atomic_add_pair", 8);
@@ -287,13 +294,10 @@ inline void atomic_add_4(Hbm<float> target, const float (&x)[4]) {
 template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);
-  if (valid) {
-    source.check_aligned("asynchronous copy from global memory", bytes);
-    source.template count<Access::read, bytes>(0);
-  }
+  if (valid) source.check_aligned("asynchronous copy from global memory", bytes);
   this_block->memory.begin_copy(target.place(0),
-                                valid ? reinterpret_cast<const char*>(source.data()) : nullptr,
-                                bytes, this_block->running());
+                                valid ? source.template counted_bytes<bytes>() : nullptr, bytes,
+                                this_block->running());
   this_block->counts.sram_write += bytes;
   this_block->count_copy();
   if (Recorder* const r = this_block->recorder()) [[unlikely]]

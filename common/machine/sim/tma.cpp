@@ -87,7 +87,7 @@ void Async::start_load(EventKind kind, const Copy& copy, const SharedPlace& barr
 
 void Async::end_load(Load& load) {
   std::memset(memory_.data() + load.place.at, 0, load.bytes);
-  const char* const data = static_cast<char*>(load.array->data);
+  const char* const data = static_cast<char*>(load.array->contents());
   for (const auto& piece : load.pieces)
     std::memcpy(memory_.data() + piece.shared, data + piece.at, 16);
   load.phase = load.barrier->phase;
@@ -136,7 +136,7 @@ void Async::end_stores(int thread) {
     if (store.group >= stores.done) return false;
     for (const auto& piece : store.pieces) {
       const char* const from = memory_.data() + piece.shared;
-      char* const to = static_cast<char*>(store.array->data) + piece.at;
+      char* const to = static_cast<char*>(store.array->contents()) + piece.at;
       if (store.adds) {
         float x[4];
         std::memcpy(x, from, 16);

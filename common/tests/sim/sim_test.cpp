@@ -398,6 +398,19 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
 
+// As on a GPU, whose host cannot; and what a kernel reads past Hbm nobody would count.
+TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
+  const auto x = array("x", iota(64));
+  auto* const at = static_cast<volatile float*>(x.array().data);
+  const auto ends = testing::ExitedWithCode(static_cast<int>(Exit::wrong_result));
+  const char* const said = "^x is in HBM: host code cannot touch it";
+  EXPECT_EXIT(at[0] = 1, ends, said);
+  EXPECT_EXIT(static_cast<void>(at[63]), ends, said);
+  EXPECT_EXIT(run(1, 1, [&] { x[0] = at[1]; }), ends, said);
+  EXPECT_EXIT(*reinterpret_cast<volatile int*>(64) = 1, testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EQ(values(x), iota(64));
+}
+
 TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
   options({.trace = true});
   const auto x = array("x", iota(64));
