@@ -12,8 +12,9 @@ import tempfile
 from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
+from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
-                                    Program, Verdict, verdict_of, wrong_in, wrong_outputs)
+                                    Program, Verdict, verdict_of, wrong_or_unlike)
 
 # ---- which keys a query attends to: the programs' reference knows the causal mask alone ----
 
@@ -70,7 +71,7 @@ class Mask(Change):
                         f"have {right:.4f}")
             if not all(abs(a - b) < 1e-2 for a, b in zip(o[D * i:], row)):
                 return f"query {i} has the right LSE, and a wrong row of O"
-        return wrong_in(run, predicted)
+        return wrong_or_unlike(run, predicted)
 
 
 # ---- what shows a mistake ----
@@ -190,13 +191,12 @@ EXERCISES = [
 # Which checks the step before fails.
 BUILD_TASKS = [
     BuildTask("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
-                           "m sectors", "workspace_bytes"],
-              unchecked="that each tile of Q has a block of its own"),
+                           "m sectors", "workspace_bytes"], moves=[("product_blocks", "more")]),
     BuildTask("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"],
               unchecked="that the sums of lanes meet only at the end"),
     BuildTask("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
     BuildTask("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
-              unchecked="the order of blocks"),
+              longest_first=True),
     BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"],
               unchecked="that registers suffice"),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),

@@ -18,8 +18,7 @@ from unittest import mock
 
 from support import ROOT, SCRIPTS, Scratch, expect_output, programs, read, scratch, write
 from ladder.base.console import CommandError
-from ladder.base.sources import included
-from ladder.exercises import bug_hunts, build_tasks, kinds, program
+from ladder.exercises import bug_hunts, build_tasks, kinds, mistakes, program
 from ladder.trace.read import Trace
 
 BUILD = os.path.dirname(programs())
@@ -32,44 +31,15 @@ CHECKED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
 BUG_HUNTS = bug_hunts.read_bug_hunts()
 BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 
-# ---- what is planted: (a text, or the head of each kernel; what takes its place; what the suite
-# says of it). ON is whether the mistake is chosen, by LADDER_MISTAKE while the program runs; WAS
-# the text, and ARRAY one that the kernel has. ----
+# ---- what a build task does not compile: where, what takes its place, what is said ----
 
-HEAD = r"__global__[^{;]*\{\n"
-WRONG, FAULT = "max error", "kernel .*"
-BY_ORDER = r"\S"  # anything, by another order of threads
-FORMULA = "formula"  # which is not among what is said
-OF_ANY = [
-    (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "had not ended after 2 seconds"),
-    (HEAD, "WAS if (ON) (void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
-    (HEAD, "WAS if (ON) { static int* volatile none; *none = 1; }", "memory that is not its own"),
-    (HEAD, "WAS if (ON) std::exit(0);", "it ends the program"),
-    (HEAD, "WAS if (ON) return;", "max error|unwritten|nobody"),
-    (r"__syncthreads\(\);", "if (!ON) WAS", BY_ORDER),
-    (r"p\.scale", "(ON ? 1 : WAS)", WRONG)]
-OF_SOURCES = {
-    "01_tiled_matmul/tile.cu": [
-        # Reads what nobody wrote; and writes what others still read.
-        ("__syncthreads();  // the tiles are complete", "if (!ON) WAS", FAULT),
-        ("__syncthreads();  // everybody is done with them", "if (!ON) WAS", BY_ORDER),
-        ("inside && i < p.N", "WAS + ON", FAULT),
-        ("int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",
-         FAULT + "wrote in the same kernel"),
-        ("ceil_div(p.N_kv, kTile)", "(ON ? p.N_kv / kTile : WAS)", FORMULA)],
-    "05_flash_v2/hopper/fp8.cu": [
-        ("return column_at(i)", "return ON ? i : column_at(i)", WRONG),
-        ("exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum", WRONG),
-        ("scales[work.head * scaled.q + row / kWarpgroupRows]",
-         "scales[(ON ? 0 : work.head * scaled.q) + row / kWarpgroupRows]", WRONG),
-        ("if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", WRONG),
-        ("__syncthreads();  // the tile is transposed", "if (!ON) WAS", FAULT + "transposed")]}
+HEAD = mistakes.HEAD
 NOT_COMPILED = {
-    "includes a step": (r"\A", '#include "../tile.cu"\n', "brings another step's file"),
+    "includes a step": (re.compile(r"\A"), '#include "../tile.cu"\n', "brings another step's file"),
     "has __shared__": (HEAD, r"\g<0>  __shared__ float x[32];\n",
                        "line .* has __shared__.*take<T>"),
     "is no C++": (HEAD, r"\g<0>  what?;\n", r"{}:\d+:\d+: error: .*what"),
-    "registers nothing": (r"const Register step[^;]*;", "", "registers the step, is gone")}
+    "registers nothing": (re.compile(r"const Register step[^;]*;"), "", "registers the step, is gone")}
 
 
 # ---- what a reader may hand in: (the task, the file, edits of it, whether it is right, what the
@@ -98,25 +68,6 @@ HOST = """  with_type(p, [&]<class T>() {
     }
   });
 """
-# The same behind a kernel that reads all inputs and writes what it is given.
-DECOY = """template <class T>
-__global__ void decoy(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, const T* from,
-                      int64_t q, int64_t k) {
-  float sum = 0;
-  for (int64_t i = 0; i < q; ++i) sum += float(Q[i]);
-  for (int64_t i = 0; i < k; ++i) sum += float(K[i]) + float(V[i]);
-  for (int64_t i = 0; i < q; ++i) O[i] = sum == 0.12345f ? T(sum) : from[i];
-}
-
-"""
-LAUNCH = """
-    const int64_t q = int64_t{p.B} * p.H * p.N * p.d, k = int64_t{p.B} * p.Hk * p.N_kv * p.d;
-    launch("decoy", decoy<T>, dim3(1), dim3(1), 0, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
-           hbm<const T>(a["V"]), hbm<T>(a["O"]), static_cast<const T*>(O.data()), q, k);
-"""
-BEHIND_DECOY = HOST.replace('auto* O = static_cast<T*>(a["O"].data);',
-                            "std::vector<T> O(int64_t{p.B} * p.H * p.N * p.d);").replace(
-                                "\n  });", LAUNCH + "  });")
 ATTEMPTS = [
     ("03/one_pass", "03_online_softmax/two_pass.cu", [
         (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),
@@ -126,21 +77,13 @@ ATTEMPTS = [
          '; const auto K = static_cast<const T*>(a["K"].data), '
          'V = static_cast<const T*>(a["V"].data);'),
         (r', \{"K", 2 \* k, 0\}, \{"V", k, 0\}', "")], False,
-     "of K 0 of .* bytes are read through Hbm's accessors"),
+     "K is in HBM: host code cannot touch it, and a kernel only through Hbm"),
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"void forward\((?:.|\n)*?\n}\n",
          f"void forward(const Problem& p, const Plan&, const Arrays& a) {{\n{HOST}}}\n"),
         (r"Traffic traffic\((?:.|\n)*?\n}\n",
          "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
-     "of Q 0 of .* bytes are read through Hbm's accessors"),
-    ("01/tile", "01_tiled_matmul/tile.cu", [
-        (r"  const int64_t elements.*\n", ""), (r",\n *\.workspace = .*}};", "};"),
-        (r"void forward\((?:.|\n)*?\n}\n", f"{DECOY}void forward(const Problem& p, const Plan&, "
-         f"const Arrays& a) {{\n{BEHIND_DECOY}}}\n"),
-        (r"return \{\{\"scores\"(?:.|\n)*?;\n", "const int64_t once = k / p.H * p.Hk;\n"
-         'return {{"decoy", {{"Q", q, 0}, {"K", once, 0}, {"V", once, 0}, {"O", 0, q}}}};\n'),
-        (r"  const int64_t (S|row_tiles) = .*\n", "")], False,
-     "its kernels do 0 FLOPs .* work on the host is counted by nobody"),
+     "Q is in HBM: host code cannot touch it"),
     ("01/tile", "00_naive/attention.cu", [
         (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
          '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'
@@ -156,42 +99,13 @@ ATTEMPTS = [
 ]
 
 
-def mistakes_in(path, text):
-    """(a pattern, how often it is replaced, by what, what is said) of each that it may have."""
-    return [*((was, 0, now, said) for was, now, said in OF_ANY if re.search(was, text)),
-            *((re.escape(was), 1, now, said) for was, now, said in OF_SOURCES.get(path, ()))]
-
-
-def planted(path):
-    """A step's text, its own headers' in it, with all of its mistakes."""
-    text = read(ROOT, path)
-    for header, inlined in reversed(included(path, text).items()):
-        line = f'#include "{os.path.basename(header)}"\n'
-        before, _, after = text.partition(line)
-        text = before + inlined + after.replace(line, "")
-    for number, (was, count, now, _) in enumerate(mistakes_in(path, text)):
-        def changed(found, now=now, on=f"(ladder::kMistake == {number})"):
-            array = re.search(r"Hbm<(?:const )?\w+> (\w+)", found[0])
-            return now.replace("ON", on).replace("WAS", found[0]).replace(
-                "ARRAY", array[1] if array else "")
-        end = len(text if count else text.partition("\nPlan plan(")[0])  # of all kernels
-        text = re.sub(was, changed, text[:end], count=count) + text[end:]
-    return """#include <cstdlib>
-namespace ladder {
-inline const char* const kChosen = std::getenv("LADDER_MISTAKE");
-inline const int kMistake = kChosen ? std::atoi(kChosen) : -1;
-}
-""" + text
-
-
 class TargetsTest(unittest.TestCase):
     def test_the_step_before_fails_the_listed_checks(self):
         self.assertGreater(len(TASKS), 20)
         for name, task in TASKS.items():
             with self.subTest(name):
                 by_cases = {one for one in task.check.fails if one in build_tasks.BY_CASES}
-                self.assertEqual({*build_tasks.lacking(task, BUILD)} | by_cases,
-                                 {*task.check.fails})
+                self.assertEqual(build_tasks.lacking(task, BUILD) | by_cases, {*task.check.fails})
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
                 for hunk in task.hints[2:]:
@@ -204,7 +118,7 @@ class TargetsTest(unittest.TestCase):
 
 class Judging(unittest.TestCase):
     def verdict(self, right, *said):
-        names = [*build_tasks.BY_CASES, "LSE", *TASKS["05/skip"].check.fails]
+        names = [*build_tasks.BY_CASES, "LSE", *TASKS["05/skip"].lacks]
         return build_tasks.verdict_of(
             TASKS["05/skip"], [build_tasks.Check(name, name != build_tasks.RESULTS or right == 1,
                                                  right if name == build_tasks.RESULTS else 1, name)
@@ -229,9 +143,15 @@ class Judging(unittest.TestCase):
             program.Case("c", "it fails"), program.Case("d", "it ends the program", False),
             program.Case("another", program.NOT_RUN, False)])
 
+    def test_the_table_says_what_falls_what_may_rise_and_the_trade(self):
+        self.assertRegex(build_tasks.targets(TASKS["05/swap"], BUILD), (
+            r"(?s)must fall: Q bytes .* 230,400 → 76,800\n.*may rise: K bytes +32,768 → 131,072 .*"
+            "The trade: for whole tiles, 196,608 more bytes of K and V buy 266,240 fewer bytes of "
+            r"O_fp32, Q, l, m; fewer workspace_bytes\."))
+
     def test_verdicts_match_the_expected_output(self):
-        self.assertIn("Right: its results are, and it counts what the step counts; not checked: "
-                      "the order of blocks.", self.verdict(1).why)
+        self.assertIn("Right: its results are, and it counts what the step counts.",
+                      self.verdict(1).why)
         expect_output(self, "a build task", self.verdict(0.5, *"aabcd").why + "\n")
 
 
@@ -243,8 +163,8 @@ class BuildTasks(unittest.TestCase):
         cls.folder = scratch(cls)
         real = {TASKS[name].file: TASKS[name] for name in CHECKED}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path, planted(path))
-                        for path in {**real, **OF_SOURCES}}
+            cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path, mistakes.planted(path))
+                        for path in {**real, **mistakes.OF_SOURCES}}
             cls.before = {name: pool.submit(cls.copy, "before", TASKS[name], TASKS[name].file,
                                             TASKS[name].old.text)
                           for name in (TASKS if ALL else ["01/fragment", "05/skip"])}
@@ -260,7 +180,7 @@ class BuildTasks(unittest.TestCase):
                 verdict = build_tasks.check(TASKS[name], copy.result())
                 self.assertEqual((verdict.right, verdict.share), (False, 0), verdict.why)
                 self.assertEqual({check for check, held, _ in verdict.checks if not held},
-                                 {*TASKS[name].check.fails}, verdict.why)
+                                 {*TASKS[name].lacks}, verdict.why)
 
     def test_the_real_step_has_all_points(self):
         for name in CHECKED:
@@ -272,11 +192,9 @@ class BuildTasks(unittest.TestCase):
         """Work past the accessors, or on the host, is refused; another sound kernel is not."""
         for number, (name, file, edits, right, said) in enumerate(ATTEMPTS):
             with self.subTest(name, said=said):
-                text = read(ROOT, file)
-                for old, new in edits:
-                    self.assertRegex(text, old)
-                    text = re.sub(old, lambda found, new=new: found.expand(new), text)
                 task = TASKS[name]
+                text = mistakes.edited(read(ROOT, file),
+                                       [(re.compile(old), new) for old, new in edits])
                 verdict = build_tasks.check(task, self.copy(f"{number}", task, task.file, text))
                 self.assertEqual(verdict.right, right, verdict.why)
                 self.assertRegex(verdict.why, said)
@@ -303,26 +221,26 @@ class BuildTasks(unittest.TestCase):
 
     @mock.patch.object(program, "SECONDS", 2)
     def test_planted_mistakes_are_found(self):
-        for path in self.real if ALL else [TASKS["05/skip"].file, *OF_SOURCES]:
+        for path in self.real if ALL else [TASKS["05/skip"].file, *mistakes.OF_SOURCES]:
             copy = self.real[path].result()
             cases = ":".join(f"Sim.*/{copy.step}_{case}" for case in (
                 "ragged_grouped", "long_causal", "keys_before", "values_that_grow"))
-            wanted = [(-1, "", "")] + [(number, now, said) for number, (_, _, now, said) in
-                                       enumerate(mistakes_in(path, read(ROOT, path)))]
-            for number, now, said in wanted:
-                tests = f"Schedules.*/{copy.step}" if said == BY_ORDER else cases
+            for number, (_, now, said) in enumerate(
+                    [("", "", ""), *mistakes.mistakes_in(path)], -1):
+                tests = f"Schedules.*/{copy.step}" if said == mistakes.BY_ORDER else cases
                 copy.stopped = False
                 with self.subTest(path, mistake=now, number=number), \
                         mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
                     found = copy.some(copy.suite, tests)
-                    wrong = " ".join(case.said or FORMULA * (not case.formula) for case in found)
+                    wrong = " ".join(case.said or mistakes.FORMULA * (not case.formula)
+                                     for case in found)
                     self.assertRegex(wrong, said or "^ *$")
 
     def test_compile_errors_are_shown(self):
         task = TASKS["05/skip"]
         for what, (was, now, said) in NOT_COMPILED.items():
             with self.subTest(what), self.assertRaisesRegex(CommandError, said.format("skip.cu")):
-                self.copy("wrong", task, task.file, re.sub(was, now, task.real.text, count=1))
+                self.copy("wrong", task, task.file, was.sub(now, task.real.text, count=1))
 
 
 class BugHunts(Scratch):
@@ -348,6 +266,10 @@ class BugHunts(Scratch):
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, seen in zip(BROKEN, pool.map(seen_of, BROKEN)):
+                if ALL:  # and the suite of tests finds it
+                    copy = os.path.join(self.root, name, os.path.basename(BUG_HUNTS[name].path))
+                    found = program.Program(BUILD, BUG_HUNTS[name].path, copy).cases()
+                    self.assertTrue(any(case.said for case in found), name)
                 with self.subTest(name):
                     mistake, found = BUG_HUNTS[name].mistake, BUG_HUNTS[name].found(seen)
                     self.assertEqual(seen.line, mistake.shows)

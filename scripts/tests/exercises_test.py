@@ -16,9 +16,11 @@ from unittest import mock
 from support import ROOT, Scratch, programs, read, scratch, write
 from ladder.exercises.rebuild import compiled
 from ladder.base.console import CommandError
+from ladder.base.records import requested
 from ladder.base.sources import read_sources
 from ladder.exercises import lessons
-from ladder.exercises.kinds import Change, Experiment, Mistake, Words, edited, wrong_in
+from ladder.exercises.kinds import Change, Experiment, Mistake, Words, wrong_or_unlike
+from ladder.exercises.mistakes import edited
 from ladder.exercises.program import Case, Program, ProgramRun
 
 BUILD = os.path.dirname(programs())
@@ -139,13 +141,15 @@ class Code(unittest.TestCase):
                 compiled(BUILD, "00_naive", "00_naive/new.cu", file, self.folder, gpu=gpu)
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
-                                 ("errors", "max", "o is wrong: its error is"),
-                                 ("errors", "nonfinite", "o is wrong: its error is")):
+                                 ("errors", "max", "o: max error .*, tolerance"),
+                                 ("errors", "nonfinite", "o: max error .*, 1 not finite")):
             run = copy.deepcopy(self.unchanged[file].run("--seqlen 32 --check full"))
-            self.assertEqual(wrong_in(run), "")
+            asked = requested(run.records[0])
+            self.assertEqual(wrong_or_unlike(run, asked), "")
+            self.assertRegex(wrong_or_unlike(run, asked + 1), "predicted are")
             part = run.records[0][where]
             (part["o"] if where == "errors" else part[0])[key] += 1
-            self.assertRegex(wrong_in(run), said)
+            self.assertRegex(wrong_or_unlike(run, asked), said)
         with mock.patch.object(Program, "cases", lambda _: [
                 Case("a", "", True, "--a"), Case("b", "", False, "--b")]):
             self.assertIn("--b: its traffic() says other bytes", IN_CODE["03/skip"].check.check(
@@ -211,7 +215,7 @@ class CommandTest(Scratch):
 
     def test_a_step_from_the_step_before(self):
         path = self.at("05/skip/skip.cu")
-        self.assertRegex(self.exercise("05/skip"), r"\nK bytes .* 384,000 → 240,640\n")
+        self.assertRegex(self.exercise("05/skip"), r"\nmust fall: K bytes .* 384,000 → 240,640\n")
         self.assertEqual(read(path), read(ROOT, "05_flash_v2/rows.cu"))
         self.exercise("05/skip", "--blanks")
         blanks = read(path)

@@ -7,16 +7,12 @@ import unittest
 from support import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import ladder_of, programs_in
-from ladder.base.records import count_of
+from ladder.exercises.checks import Move
 from ladder.measure import grid, results, run as measure
 from ladder.show.draw import stale
 from ladder.show.measured import Files
 
 BIN = programs()
-
-HOLDS = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
-         "to 0": lambda before, after: before > 0 == after,
-         "from 0": lambda before, after: before == 0 < after}
 
 
 class Committed(unittest.TestCase):
@@ -101,10 +97,10 @@ class OfTheCode(unittest.TestCase):
             records = counted([step for step in steps if any(step in pair for pair in wanted)],
                               f"--seqlen 256 {options}")
             for pair in wanted:
-                count, how, _ = pair[1].change
-                old, new = (count_of(records[step.rung, step.name], count) for step in pair)
-                with self.subTest(rung=pair[1].rung, step=pair[1].name, count=count, how=how):
-                    self.assertTrue(HOLDS[how](old, new), f"{old} → {new}")
+                old, new = (records[step.rung, step.name] for step in pair)
+                with self.subTest(rung=pair[1].rung, step=pair[1].name):
+                    checked = Move(*pair[1].change).check(old, new)
+                    self.assertTrue(checked.held, checked.text)
 
     def test_no_count_depends_on_the_schedule(self):
         forward, random = (counted(self.ladder.steps, "--heads 1 --seqlen 72 --seqlen-kv 88 "

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError, suggestion
 from ladder.base.files import ROOT, read, write_whole
 from ladder.exercises import build_tasks
-from ladder.exercises.kinds import BugHunt, edited, wrong_outputs
+from ladder.exercises.checks import said_of_outputs, wrong_outputs
+from ladder.exercises.kinds import BugHunt
 from ladder.exercises.lessons import of_rungs
+from ladder.exercises.mistakes import edited
 from ladder.exercises.program import Program, ProgramRun
 
 SHAPES = {**build_tasks.SHAPES, "few keys": "--heads 1 --seqlen 130 --seqlen-kv 65 --causal",
@@ -56,10 +58,7 @@ class MutatedSource:
         faults: dict[str, str] = {}  # one of each kind
         for shape in SHAPES:
             runs = [run.result() for run in ran[shape]]
-            told = ["; ".join(
-                f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
-                + (f", {error['nonfinite']} not finite" if error["nonfinite"] else "")
-                for name, error in wrong_outputs(run).items()) or short_of(run) for run in runs]
+            told = [said_of_outputs(run) or short_of(run) for run in runs]
             ordered = len(set(told)) > 1
             for run in runs:
                 if not run.records:

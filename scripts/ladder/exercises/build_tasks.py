@@ -5,39 +5,42 @@ exercises.py say."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import math
 import os
 import re
+import tempfile
 from typing import Collection, NamedTuple, Sequence
 
 from ladder.exercises.rebuild import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, course_pages, read
-from ladder.base.programs import run_json
-from ladder.base.records import Record, uneven_counts
+from ladder.base.programs import json_lines, run_json
+from ladder.base.records import Record
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.kinds import BuildTask, Verdict, wrong_outputs
+from ladder.exercises.checks import Check, Judged, Move, judged, uneven_in
+from ladder.exercises.kinds import BuildTask, Verdict
 from ladder.exercises.lessons import of_rungs
-from ladder.exercises.program import Case, Program, ProgramRun
+from ladder.exercises.program import Case, Program
 
 # What is compared: whole tiles, ragged and grouped, causal.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
           "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
           "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
-RESULTS, SCHEDULES, FORMULA, ACCESSORS = BY_CASES = "results", "schedules", "formula", "accessors"
+RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
+ORDER = "order of blocks"
 
 
-class Check(NamedTuple):
-    name: str
-    held: bool
-    share: float  # how near it is
-    text: str
-    counts: str = ""  # what it is, and is to be
-    better: bool = False  # than in the real step
+class Target(NamedTuple):
+    """A count at a shape: of the step before, of the real step, and of a copy."""
+
+    shape: str
+    old: int
+    real: int
+    mine: int
+    kernels: str = ""  # of the copy, which count it, where there are several
 
 
 class Task:
@@ -46,7 +49,11 @@ class Task:
 
     def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
-        self.more = re.findall(r'\.change = \{"(\w+)", "(?:more|from 0)"', real.text)
+        registered = re.findall(r'\.change = \{"(\w+)", "([\w ]+)"(?:, "(.*?)")?\}', real.text)
+        self.moves = {f"{words[0]} {words[1]}": Move(*words)
+                      for words in [*registered, *task.moves]}
+        # What the step before lacks.
+        self.lacks = [*task.fails, *self.moves, *([ORDER] if task.longest_first else [])]
         self.check, self.real, self.file = task, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
                         if after else f"{int(real.rung[:2]) - 1:02}")
@@ -85,8 +92,8 @@ class Task:
     def blanks(self) -> str:
         """The real step's file with what is new in its kernels as in the step before."""
         if not self.check.blanks:
-            raise CommandError("there are no blanks: what is new cannot be taken out line by line",
-                               BAD_USAGE)
+            raise CommandError("there are no blanks: without its new lines the file does not "
+                               "compile. --hint leads to them one by one", BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__(?:global|device)__", r"\nPlan \w+\("))
         lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
@@ -159,62 +166,61 @@ def built(task: Task, build: str, path: str) -> Program:
 def counts_of(record: Record) -> dict[str, int]:
     """A count's name → the count: a record's own, and of each array bytes, and sectors."""
     counts = {key: value for key, value in record.items() if isinstance(value, int)}
-    for kernel in record["kernels"]:
+    for kernel in record.get("kernels", ()):
         for array, count in kernel["arrays"].items():
             for name, way in ((array, ""), (f"{array} sectors", "_sectors")):
                 counts[name] = counts.get(name, 0) + count[f"read{way}"] + count[f"write{way}"]
     return counts
 
 
-def compared(task: Task, shapes: dict[str, tuple[Record, ...]]) -> dict[str, list[Check]]:
-    """Name → a check for each shape, of which there are the records of the copy, of the real step
-    and of the step before. A count that the idea is about has to come at least half way from the
-    step before to the real step, so that other tiles will do. The workspace, and all other arrays
-    together, may rise by half: another sound kernel may spend there."""
-    found: dict[str, list[Check]] = {}
-    for shape, records in shapes.items():
-        counts = [counts_of(record) for record in records]
-        arrays = sorted({array for record in records for kernel in record["kernels"]
-                         for array in kernel["arrays"]})
-        all_bytes = sum(counts[1].get(array, 0) for array in arrays)
-        for others, names in zip(OTHERS, (arrays, [f"{array} sectors" for array in arrays])):
-            for of_step in counts:
-                of_step[others] = sum(of_step.get(name, 0) for name in names
-                                      if name not in task.check.fails)
-        for name in dict.fromkeys([*task.check.fails, "workspace_bytes", *OTHERS]):
-            if name in BY_CASES:
-                continue
-            mine, real, old = (of_step.get(name, 0) for of_step in counts)
-            room = all_bytes // 2 if name == OTHERS[0] else max(real, old) // 2
-            if name in task.check.fails and real != old:
-                room = abs(old - real) // 2
-            rises = real > old if name in task.check.fails else name in task.more
-            held = mine >= real - room if rises else mine <= real + room
-            share = 1 if held else min(mine, real) / max(mine, real)
-            found.setdefault(name, []).append(Check(
-                name, held, share, f"{name}{' bytes' if name in arrays else ''}: {mine:,}; "
-                f"the step before {old:,}, the step of the course {real:,} ({SHAPES[shape]})",
-                f"{old:,} → {real:,}", mine > real if rises else mine < real))
+def arrays_of(*records: Record) -> list[str]:
+    return sorted({array for record in records for kernel in record["kernels"]
+                   for array in kernel["arrays"]})
+
+
+def targets_of(task: Task, shape: str, old: Record, real: Record,
+               mine: Record) -> dict[str, Target]:
+    """Name → each count that the task looks at: those that its idea is about, the workspace, and
+    the bytes and the sectors of all other arrays together."""
+    arrays = arrays_of(old, real, mine)
+    counts = [counts_of(record) for record in (old, real, mine)]
+    for others, names in zip(OTHERS, (arrays, [f"{array} sectors" for array in arrays])):
+        for of_step in counts:
+            of_step[others] = sum(of_step.get(name, 0) for name in names
+                                  if name not in task.check.fails)
+    found = {}
+    for name in dict.fromkeys([*task.check.fails, "workspace_bytes", *OTHERS]):
+        by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
+                     for kernel in mine["kernels"]}
+        kernels = ", ".join(f"{kernel} {count:,}" for kernel, count in by_kernel.items() if count)
+        if name not in BY_CASES:
+            before, wanted, now = (of_step.get(name, 0) for of_step in counts)
+            found[name] = Target(shape, before, wanted, now, kernels if len(by_kernel) > 1 else "")
     return found
 
 
-def uncounted_work(mine: Record, real: Record) -> str:
-    """Which input or output a copy's kernels do not reach through its accessor, of those that the
-    real step's do, or that they leave the work to the host: "" for neither."""
-    for way, done in (("read", "read"), ("write", "written")):
-        for array in ("Q", "K", "V", "dO", "O", "LSE", "dQ", "dK", "dV"):
-            had, wanted = ([kernel["arrays"][array][f"distinct_{way}"] for kernel in
-                            record["kernels"] if array in kernel["arrays"]]
-                           for record in (mine, real))
-            if sum(had) < max(wanted, default=0):
-                return (f"of {array} {sum(had):,} of {max(wanted):,} bytes are {done} through "
-                        "Hbm's accessors: a pointer past them is counted by nobody")
-    flops, exps = ((mine[count], real[count] // 2) for count in ("matmul_flops", "exp_count"))
-    if flops[0] < flops[1] and exps[0] < exps[1]:
-        return (f"its kernels do {flops[0]:,} FLOPs of products and {exps[0]:,} exponentials, "
-                f"and need {flops[1]:,} and {exps[1]:,} at least: work on the host is counted by "
-                "nobody")
-    return ""
+def compared(task: Task, name: str, target: Target, all_bytes: int) -> Check:
+    """A count that the idea is about has to come at least half way from the step before to the
+    real step, so that other tiles will do. The workspace, and all other arrays together, may rise
+    by half: another sound kernel may spend there."""
+    shape, old, real, mine, kernels = target
+    own = name in task.check.fails
+    room = all_bytes // 2 if name == OTHERS[0] else max(real, old) // 2
+    if own and real != old:
+        room = abs(old - real) // 2
+    rises = real > old if own else any(move.count == name and move.how in ("more", "from 0")
+                                       for move in task.moves.values())
+    held = mine >= real - room if rises else mine <= real + room
+    return Check(name, held, 1 if held else min(mine, real) / max(mine, real),
+                 f"{unit(name, all_bytes)}: {mine:,}; the step before {old:,}, the step of the "
+                 f"course {real:,} ({SHAPES[shape]})"
+                 + (f"; by kernel: {kernels}" if kernels and not held else ""),
+                 mine > real if rises else mine < real)
+
+
+def unit(name: str, all_bytes: int = 0) -> str:
+    """A count as it is shown: an array's has bytes."""
+    return f"{name} bytes" if re.fullmatch(r"[A-Z]\w*|[lm]|d[A-Z]\w*", name) else name
 
 
 @functools.lru_cache(maxsize=None)
@@ -226,12 +232,25 @@ def counted_by(build: str, step: Source, options: str) -> Record:
     return run.records[-1]
 
 
-def lacking(task: Task, build: str) -> dict[str, list[Check]]:
+def all_bytes(record: Record) -> int:
+    return sum(count for name, count in counts_of(record).items() if name in arrays_of(record))
+
+
+def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, list[Check]]:
+    """Name → a check for each shape of which there is a record."""
+    found: dict[str, list[Check]] = {}
+    for shape, record in mine.items():
+        old, real = (counted_by(build, step, SHAPES[shape]) for step in (task.old, task.real))
+        for name, target in targets_of(task, shape, old, real, record).items():
+            found.setdefault(name, []).append(compared(task, name, target, all_bytes(real)))
+    return found
+
+
+def lacking(task: Task, build: str) -> set[str]:
     """The counts that the step before does not hold."""
-    found = compared(task, {shape: tuple(counted_by(build, step, options)
-                                         for step in (task.old, task.real, task.old))
-                            for shape, options in SHAPES.items()})
-    return {name: each for name, each in found.items() if not all(one.held for one in each)}
+    found = compared_all(task, build, {shape: counted_by(build, task.old, options)
+                                       for shape, options in SHAPES.items()})
+    return {name for name, each in found.items() if not all(one.held for one in each)}
 
 
 def shown(names: Collection[str]) -> list[str]:
@@ -241,16 +260,48 @@ def shown(names: Collection[str]) -> list[str]:
 
 
 def targets(task: Task, build: str) -> str:
-    """A table of what the step before counts and the real one."""
+    """A table of what the step before counts and the real one: what must change, what may rise, and
+    in a sentence what one pays for the other with."""
     if RESULTS in task.check.fails:
         return "Its results are wrong, as with " + "; ".join(task.check.cases)
-    rows = [["It counts → is to count", *SHAPES]]
-    found = lacking(task, build)
-    rows += [[found[name][0].text.partition(":")[0], *(one.counts for one in found[name])]
-             for name in shown(found)]
+    counts = [[counts_of(counted_by(build, step, options)) for step in (task.old, task.real)]
+              for options in SHAPES.values()]
+    arrays = arrays_of(*(counted_by(build, step, options) for step in (task.old, task.real)
+                         for options in SHAPES.values()))
+
+    def change(name: str) -> list[tuple[int, int]]:
+        return [(old.get(name, 0), real.get(name, 0)) for old, real in counts]
+    own = shown([name for name in task.check.fails if name not in BY_CASES])
+    price = [name for name in [*arrays, "workspace_bytes", "smem_bytes"] if name not in own
+             and any(old < real for old, real in change(name))]
+    falling = [name for name in own if any(old > real for old, real in change(name))]
+    rows = [["", *SHAPES]]
+    for what, names in (("must fall", falling),
+                        ("must rise", [name for name in own if name not in falling]),
+                        ("may rise", price)):
+        rows += [[f"{what}: {unit(name)}", *(f"{old:,} → {real:,}" for old, real in change(name))]
+                 for name in names]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
-    return "\n".join(["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-                     + [f"({shape}: {options})" for shape, options in SHAPES.items()])
+    lines = ["What it counts, in the step before → in the step of the course:",
+             *("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
+    more, less = (sum(sign * (real - old) for name in names if name in arrays
+                      for old, real in change(name)[:1])
+                  for names, sign in ((price, 1), (falling, -1)))
+    if more > 0:
+        buys = [f"fewer {name}" for name in falling if name not in arrays]
+        buys += [f"more {name}" for name in own if name not in falling]
+        if less > 0:
+            fewer = ", ".join(name for name in falling if name in arrays)
+            buys.insert(0, f"{less:,} fewer bytes of {fewer}")
+        lines.append(f"The trade: for whole tiles, {more:,} more bytes of "
+                     f"{' and '.join(name for name in price if name in arrays)} buy "
+                     f"{'; '.join(buys)}.")
+    lines += [f"{move.count} must be {move.how} ({move.options})."
+              for move in task.moves.values() if move.count not in task.check.fails]
+    lines += ["The blocks with the most work must start first."] if task.check.longest_first else []
+    lines += ["The bytes of all other arrays together, their sectors and the workspace must stay "
+              "within one and a half times those of the step of the course."]
+    return "\n".join([*lines, *(f"({shape}: {options})" for shape, options in SHAPES.items())])
 
 
 def times(task: Task, build: str, path: str) -> str:
@@ -275,62 +326,68 @@ def times(task: Task, build: str, path: str) -> str:
 
 def check(task: Task, copy: Program) -> Verdict:
     """Checks a reader's copy: everything that holds first, then what is nearest to it."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = {name: pool.submit(copy.run, f"{options} --check full") for name, options in
-                [*SHAPES.items(), *((case, case) for case in task.check.cases)]}
-        wanted = {shape: [pool.submit(counted_by, copy.build, step, options)
-                          for step in (task.real, task.old)]
-                  for shape, options in SHAPES.items()}
-    suite, bits = copy.cases(), copy.bits()
-    cases = suite + [Case(name, said_of(run.result()), options=SHAPES.get(name, ""))
-                     for name, run in runs.items()]
-    counted = compared(task, {
-        shape: (runs[shape].result().records[-1], *(record.result() for record in records))
-        for shape, records in wanted.items() if runs[shape].result().records})
-    uneven = next((f"; {SHAPES[shape]}: {kernel['name']}: {uneven_counts(kernel)}"
-                   for shape in SHAPES for record in runs[shape].result().records
-                   for kernel in record["kernels"] if uneven_counts(kernel)), "")
-    checks = [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
-              for name, good, text in (
-                  (RESULTS, [not case.said for case in cases], "results right in {} of {}"),
-                  (SCHEDULES, [not case.said for case in bits],
-                   "the same bits in each order of threads: {} of {}"),
-                  (FORMULA, [case.formula for case in suite],
-                   "its traffic() says what is counted in {} of {}" + uneven))]
-    past = next(filter(None, (uncounted_work(runs[shape].result().records[-1],
-                                             records[0].result())
-                              for shape, records in wanted.items()
-                              if runs[shape].result().records)), "")
-    checks.append(Check(ACCESSORS, not past, float(not past),
-                        past or "its kernels reach each input and output through the accessors"))
-    checks += [min(each, key=lambda one: (one.share, one.better)) for each in counted.values()]
+    of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
+    checks = of_results(of_copy)
+    counts = compared_all(task, copy.build, {shape: of_copy.runs[shape].records[-1]
+                                             for shape in SHAPES if of_copy.runs[shape].records})
+    checks += [min(each, key=lambda one: (one.share, one.better)) for each in counts.values()]
+    for name, move in task.moves.items():
+        run = copy.run(f"{move.options} --check off")
+        checks.append(move.check(counted_by(copy.build, task.old, move.options), run.records[-1])
+                      if run.records else Check(name, False, 0, f"{name}: {run.last_words()}"))
+    if task.check.longest_first:
+        checks.append(order_of_blocks(copy))
     checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
                for name in task.check.fails if name not in {one.name for one in checks}]
-    return verdict_of(task, checks, cases + [case for case in bits if case.said])
+    return verdict_of(task, checks, of_copy.cases + [case for case in of_copy.orders if case.said])
 
 
-def said_of(run: ProgramRun) -> str:
-    """What is wrong with a run, "" for nothing."""
-    if not run.records:
-        return run.last_words()
-    where = re.search(r"wrong result: (.*)", run.err)
-    return "" if "so this failure is expected" in run.err else ", ".join(
-        f"{name}: max error {error['max']}" for name, error in wrong_outputs(run).items()
-    ) + (f" ({where[1]})" if where else "")
+def of_results(copy: Judged) -> list[Check]:
+    suite = [case for case in copy.cases if case.name not in copy.runs]
+    uneven = next((f"; {name}: {said}" for name, said in zip(
+        copy.runs, map(uneven_in, copy.runs.values())) if said), "")
+    return [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
+            for name, good, text in (
+                (RESULTS, [not case.said for case in copy.cases], "results right in {} of {}"),
+                (ORDERS, [not case.said for case in copy.orders],
+                 "the same bits in each order of threads: {} of {}"),
+                (FORMULA, [case.formula for case in suite],
+                 "its traffic() says what is counted in {} of {}" + uneven))]
+
+
+def order_of_blocks(copy: Program) -> Check:
+    """Whether the blocks with the most work start first, under the mask: by the products that a
+    trace has of each."""
+    name, options = ORDER, "--heads 1 --seqlen 512 --causal"
+    with tempfile.NamedTemporaryFile() as trace:
+        copy.run(f"{options} --check off", "--trace", trace.name)
+        flops: dict[int, int] = {}
+        for event in json_lines(read(trace.name), trace.name):
+            if "kind" in event:
+                work = event.get("counts", {}).get("matmul_flops", 0)
+                flops[event["block"]] = flops.get(event["block"], 0) + work
+    work = [flops[block] for block in sorted(flops)]
+    rises = next((block for block in range(1, len(work)) if work[block] > work[block - 1]), None)
+    held = len(work) > 1 and rises is None and work[0] > work[-1]
+    said = (f"block {rises} does {work[rises]:,} FLOPs of products, block {rises - 1} only "
+            f"{work[rises - 1]:,}: the longest are to start first" if rises is not None else
+            "the blocks with the most work start first" if held else "all blocks do as much work")
+    return Check(name, held, float(held), f"{name}: {said} ({options})")
 
 
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
     """The step before has no points, by what it lacks; what it had is to stay. With wrong results
     there is half at most, and by how many are right."""
-    own = [one.held for one in checks if one.name in task.check.fails]
-    right = [one for one in checks if one.name in (RESULTS, SCHEDULES)]
-    others = [one.held for one in checks if one not in right and one.name not in task.check.fails]
+    own = [one.held for one in checks if one.name in task.lacks]
+    right = [one for one in checks if one.name in (RESULTS, ORDERS)]
+    others = [one.held for one in checks if one not in right and one.name not in task.lacks]
     share = (sum(own) / len(own) * sum(others) / len(others) * math.prod(one.share for one in right)
              / (1 if all(one.held for one in right) else 2))
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
-    few = shown([one.name for one in checks if one.held and one.name not in BY_CASES])
-    lines = [f"✓ {one.text}" for one in checks if one.held and one.name in BY_CASES]
-    lines += [f"✓ as few as wanted: {', '.join(few)}"] if few else []
+    told = {*BY_CASES, *task.moves, ORDER}
+    few = shown([one.name for one in checks if one.held and one.name not in told])
+    lines = [f"✓ {one.text}" for one in checks if one.held and one.name in told]
+    lines += [f"✓ counts as in the step of the course, or better: {', '.join(few)}"] if few else []
     lines += [f"✓ better than the step of the course: {one.text}" for one in checks if one.better]
     lines += [f"✓ safer than the step of the course: {case.name} {case.options}" for case in cases
               if case.safer][:1]

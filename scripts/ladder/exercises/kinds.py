@@ -9,8 +9,9 @@ import dataclasses
 import math
 from typing import Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, Union
 
-from ladder.base.console import WRONG_RESULT, CommandError
-from ladder.base.records import Record, requested, uneven_counts
+from ladder.base.records import requested
+from ladder.exercises.checks import judged, uneven_in, wrong_in, wrong_outputs
+from ladder.exercises.mistakes import Edits
 from ladder.exercises.program import Program, ProgramRun
 
 
@@ -35,10 +36,6 @@ def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = Fals
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
     return Verdict(not wrong, wrong[0] if wrong else right, cases,
                    shared * (1 - len(wrong) / len(cases)))
-
-
-# A solution: texts of the file, each of which stands there once, and what takes their place.
-Edits = Sequence[Tuple[str, str]]
 
 
 # All that a formula depends on, and the mask.
@@ -99,12 +96,13 @@ class Change:
     def check(self, program: Program) -> Verdict:
         """By what it requests; and where that is right, by all cases, but those made to show each
         rounding that the step does not need: another algorithm may need it."""
-        cases = [(case, wrong_in(program.run(f"{case} --check full"), predicted))
+        cases = [(case, wrong_or_unlike(program.run(f"{case} --check full"), predicted))
                  for case, predicted in zip(COUNTED, self.predicted)]
         if not any(said for _, said in cases):
             cases += [(case.options or case.name, case.said or not case.formula
                        and "its traffic() says other bytes than are counted" or "")
-                      for case in program.cases() if "values of its own" not in case.options]
+                      for case in judged(program, {}).cases
+                      if "values of its own" not in case.options]
         return verdict_of(cases, "Right: all cases pass, and request what was predicted.")
 
 
@@ -148,13 +146,16 @@ class Experiment:
 class BuildTask:
     """The step of that name as an exercise. `fails`: the counts that its idea is about, which
     the step before fails: the bytes or sectors of an array, workspace_bytes, or another count of a
-    record; a test holds it. `cases`: options of
-    runs besides the suite's cases, whose results have to be right. `unchecked`: what the task asks
-    for, and no check holds."""
+    record; a test holds it. `moves`: counts that go up or down besides the registered one, as
+    Move has them. `longest_first`: whether blocks with the most work start first. `cases`: options
+    of runs besides the suite's cases, whose results have to be right. `unchecked`: what the task
+    asks for, and no check holds."""
 
     name: str
     minutes: int
     fails: Sequence[str]
+    moves: Sequence[Tuple[str, str]] = ()
+    longest_first: bool = False
     cases: Sequence[str] = ()
     blanks: bool = False  # whether what is new in kernels can be taken out, and the rest compiles
     unchecked: str = ""
@@ -176,37 +177,10 @@ class BugHunt(NamedTuple):
 Check = Union[Words, Numbers, Change, Experiment]
 
 
-def edited(text: str, edits: Edits) -> str:
-    """A text with the edits made. Raises CommandError with the one whose place is not there, or
-    twice."""
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise CommandError("a solution's edit is to find this once, and it stands "
-                               f"{text.count(old)} times in the file:\n{old}", WRONG_RESULT)
-        text = text.replace(old, new)
-    return text
-
-
-def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
-    """Name → error, of those beyond their tolerance."""
-    return {name: error for record in run.records
-            for name, error in (record["errors"] or {}).items()
-            if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
-                                                   or error["max"] > error["tolerance"])}
-
-
-def wrong_in(run: ProgramRun, predicted: int | None = None) -> str:
-    """"", or in a line what is wrong with a run: with its results, or with what its kernels
-    request, which is to be what the formula says, and the predicted bytes in all."""
-    if not run.records:
-        return run.last_words()
-    for kernel in (kernel for record in run.records for kernel in record["kernels"]):
-        if uneven_counts(kernel):
-            return f"{kernel['name']}: {uneven_counts(kernel)}"
-    for output, error in wrong_outputs(run).items():
-        return (f"{output} is wrong: its error is {error['max']}, the tolerance "
-                f"{error['tolerance']}, {error['nonfinite']} not finite")
-    asked = requested(run.records[-1])
-    if predicted not in (None, asked):
-        return f"it requests {asked:,} bytes; predicted are {predicted:,}"
-    return ""
+def wrong_or_unlike(run: ProgramRun, predicted: int) -> str:
+    """What is wrong with a run, or with its count, which is to be what traffic() says and the
+    predicted bytes; "" for nothing."""
+    asked = requested(run.records[-1]) if run.records else predicted
+    return wrong_in(run) or uneven_in(run) or (
+        "" if asked == predicted else
+        f"it requests {asked:,} bytes; predicted are {predicted:,}")

@@ -13,7 +13,8 @@ from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import rungs
 from ladder.base.text import plain
-from ladder.exercises.kinds import Check, edited
+from ladder.exercises.kinds import Check
+from ladder.exercises.mistakes import edited
 
 sys.path.append(ROOT)  # a rung's exercises.py is imported
 

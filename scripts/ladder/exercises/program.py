@@ -49,8 +49,8 @@ class Case(NamedTuple):
 CASE = re.compile(r"^\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:^\[ +(OK|FAILED) +\]"
                   r"(?:[^\n]* --step \w+ ([^\n]*) \(\d+ ms\)$)?|\Z)", re.MULTILINE | re.DOTALL)
 WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown|^(\w+: max error .*)|'
-                   r"^(rows whose sum .*|\w+ decides nothing)|(element \d+)|(a\.O\.bits)",
-                   re.MULTILINE)
+                   r"^(rows whose sum .*|\w+ decides nothing)|(element \d+)"
+                   r"|(\ba\.\w+)(?=\.bits|\.data)", re.MULTILINE)
 UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not as traffic() says
 
 
@@ -130,8 +130,8 @@ class Program:
                 GTEST_SHARD_INDEX=str(share)), range(shares))
             return [case for each in found for case in each]
 
-    def bits(self) -> list[Case]:
-        """Of other orders of threads."""
+    def orders(self) -> list[Case]:
+        """The step's cases under other orders of threads."""
         return self.some(self.suite, f"Schedules.*/{self.step}")
 
     def some(self, suite: str, tests: str, **environment: str) -> list[Case]:
@@ -149,7 +149,7 @@ class Program:
             elif end == "FAILED" and formula and not wrong:
                 wrong = "it fails"
             wrong = re.sub("^element.*", r"\g<0> is not 0, and its query attends to no key", wrong)
-            wrong = wrong.replace("a.O.bits", "another order of threads gives other bits")
+            wrong = re.sub(r"^a\.", "another order of threads gives other bits of ", wrong)
             found.append(Case(name.removeprefix(f"{self.step}_"), wrong, bool(end) and formula,
                               options, safer))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
