@@ -33,16 +33,6 @@ OTHERS = "other arrays", "sectors of other arrays"
 ORDER = "order of blocks"
 
 
-class Target(NamedTuple):
-    """A count at a shape: of the step before, of the real step, and of a copy."""
-
-    shape: str
-    old: int
-    real: int
-    mine: int
-    kernels: str = ""  # of the copy, which count it, where there are several
-
-
 class Task:
     """A build task with the files that it is about: of the real step and of the step before, for a
     rung's first the last of the rung before that every GPU runs."""
@@ -178,47 +168,41 @@ def arrays_of(*records: Record) -> list[str]:
                    for array in kernel["arrays"]})
 
 
-def targets_of(task: Task, shape: str, old: Record, real: Record,
-               mine: Record) -> dict[str, Target]:
-    """Name → each count that the task looks at: those that its idea is about, the workspace, and
-    the bytes and the sectors of all other arrays together."""
-    arrays = arrays_of(old, real, mine)
-    counts = [counts_of(record) for record in (old, real, mine)]
+def compared(task: Task, shape: str, *records: Record) -> list[Check]:
+    """A check of each count by the records of the step before, of the real step and of a copy. A
+    count that the idea is about has to come at least half way from the step before to the real
+    step, so that other tiles will do. The workspace, and all other arrays together, may rise by
+    half: another sound kernel may spend there."""
+    arrays, checks = arrays_of(*records), []
+    counts = [counts_of(record) for record in records]
     for others, names in zip(OTHERS, (arrays, [f"{array} sectors" for array in arrays])):
         for of_step in counts:
             of_step[others] = sum(of_step.get(name, 0) for name in names
                                   if name not in task.check.fails)
-    found = {}
     for name in dict.fromkeys([*task.check.fails, "workspace_bytes", *OTHERS]):
+        if name in BY_CASES:
+            continue
+        old, real, mine = (of_step.get(name, 0) for of_step in counts)
+        own = name in task.check.fails and real != old
+        room = abs(old - real) // 2 if own else max(real, old) // 2
+        if name == OTHERS[0]:
+            room = sum(counts[1].get(array, 0) for array in arrays) // 2
+        rises = real > old if own else any(move.count == name and move.how in ("more", "from 0")
+                                           for move in task.moves.values())
+        held = mine >= real - room if rises else mine <= real + room
+        said = (f"{unit(name)}: {mine:,}; the step before {old:,}, the step of the course "
+                f"{real:,} ({SHAPES[shape]})")
         by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
-                     for kernel in mine["kernels"]}
-        kernels = ", ".join(f"{kernel} {count:,}" for kernel, count in by_kernel.items() if count)
-        if name not in BY_CASES:
-            before, wanted, now = (of_step.get(name, 0) for of_step in counts)
-            found[name] = Target(shape, before, wanted, now, kernels if len(by_kernel) > 1 else "")
-    return found
+                     for kernel in records[-1]["kernels"]}
+        if not held and len(by_kernel) > 1 and any(by_kernel.values()):
+            said += "; by kernel: " + ", ".join(
+                f"{kernel} {count:,}" for kernel, count in by_kernel.items() if count)
+        checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
+                            mine > real if rises else mine < real))
+    return checks
 
 
-def compared(task: Task, name: str, target: Target, all_bytes: int) -> Check:
-    """A count that the idea is about has to come at least half way from the step before to the
-    real step, so that other tiles will do. The workspace, and all other arrays together, may rise
-    by half: another sound kernel may spend there."""
-    shape, old, real, mine, kernels = target
-    own = name in task.check.fails
-    room = all_bytes // 2 if name == OTHERS[0] else max(real, old) // 2
-    if own and real != old:
-        room = abs(old - real) // 2
-    rises = real > old if own else any(move.count == name and move.how in ("more", "from 0")
-                                       for move in task.moves.values())
-    held = mine >= real - room if rises else mine <= real + room
-    return Check(name, held, 1 if held else min(mine, real) / max(mine, real),
-                 f"{unit(name, all_bytes)}: {mine:,}; the step before {old:,}, the step of the "
-                 f"course {real:,} ({SHAPES[shape]})"
-                 + (f"; by kernel: {kernels}" if kernels and not held else ""),
-                 mine > real if rises else mine < real)
-
-
-def unit(name: str, all_bytes: int = 0) -> str:
+def unit(name: str) -> str:
     """A count as it is shown: an array's has bytes."""
     return f"{name} bytes" if re.fullmatch(r"[A-Z]\w*|[lm]|d[A-Z]\w*", name) else name
 
@@ -232,17 +216,13 @@ def counted_by(build: str, step: Source, options: str) -> Record:
     return run.records[-1]
 
 
-def all_bytes(record: Record) -> int:
-    return sum(count for name, count in counts_of(record).items() if name in arrays_of(record))
-
-
 def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, list[Check]]:
     """Name → a check for each shape of which there is a record."""
     found: dict[str, list[Check]] = {}
     for shape, record in mine.items():
-        old, real = (counted_by(build, step, SHAPES[shape]) for step in (task.old, task.real))
-        for name, target in targets_of(task, shape, old, real, record).items():
-            found.setdefault(name, []).append(compared(task, name, target, all_bytes(real)))
+        before, real = (counted_by(build, step, SHAPES[shape]) for step in (task.old, task.real))
+        for one in compared(task, shape, before, real, record):
+            found.setdefault(one.name, []).append(one)
     return found
 
 
