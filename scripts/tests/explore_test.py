@@ -147,7 +147,7 @@ class TraceTest(unittest.TestCase):
     def test_blocks_run_side_by_side(self):
         """And kernels one after the other."""
         pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
-                                    "--seqlen 64 --heads 1"), ""), 0
+                                    "--seqlen 64 --heads 1"), ""), 1
         for launch in range(3):
             blocks = [pane["events"][slice(*block["events"])] for block in pane["blocks"]
                       if block["launch"] == launch]
@@ -339,6 +339,16 @@ class PageTest(unittest.TestCase):
         self.assertRegex(wrong[0], "^not the program's count: requested.*matmul")
         self.assertEqual(wrong[1], SAME)
 
+    def test_at_tick_0_nothing_has_begun(self):
+        """And the source is there to be read."""
+        counts, said, files, marked = self.found("""return [
+            [...document.querySelectorAll("dd")].map((dd) => parseFloat(dd.textContent)),
+            text(".event"), text(".below small"), document.querySelectorAll(".now, .near").length];
+            """)
+        self.assertEqual((set(counts), set(said)), ({0}, {"Nothing has begun."}))
+        self.assertEqual(files, ["04_flash_v1/attention.cu", "05_flash_v2/attention.cu"])
+        self.assertEqual(marked, 0)
+
     def test_a_click_on_an_event_chooses_it(self):
         """And the line below says who is missing, at any moment."""
         self.assertRegex(self.found("""
@@ -360,9 +370,9 @@ class PageTest(unittest.TestCase):
         """As expected_output.md has it, at moments: of decoding; of heads that share keys, of which
         there are more than queries, under the mask, with copies past the last row."""
         for words, *moments in (
-                ("", 9, 14, 40), ("05/split_kv", 0), ("00 --seqlen 8 --heads 1", 9),
+                ("", 10, 15, 41), ("05/split_kv", 1), ("00 --seqlen 8 --heads 1", 10),
                 ("05/large_tiles 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
-                 "--head-dim 64 --causal", 5, 57, 78)):
+                 "--head-dim 64 --causal", 6, 58, 79)):
             *shown, sizes = self.found(f"""
                 const shown = [];
                 for (const moment of {moments}) {{
@@ -398,7 +408,7 @@ class PageTest(unittest.TestCase):
         table = (
             ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
             ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
-            ("Home", "explorer.now", 0),
+            ("Home", "explorer.now", 0), ("ArrowRight", "explorer.now", 1),
             # Of the events at work each press of E chooses the next; 1 and 2 say whose.
             ("2 e", "each((pane) => pane.selected?.warp ?? null)", [None, 0]),
             ("e e e", "explorer.panes[1].selected.warp", 3),

@@ -92,7 +92,7 @@ def put_in_order(trace: Trace) -> list[Meeting]:
         for event in last.values():
             end_of(event, meetings)
         put_landings(events)
-    start = 0
+    start = 1  # at tick 0 nothing has begun
     for _, kernel in itertools.groupby(trace.events, key=lambda event: event.launch):
         events = [*kernel]
         for event in events:

@@ -97,7 +97,8 @@ class Pane {
     this.find(".most").textContent = `${exactly(explorer.most)}× read`;
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
-    this.source.draw(ended ? run.fault : current, current, this.atWork);
+    const first = block?.events.find((e) => e.file);  // where to look before anything begins
+    this.source.draw(ended ? run.fault : current || first, current, this.atWork);
     this.find(".event").textContent = (this.selected ? "Chosen: " : "") +
       (current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.");
   }
