@@ -19,7 +19,7 @@ import browser
 from ladder.exercises.rebuild import changed
 from ladder.base.programs import ladder_of, programs_in
 from ladder.explore.command import (ASKED, asked_of, chosen, main, options_of,
-                                    shown_in_lessons, write_pages)
+                                    shown_in_lessons, times, write_pages)
 from ladder.explore.page import fault_of, page_of, pane_of
 from ladder.trace.read import BOUNDS, ENGINES, Event, Trace, merge_ranges
 
@@ -199,13 +199,19 @@ class CommandTest(Scratch):
                 self.assertLess(os.path.getsize(os.path.join(folder, page)), 2_000_000)
                 data = re.search('id="data">(.*?)<', read(folder, page))[1]
                 panes = json.loads(zlib.decompress(base64.b64decode(data)))
-                number, array = ASKED[one.lesson]
+                number, parts = ASKED[one.lesson]
                 self.assertEqual([i for i, pane in enumerate(panes) if "asked" in pane], [number])
                 asked = panes[number]["asked"]
                 self.assertRegex(asked["lesson"], "^[^$`]*ow many [^$`]*$")
-                self.assertIn(f" of {array} ", asked["what"])
-                answer = read(ROOT, one.lesson).partition("Before you press play")[2]
-                self.assertRegex(answer.partition("</details>")[0], words[asked["answer"]])
+                self.assertRegex(asked["answer"], "^[^$`<>]+[.)]$")
+                self.assertEqual([part for part, _ in asked["parts"]], parts)
+                arrays = r"\b[QKPV]\b|\bO"
+                self.assertEqual(set(re.findall(arrays, " ".join(parts))),
+                                 set(re.findall(arrays, asked["lesson"])))
+                for part, right in asked["parts"]:
+                    self.assertRegex(asked["answer"], words[right])
+                    for array in re.findall(r"\b[QKPV]\b", part):
+                        self.assertEqual(times(array, panes[number]), right)
 
     def test_a_browser_opens_the_page(self):
         with mock.patch("ladder.explore.command.made", return_value=("", 0)), mock.patch.dict(
@@ -449,21 +455,31 @@ class PageTest(unittest.TestCase):
             return [now, text(".timeline small")[1]];""", kept),
                          [99, "attention, block 1 of 2"])
 
-    def test_a_number_is_asked_for_before_the_counters(self):
-        """As a lesson does; keys go to the number."""
-        hidden, asked, typed, answer, shown = self.found("""
-            const look = () => getComputedStyle(document.querySelector(".counters")).visibility;
-            const before = look(), form = $("question"), input = form.querySelector("input");
-            const typed = input.dispatchEvent(
+    def test_numbers_are_asked_for_before_the_counters(self):
+        """As a lesson does; keys go to the number. The arrays that it is about are there, what is
+        hidden leaves no gap, and the source has room."""
+        before, gap, lines, asked, typed, answer, after = self.found("""
+            const look = () => [...["dl", ".maps"].map((one) => document.querySelector(one)
+              .checkVisibility({ visibilityProperty: true })), text(".most")[0]];
+            const before = look(), form = $("question"), [input] = form.querySelectorAll("input");
+            const seen = [...explorer.panes[0].element.children].filter((e) => e.offsetHeight)
+              .map((e) => e.getBoundingClientRect());
+            const gap = Math.max(...seen.slice(1).map(({ top }, i) => top - seen[i].bottom));
+            const lines = document.querySelector(".source").clientHeight /
+              document.querySelector(".source li").clientHeight;
+            const asked = form.innerText, typed = input.dispatchEvent(
               new KeyboardEvent("keydown", { key: "1", bubbles: true, cancelable: true }));
             input.value = "3.6";
             form.querySelector("button").click();
             await drawn();
-            return [before, form.innerText, typed, form.querySelector("output").textContent,
+            return [before, gap, lines, asked, typed, form.querySelector("output").textContent,
                     look()];""", "#t=1e9", self.made(*"01/tile --seqlen 64 --heads 1".split()))
-        self.assertEqual((hidden, typed, shown), ("hidden", True, "visible"))
+        self.assertEqual((before, typed, after),
+                         ([False, True, "?× read"], True, [True, True, "4× read"]))
+        self.assertTrue(gap < 9 and lines >= 6, (gap, lines))
         self.assertIn("where 00 reads each 64 times?", asked)
-        self.assertEqual(answer, "4. You said 3.6.")
+        self.assertIn("In 01 tile each of Q, K, P and V is read", re.sub(r"\s+", " ", asked))
+        self.assertIn("V is read 4 times, and you said 3.6. Four times: there are", answer)
 
     # ---- faults ----
 

@@ -28,10 +28,12 @@ SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
 # For a step that decodes: a query of each of eight heads, four of which share one of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-# Where a lesson asks for a number before it plays: of which pane, and of which array's reads.
-ASKED = {"00_naive/README.md": (0, "K"), "01_tiled_matmul/README.md": (0, "K"),
-         "01_tiled_matmul/tensor_cores.md": (1, "K"), "04_flash_v1/README.md": (0, "O_fp32"),
-         "05_flash_v2/decode.md": (0, "Q")}
+# Where a lesson asks for numbers before it plays: of which pane, and how often what happens.
+ASKED = {"00_naive/README.md": (0, ["K is read"]),
+         "01_tiled_matmul/README.md": (0, ["each of Q, K, P and V is read"]),
+         "01_tiled_matmul/tensor_cores.md": (1, ["K is read"]),
+         "04_flash_v1/README.md": (0, ["O_fp32 is read", "O_fp32 is written"]),
+         "05_flash_v2/decode.md": (0, ["a row of K is read", "a row of Q is read"])}
 
 
 class Shown(NamedTuple):
@@ -41,6 +43,7 @@ class Shown(NamedTuple):
     title: str
     words: list[str]
     question: str
+    answer: str
 
 
 def shown_in_lessons() -> list[Shown]:
@@ -48,10 +51,11 @@ def shown_in_lessons() -> list[Shown]:
     for path in course_pages():
         text, lesson = read(path), os.path.relpath(path, ROOT)
         for command in re.finditer(r"^(?:\$ |`)scripts/explore *([^`\n]*)", text, re.MULTILINE):
-            question = re.search(r"\*\*Before you press play:\*\* (.*?)\n\n",
-                                 text[command.end():].partition("\n## ")[0], re.DOTALL)
+            asked = re.search(r"\*\*Before you press play:\*\* (.*?)\n\n<.*?\n\n(.*?)\n\n</",
+                              text[command.end():].partition("\n## ")[0], re.DOTALL)
+            parts = asked.groups() if asked else ("", "")
             found.append(Shown(lesson, text.partition("\n")[0][2:], shlex.split(command[1]),
-                               plain(question[1]).replace("\n", " ") if question else ""))
+                               *(plain(part).replace("\n", " ") for part in parts)))
     return found
 
 
@@ -127,17 +131,23 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
 
 def question_of(number: int, pane: dict[str, Any], records: list[Record],
                 words: list[str]) -> dict[str, Any]:
-    """What a lesson asks of the pane of this number before this command's page plays, and the
-    number that is counted."""
+    """What a lesson asks of the pane of this number before this command's page plays, the numbers
+    that are counted, and the lesson's answer."""
     for shown in shown_in_lessons():
-        asked, array = ASKED.get(shown.lesson, (-1, ""))
+        asked, parts = ASKED.get(shown.lesson, (None, [""]))
         if (shown.words, asked) == (words, number) and shown.question and records:
-            size = next(one["bytes"] for one in pane["arrays"] if one["name"] == array)
-            read_bytes = sum(kernel["arrays"][array]["read"] for record in records
-                             for kernel in record["kernels"] if array in kernel["arrays"])
-            return {"asked": {"lesson": shown.question, "answer": read_bytes / size,
-                              "what": f"{pane['title']}: each byte of {array} is read"}}
+            return {"asked": {"lesson": shown.question, "answer": shown.answer, "parts": [
+                [part, times(part, pane)] for part in parts]}}
     return {}
+
+
+def times(what: str, pane: dict[str, Any]) -> float:
+    """How often each byte is read or written of the first array that these words name."""
+    size, name = next((one["bytes"], one["name"]) for one in pane["arrays"]
+                      if one["name"] in re.findall(r"\w+", what))
+    way = "write" if what.endswith("written") else "read"
+    return sum(event["bytes"] for event in pane["events"]
+               if (event.get("name"), event.get("direction")) == (name, way)) / size
 
 
 # ---- running ----

@@ -26,27 +26,30 @@ const explorer = {
     $("scrubber").max = this.last;
     $("panes").replaceChildren(...this.panes.map((pane) => pane.element));
     this.fillHelp();
-    this.ask(this.panes.find(({ run }) => run.asked)?.run.asked);
+    this.ask(this.panes.find(({ run }) => run.asked)?.run);
     this.listen();
     this.fromFragment();
     document.documentElement.dataset.ready = "yes";
   },
 
-  /// A number, before what counts is shown.
-  ask(asked) {
-    if (!asked) return;
-    const form = $("question"), given = form.querySelector("input");
+  /// For numbers, before what counts is shown.
+  ask(run) {
+    if (!run) return;
+    const form = $("question"), [text, fields, said] = form.children, { asked } = run;
     form.hidden = false;
-    form.querySelector("p").textContent = "Before you press play: " + asked.lesson;
-    form.querySelector("b").textContent = asked.what;
+    text.textContent = "Before you press play: " + asked.lesson;
+    fields.innerHTML = `<b>In ${run.title}</b> ` + asked.parts.map(([what]) =>
+      `<label>${what} <input type="number" min="0" step="any"> times</label> `).join("") +
+      `<button aria-label="Show the counters">Show the counters</button>`;
     document.body.classList.add("asking");
     form.onsubmit = (event) => {
       event.preventDefault();
-      const right = asked.answer, n = given.value === "" ? NaN : Number(given.value);
-      form.querySelector("output").textContent = n === right ? `${right}: right.`
-        : `${exactly(right)}.` + (isNaN(n) ? "" : ` You said ${n}.`);
+      const given = [...fields.querySelectorAll("input")].map(({ value }) => value);
+      said.textContent = `In ${run.title} ` + asked.parts.map(([what, right], i) =>
+        `${what} ${exactly(right)} times` + (given[i] && (Number(given[i]) === right
+          ? ", as you said" : `, and you said ${given[i]}`))).join("; ") + ". " + asked.answer;
       document.body.classList.remove("asking");
-      given.disabled = form.querySelector("button").disabled = true;
+      fields.hidden = true;
       this.redraw();
     };
   },

@@ -94,7 +94,8 @@ class Pane {
     this.atWork = [...begun.values()];
     const current = this.selected || this.atWork.reduce((last, e) =>
       last && last.begin >= e.begin ? last : e, null);
-    this.find(".most").textContent = `${exactly(explorer.most)}× read`;
+    const most = document.body.matches(".asking") ? "?" : exactly(explorer.most);
+    this.find(".most").textContent = `${most}× read`;
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
     const first = block?.events.find((e) => e.file);  // where to look before anything begins
