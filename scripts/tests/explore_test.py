@@ -408,6 +408,16 @@ class PageTest(unittest.TestCase):
             self.assertEqual(paper, {"light": "#f7f7f5", "dark": "#131416"}[colour])
             self.assertEqual(wrong, [[], [], []])
 
+    def test_steps_are_compared_in_a_narrow_window(self):
+        """What is small of the two is side by side, rows of warps are one below the other."""
+        *tops, lefts = self.found("""
+            const both = (side) => (one) => each((pane) =>
+              pane.find(one).getBoundingClientRect()[side]);
+            return [...[".top", ".counters", ".maps", ".middle"].map(both("top")),
+                    both("left")(".timeline")];""", width=390)
+        for pair in (*tops, lefts):
+            self.assertEqual(*pair)
+
     # ---- how it is used ----
 
     def test_keys_move_through_time(self):

@@ -22,7 +22,7 @@ class Pane {
       <div class="fault-note" role="alert" hidden></div>
       <dl class="counters">${COUNTED.map(([label]) =>
         `<div><dt>${label}</dt><dd></dd></div>`).join("")}</dl>
-      <div class="view"><h3>HBM <small class="legend">
+      <div class="view hbm"><h3>HBM <small class="legend">
           ${swatch("read", "1× to", 0.16)} ${swatch("read", "<span class='most'></span>", 0.7)}
           ${swatch("write", "written", 0.5)} ${swatch("read", "")} ${swatch("write", "now")}
         </small></h3><div class="maps" role="group" aria-label="Arrays in HBM"></div></div>
@@ -30,7 +30,7 @@ class Pane {
         <div class="view scores"><h3>S <small></small></h3><canvas role="img"></canvas></div>
         <div class="view smem">
           <h3>Shared memory <small></small></h3><canvas role="img"></canvas></div></div>
-      <div class="view timeline"><h3>Warps <small></small></h3><div class="box"><canvas role="img"></canvas></div></div>
+      <div class="view timeline"><h3>Warps of ${run.title} <small></small></h3><div class="box"><canvas role="img"></canvas></div></div>
       <div class="event"></div>
       <div class="below view"><h3>Source <small></small></h3>
         <div class="source" tabindex="0" role="region" aria-label="Source"><ol></ol></div></div>`;
