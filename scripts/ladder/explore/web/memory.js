@@ -6,7 +6,6 @@ class MemoryView extends View {
     const figure = document.createElement("figure");
     figure.innerHTML = `<figcaption><b>${array.name}</b> ` +
       `<span>${scaled(array.bytes, "B")}</span></figcaption><canvas role="img"></canvas>`;
-    figure.classList.toggle("small", array.bytes < 4096);
     box.append(figure);
     super(pane, figure.lastChild);
     this.index = pane.run.arrays.indexOf(array);

@@ -27,7 +27,7 @@ class View {
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note, context: canvas.getContext("2d") });
   }
-  say(words) { this.note.textContent = this.note.title = words; }
+  say(words, title = words) { Object.assign(this.note, { textContent: words, title }); }
   /// What it shows in words: where the mouse points at it, and to those who do not see it.
   label(words) { this.canvas.title = this.canvas.ariaLabel = words; }
 
@@ -53,19 +53,20 @@ class View {
     this.context.lineWidth = line;
     this.context.strokeRect(x, y, width, height);
   }
-  /// As much of a text as there is room for.
+  widest(texts) { return most(texts, (text) => this.context.measureText(text).width); }
+  /// A text, or its first word where there is room for no more.
   write(text, x, y, width, colour = "ink") {
-    const fits = (some) => this.context.measureText(some).width <= width;
-    let shown = text;
-    for (let n = text.length - 1; n > 0 && !fits(shown); --n) shown = text.slice(0, n) + "…";
     this.context.fillStyle = palette[colour];
-    if (fits(shown)) this.context.fillText(shown, x, y);
+    const shown = [text, text.split(" ")[0]].find((some) => this.widest([some]) <= width);
+    this.context.fillText(shown || "", x, y);
   }
   /// A box that stands for something, and its name in it.
   bar(of, colour, x, y, width, height, opacity, name = "") {
     this.hits.push({ of, x, y, width: Math.max(3, width), height });
+    if (opacity) this.box("card", x - 1, y, width + 1, height);  // it hides what it lies on
     this.box(colour, x, y, width, height, opacity);
-    if (width > 22) this.write(name, x + 3, y + height / 2, width - 6);
+    const from = Math.max(x, this.left), until = Math.min(x + width, this.width);
+    this.write(name, from + 3, y + height / 2, until - from - 6);
   }
   /// A picture of a pixel a cell, at any size without seams; colourOf(cell) is [red, green, blue].
   picture(x, width, height, columns, rows, colourOf) {

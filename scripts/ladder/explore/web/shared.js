@@ -7,6 +7,7 @@ class SharedView extends View {
       block.events.some((e) => e.holds?.[name]));
     const gap = used.length > 6 ? 1 : 3;
     const h = Math.min(32, (this.height + gap) / used.length - gap);
+    this.left = 8 + this.widest(used.map(([name]) => name));
     const begun = block?.events.filter((e) => e.begin <= now) || [];
     const words = used.map(([name, , bytes], i) => {
       const held = begun.findLast((e) => e.holds?.[name])?.holds[name] || [];
@@ -25,13 +26,13 @@ class SharedView extends View {
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
     const others = taken.filter((one) => !used.includes(one)).map(([name]) => name);
     this.say(!all ? "none" : `${scaled(all, "B")} of block ${block.number}` +
-      (others.length ? `, with ${others.join(", ")}` : ""));
+      (others.length ? `, ${others.length} arrays not shown` : ""), others.join(", "));
     this.label("Shared memory" + (words.length ? ". " + words.join("; ") : ": none"));
   }
 
   strip(name, bytes, stages, y, height) {
-    const left = 74, width = this.width - left, x = (at) => left + at / bytes * width;
-    this.write(name, 0, y + height / 2, left - 6, "soft");
+    const { left } = this, width = this.width - left, x = (at) => left + at / bytes * width;
+    this.write(name, 0, y + height / 2, left, "soft");
     this.bar(null, "faint", left, y, width, height);
     for (const { begin, end, array, rows, underWay } of stages) {
       const colour = array ? "copy" : "shared", size = x(end) - x(begin) - 1;

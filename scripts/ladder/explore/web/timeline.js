@@ -44,13 +44,13 @@ class Timeline extends View {
     if (!block) return;
     const each = clamp(this.height / this.rows.length, LEAST, 32);
     this.rows.forEach((row, i) => Object.assign(row, { y: i * each, height: each }));
-    this.gutter = Math.min(92, this.width * 0.25);
+    this.left = 8 + this.widest(this.rows.map(({ label }) => label));
     // All that is shown is of the run: the window stops at its ends.
     const span = Math.min(SPAN, run.last);
     this.from = clamp(now - span * 0.6, 0, run.last - span);
     this.until = this.from + span;
-    this.scale = (this.width - this.gutter) / span;
-    const x = (t) => this.gutter + (t - this.from) * this.scale;
+    this.scale = (this.width - this.left) / span;
+    const x = (t) => this.left + (t - this.from) * this.scale;
     for (const e of block.events) {
       if (Math.max(e.end, e.until) < this.from || e.begin > this.until) continue;
       for (const row of this.rows) {
@@ -60,9 +60,9 @@ class Timeline extends View {
     }
     this.box("now", x(now) - 1, 0, 2, this.height);
     this.selection(x);
-    this.box("card", 0, 0, this.gutter, this.height);
+    this.box("card", 0, 0, this.left, this.height);
     for (const { label, y, height } of this.rows) {
-      this.write(label, 0, y + height / 2, this.gutter - 6, "soft");
+      this.write(label, 0, y + height / 2, this.left, "soft");
     }
   }
 
@@ -73,7 +73,7 @@ class Timeline extends View {
     // Copies by warps are one below the other, too thin for names.
     const thin = kind === "read", each = (height - 2) / (thin ? this.block.warps : 1);
     this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
-             0.75, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
+             0.5, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
   }
 
   piece(e, { y, height }, from, to) {
