@@ -38,12 +38,13 @@ BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
     BuildTask("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
-    BuildTask("fragment", 90, ["smem_bytes", "barriers", "products"], blanks=True),
+    BuildTask("fragment", 90, ["smem_bytes", "barriers", "products",
+                             "work of the tensor cores"], blanks=True),
     BuildTask("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
-                           "S sectors", "V sectors"],
-              unchecked="that fragments come by ldmatrix"),
+                           "S sectors", "V sectors", "work of the tensor cores"]),
     BuildTask("swizzle", 45, ["bank_conflicts"], blanks=True),
-    BuildTask("pipeline", 90, ["flops_under_copies"]),
+    BuildTask("pipeline", 90, ["flops_under_copies"],
+              unchecked="that the copies in flight are those of the next tiles"),
 ]
 
 # Mistakes to be found by what they do.

@@ -84,7 +84,8 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
                                            int rows, int columns, int thread) {
   static_assert(sizeof(typename AnyTile::Element) == 2);
   constexpr int kChunks = AnyTile::kChunks, kStride = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && AnyTile::kRows % kStride == 0);
+  static_assert(kThreads % kChunks == 0 && AnyTile::kRows % kStride == 0,
+                "the threads copy whole rows: kThreads / kChunks of them must divide the tile's");
   const int first = thread / kChunks, c = thread % kChunks;
   const bool column_valid = c * 8 < columns;
   auto from = source + (first * pitch + c * 8);

@@ -31,6 +31,7 @@ void Async::named_barrier(int id, int threads, bool waits, Where where) {
         },
         where);
   }
+  if (threads == block_.threads()) ++block_.counts.barriers;  // as a __syncthreads() does
   for (const int t : b.waiters) block_.wake(t);
   const int64_t completed = b.completed + 1;
   b = {};

@@ -122,8 +122,10 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
 /// cancels.)
 void expect_pass(const Report& r, const Case& c) {
   for (const TensorError& e : r.errors.value()) {
-    EXPECT_TRUE(e.pass()) << e.name << ": max error " << e.max << ", tolerance " << e.tolerance
-                          << ", " << e.nonfinite << " not finite, in " << e.where;
+    EXPECT_TRUE(e.pass()) << e.name << ": "
+                          << (e.nonfinite ? fmt::format("{} not finite, ", e.nonfinite) : "")
+                          << "max error " << e.max << ", tolerance " << e.tolerance << ", in "
+                          << e.where;
     EXPECT_TRUE(!e.undecided() || e.largest == 0 || c.made || c.scale != 1 || r.plan.quantisation)
         << e.name << " decides nothing";
   }

@@ -65,8 +65,9 @@ def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
 
 def said_of_outputs(run: ProgramRun) -> str:
     """Each wrong output with its error, "" for none."""
-    return "; ".join(f"{name}: max error {error['max']}, tolerance {error['tolerance']}"
-                     + (f", {error['nonfinite']} not finite" if error["nonfinite"] else "")
+    return "; ".join(f"{name}: " + (f"{error['nonfinite']} not finite, "
+                                    if error["nonfinite"] else "")
+                     + f"max error {error['max']}, tolerance {error['tolerance']}"
                      for name, error in wrong_outputs(run).items())
 
 

@@ -4,8 +4,10 @@ the test suite's cases."""
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import fcntl
 import functools
+import json
 import os
 import re
 import signal
@@ -16,14 +18,14 @@ from typing import NamedTuple
 from ladder.exercises.rebuild import compiled, limited, linked
 from ladder.base.console import GOOD, NO_DEVICE, WRONG_RESULT, CommandError
 from ladder.base.files import read, write_whole
-from ladder.base.programs import json_lines, ready
+from ladder.base.programs import ready
 from ladder.base.records import Record
 from ladder.base.sources import Source, cases_of, read_sources
 
 SECONDS = 5  # of a core, for a run; those of the slowest step take a third
 ENDS = {-signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
         -signal.SIGSEGV: "it touches memory that is not its own, or its stack is full"}
-NOT_RUN = "it did not run any more"
+NOT_RUN = "it did not run, since a case before it ended the program"
 
 
 class ProgramRun(NamedTuple):
@@ -46,10 +48,11 @@ class Case(NamedTuple):
 
 
 # What the suite prints of a case: its name, what it says, and, where it ended, how and of what.
-CASE = re.compile(r"^\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:^\[ +(OK|FAILED) +\]"
+CASE = re.compile(r"\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:\[ +(OK|FAILED) +\] [^\n]*/\1\b"
                   r"(?:[^\n]* --step \w+ ([^\n]*) \(\d+ ms\)$)?|\Z)", re.MULTILINE | re.DOTALL)
-WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown|^(\w+: max error .*)|'
-                   r"^(rows whose sum .*|\w+ decides nothing)|(element \d+)"
+WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown'
+                   r"|^(\w+: (?:\d+ not finite, )?max error .*)"
+                   r"|^(rows whose sum .*|\w+ decides nothing)|(element \d+)"
                    r"|(\ba\.\w+)(?=\.bits|\.data)", re.MULTILINE)
 UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not as traffic() says
 
@@ -81,6 +84,9 @@ class Program:
                 raise CommandError(str(stop).replace(name, os.path.relpath(copy)),
                                    stop.status) from None
             self.path = linked(build, self.rung, *self.objects, self.folder)
+            # The files that the compiler read, but for the copy itself.
+            listed = read(f"{self.objects[1]}.d").replace("\\\n", " ").split()[1:]
+            self.included = [file for file in listed if file != self.made]
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
         """Status, negative for a signal, and what was printed."""
@@ -102,10 +108,16 @@ class Program:
         """With such options, in which spaces part words, and `more`, words in which they do not."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
-        records = json_lines("\n".join(re.findall("^{.*}$", said, re.M)), self.path)
-        if not all({"kernels", "errors", "pass"} <= record.keys() for record in records):
-            records = []  # a copy's own print
-        err = "\n".join(line for line in said.splitlines() if line and not line.startswith("{")
+        records = []
+        for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # a copy may print before it
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+        # A pass has one, with all of these; others are a copy's own print.
+        passes = {record.get("direction") for record in records}
+        if len(passes) < len(records) or not all({"kernels", "errors", "pass"} <= record.keys()
+                                                 for record in records):
+            records = []
+        err = "\n".join(line for line in said.splitlines() if line and '{"rung": ' not in line
                         and not line.endswith("…"))
         good = status in (GOOD, WRONG_RESULT) and bool(records)
         return ProgramRun(status, records if good else [], err if good else ending(status, err))
