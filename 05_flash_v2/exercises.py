@@ -205,8 +205,10 @@ BUILD_TASKS = [
               unchecked="the registers that are handed over"),
     BuildTask("overlap", 90, ["exps_under_products"], blanks=True,
               unchecked="that the product in flight is one that is needed"),
-    BuildTask("counter", 60, ["atomics"], unchecked="that the blocks start early, and work on the tile that the counter names"),
-    BuildTask("lazy", 60, ["other_flops"], unchecked="that lanes compare maxima only where m rises, and rescale by mul_rows"),
+    BuildTask("counter", 60, ["atomics"],
+              unchecked="that blocks start early, and work on the tile that the counter names"),
+    BuildTask("lazy", 60, ["other_flops"],
+              unchecked="that lanes compare maxima only where m rises, and rescale by mul_rows"),
     BuildTask("own_keys", 60, ["matmul_flops"], blanks=True,
               unchecked="that tiles of Q are laid from the last row up"),
 ]

@@ -168,8 +168,8 @@ class Judging(unittest.TestCase):
             r"O_fp32, Q, l, m; fewer workspace_bytes\."))
 
     def test_verdicts_match_the_expected_output(self):
-        self.assertIn("Right: its results are, and it counts what the step counts.",
-                      self.verdict(1).why)
+        self.assertIn("Right: its results are right, and its counts are those of the step or "
+                      "better.", self.verdict(1).why)
         expect_output(self, "a build task", self.verdict(0.5, *"aabcd").why + "\n")
 
 
