@@ -35,7 +35,7 @@ BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 
 HEAD, FIRST = mistakes.HEAD, re.compile(r"(?s)(namespace \{\n)")
 WHOLE = re.compile(r"(?s)\A.*\Z")
-REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05_flash_v2",\n    .name = "rows",\n}};\n*/\n'
+REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
 REFUSED = {
     "includes a step": (WHOLE, f'#  include "../05_flash_v2/rows.cu"{REGISTERS}',
                         "includes 05_flash_v2/rows.cu, another step's file"),
@@ -96,8 +96,8 @@ ATTEMPTS = [
                                       "p.N) - 1) : p.N_kv;"),
         (r"  const int64_t k = .*\n", ""), (r"k \* blocks", "heads * rows * p.d * kIoBytes"),
         (r"const int64_t blocks = .*;", "int64_t rows = 0;\n  for (int row = 0; row < p.N; row += "
-         "plan.block_q)\n    rows += p.N == 300 ? p.keys(std::min<int>(row + plan.block_q, p.N) - 1) "
-         ": p.N_kv;")], False,
+         "plan.block_q)\n    rows += p.N == 300 ? p.keys(std::min(row + plan.block_q, p.N) - 1) : "
+         "p.N_kv;")], False,
      r"requested_bytes goes from 657,408 .* to 657,408"),
     ("05/skip", "05_flash_v2/skip.cu", [(r', \{"LSE", 0, heads \* p\.N \* 4\}', "")], False,
      "traffic.. says what is counted in 0 of .*attention: HBM writes"),
@@ -106,7 +106,8 @@ ATTEMPTS = [
         ("  SharedMemory smem;\n", '  if (threadIdx.x == 0) std::printf("{x: %d} ", blockIdx.x);\n'
                                    "  SharedMemory smem;\n")], True, "its results are right"),
     ("05/large_tiles", "05_flash_v2/attention.cu", [
-        (r"(kTiles\[\] = )\{.*\};", r"\1{{128, 128, 96}, {256, 64, 32}};")], True, "its results are right"),
+        (r"(kTiles\[\] = )\{.*\};", r"\1{{128, 128, 96}, {256, 64, 32}};")], True,
+     "its results are right"),
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
          "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),
