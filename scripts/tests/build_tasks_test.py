@@ -182,7 +182,8 @@ class BuildTasks(unittest.TestCase):
         cls.folder = scratch(cls)
         real = {TASKS[name].file: TASKS[name] for name in CHECKED}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path, mistakes.planted(path))
+            cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path,
+                                          mistakes.planted(path))
                         for path in {**real, **mistakes.OF_SOURCES}}
             cls.before = {name: pool.submit(cls.copy, "before", TASKS[name], TASKS[name].file,
                                             TASKS[name].old.text)
