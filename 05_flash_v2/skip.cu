@@ -1,4 +1,4 @@
-// 05 · FlashAttention-2, fourth step: causal tiles that no row attends to are skipped.
+// 05 · FlashAttention-2, fifth step: causal tiles that no row attends to are skipped.
 //
 //   build/bin/05_flash_v2 --step skip --seqlen 512 --causal
 //
@@ -11,7 +11,7 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `rows`: a block stops at the last key that its last row attends to. Under the causal mask
+// Since `heads`: a block stops at the last key that its last row attends to. Under the causal mask
 // that is half of the work, and blocks are no longer alike; so those with the most keys start
 // first, and the short ones fill the gaps at the end.
 
@@ -153,7 +153,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "05_flash_v2",
     .name = "skip",
-    .after = "rows",
+    .after = "heads",
     .shown = {.idea = "masked tiles skipped",
               .change = {"requested_bytes", "less", "--causal"},
               .summary = "causal tiles that no row attends to skipped, the longest blocks first",

@@ -27,6 +27,11 @@ struct WorkList {
 /// uneven, the long ones should come first, or the last block to start would end long after all
 /// others. So heads then go in groups that take group_bytes, equally large ones with work for all
 /// blocks at once: within a group all first tiles, then all second ones, and so on.
+///
+/// Example: 4 heads of 3 uneven tiles, and room in group_bytes for two heads, so a group has 2.
+/// Blocks 0 … 5 are the first group: (head, tile) = (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2).
+/// Blocks 6 to 11 are the same of heads 2 and 3. For block 8, first is 8 / 6 * 2 = 2 and `at` is
+/// 8 - 2 * 3 = 2, so it works on head 2 + 2 % 2 = 2 and tile 2 / 2 = 1.
 __device__ __forceinline__ WorkTile longest_first(int index, const WorkList& list) {
   const auto [heads, tiles, head_bytes, uneven, group_bytes, at_once] = list;
   int64_t wanted = uneven ? group_bytes / head_bytes : 1;

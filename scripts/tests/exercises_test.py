@@ -216,12 +216,12 @@ class CommandTest(Scratch):
     def test_a_step_from_the_step_before(self):
         path = self.at("05/skip/skip.cu")
         self.assertRegex(self.exercise("05/skip"), r"\nmust fall: K bytes .* 384,000 → 240,640\n")
-        self.assertEqual(read(path), read(ROOT, "05_flash_v2/rows.cu"))
+        self.assertEqual(read(path), read(ROOT, "05_flash_v2/heads.cu"))
         self.exercise("05/skip", "--blanks")
         blanks = read(path)
         write(path, text="// mine\n")
         self.assertIn("skip.cu is yours", self.exercise("05/skip", "--blanks", status=2))
-        self.assertIn("// yours; new lines here: 10\n", blanks)
+        self.assertIn("// yours; new lines here: 8\n", blanks)
         self.assertIn("rows += p.keys(", blanks)  # of traffic()
         self.assertIn("no blanks", self.exercise("05/large_tiles", "--blanks", status=2))
         hints = [self.exercise("05/skip", "--hint") for _ in range(3)]

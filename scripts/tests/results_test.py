@@ -86,12 +86,12 @@ class OfTheCode(unittest.TestCase):
         return None
 
     def test_a_step_changes_the_count_of_its_idea(self):
-        """As its registration says."""
+        """As its registration says. (What `heads` changes only a GPU's counters see.)"""
         steps = self.ladder.steps
         pairs = [(self.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],
                       [step.name for step in steps if not any(step.change)]):
-            self.assertEqual(first, ["naive", "stored"])
+            self.assertEqual([name for name in first if name != "heads"], ["naive", "stored"])
         for options in {step.change[2] for _, step in pairs}:
             wanted = [pair for pair in pairs if pair[0] and pair[1].change[2] == options]
             records = counted([step for step in steps if any(step in pair for pair in wanted)],
