@@ -1,4 +1,4 @@
-// 01 · Tiled products, third step: the tensor cores, one instruction at a time.
+// 01 · Tiled products: the tensor cores, one instruction at a time.
 //
 //   build/bin/01_tiled_matmul --step fragment --seqlen 512
 //

@@ -1,4 +1,4 @@
-// 01 · Tiled products, fourth step: large tiles in shared memory, on the tensor cores.
+// 01 · Tiled products: large tiles in shared memory, on the tensor cores.
 //
 //   build/bin/01_tiled_matmul --step mma --seqlen 512
 //

@@ -1,4 +1,4 @@
-// 01 · Tiled products, fifth step: tiles swizzled in shared memory.
+// 01 · Tiled products: tiles swizzled in shared memory.
 //
 //   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //

@@ -1,4 +1,4 @@
-// 01 · Tiled products, first step: 16 × 16 tiles in shared memory.
+// 01 · Tiled products: 16 × 16 tiles in shared memory.
 //
 //   build/bin/01_tiled_matmul --step tile --seqlen 512
 //

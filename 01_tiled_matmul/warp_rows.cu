@@ -1,4 +1,4 @@
-// 01 · Tiled products, second step: a warp for each row of the softmax.
+// 01 · Tiled products: a warp for each row of the softmax.
 //
 //   build/bin/01_tiled_matmul --step warp_rows --seqlen 512
 //
