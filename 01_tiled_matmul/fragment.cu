@@ -156,7 +156,7 @@ Traffic traffic(const Problem& p, const Plan&) {
 const Register step{{
     .rung = "01_tiled_matmul",
     .name = "fragment",
-    .after = "warp_rows",
+    .after = "thread_tile",
     .shown = {.idea = "one mma a warp",
               .change = {"products", "from 0"},
               .summary = "products by the tensor cores, each warp 16 × 8 straight from HBM",

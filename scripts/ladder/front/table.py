@@ -71,6 +71,7 @@ TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", 
 # Counts that ideas are about → their names in the table, and what these mean.
 CHANGED = {
     "hbm_sectors": ("sectors", "32-byte pieces of global memory that the warps' accesses touch"),
+    "sram_read_bytes": ("loaded", "bytes read from shared memory"),
     "products": ("products", "matrix instructions on the tensor cores"),
     "bank_conflicts": ("conflicts", "additional passes over shared memory, because lanes of a warp "
                        "need different words of one bank"),
