@@ -38,6 +38,8 @@ BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
     BuildTask("warp_rows", 45, ["P sectors", "S sectors"], blanks=True),
+    BuildTask("thread_tile", 75, ["sram_read_bytes", "K", "P", "Q", "V", "K sectors", "P sectors",
+                                  "Q sectors", "V sectors"], blanks=True),
     BuildTask("fragment", 90, ["smem_bytes", "barriers", "products",
                              "work of the tensor cores"], blanks=True),
     BuildTask("mma", 120, ["K", "P", "Q", "V", "K sectors", "O sectors", "P sectors", "Q sectors",
@@ -55,6 +57,12 @@ BUG_HUNTS = [
             "the next ones while others still read these. Each access is right by itself.",
             [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
               "float(Vs[k * kTile + x]), o);\n")]),
+    BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: right; ragged: a fault",
+            "A thread copies four elements of a row of V, and each of them needs a bound of its "
+            "own: where the first lies inside of d = 40, those 16, 32 and 48 further on may not. "
+            "In V's last row they lie beyond the array. In the other rows they only cost bytes, "
+            "because the sums that they enter are not stored.",
+            [("j + y < p.N_kv && c + r < p.d ?", "j + y < p.N_kv && c < p.d ?")]),
     BugHunt("hasty", "attention.cu", "always: a fault",
             "One group of copies too many may be in flight: with n stages the slice that is "
             "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
