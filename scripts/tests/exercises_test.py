@@ -225,7 +225,7 @@ class CommandTest(Scratch):
         self.assertIn("rows += p.keys(", blanks)  # of traffic()
         self.assertIn("no blanks", self.exercise("05/large_tiles", "--blanks", status=2))
         hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
-        changed = "rows.cu, changed: attention, forward, plan, traffic"
+        changed = "heads.cu, changed: attention, traffic"
         for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", changed, r"\n@@ ")):
             self.assertRegex(hint, said)
         self.assertIn("\n+  const int tiles = ", self.exercise("05/skip", "--solution"))
