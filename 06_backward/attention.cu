@@ -12,8 +12,11 @@
 //       dK += scale·dSᵀ·Q
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
-// Since 05: the backward pass. Nothing N × N was kept for it: P comes back tile by tile from Q, K
-// and LSE. The forward pass is 05's, unchanged.
+// Nothing N × N is kept for the backward pass: P comes back tile by tile from Q, K and LSE. The
+// forward pass is 05's, unchanged.
+//
+// Since `recompute`: copies ahead; larger tiles; half of the warps sum up dV and the others dK, so that less of
+// shared memory is read; and dQ's sums lie in HBM as a warp's lanes hold them, in blocks of 8 × 8.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -433,12 +436,12 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "split_sums",
-    .after = "stored",
+    .after = "recompute",
     .formerly = {"mma"},
     .is_default = true,
-    .shown = {.idea = "P recomputed",
-              .change = {"requested_bytes", "less"},
-              .summary = "P recomputed tile by tile from Q, K and LSE",
+    .shown = {.idea = "sums split",
+              .change = {"sram_operand_bytes", "less"},
+              .summary = "larger tiles; half of the warps sum up dV, the others dK",
               .colour = "#D55E00"},
     .has_lse = true,
     .tiles = kTiles,
