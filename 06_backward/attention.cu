@@ -15,7 +15,7 @@
 // Nothing N × N is kept for the backward pass: P comes back tile by tile from Q, K and LSE. The
 // forward pass is 05's, unchanged.
 //
-// Since `recompute`: copies ahead; larger tiles; half of the warps sum up dV and the others dK, so that less of
+// Since `stages`: larger tiles; half of the warps sum up dV and the others dK, so that less of
 // shared memory is read; and dQ's sums lie in HBM as a warp's lanes hold them, in blocks of 8 × 8.
 
 #include "machine/machine.h"
@@ -436,7 +436,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "06_backward",
     .name = "split_sums",
-    .after = "recompute",
+    .after = "stages",
     .formerly = {"mma"},
     .is_default = true,
     .shown = {.idea = "sums split",
