@@ -36,6 +36,8 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
 
 # Which checks the step before fails.
 BUILD_TASKS = [
+    BuildTask("recompute", 180, ["P", "dP"]),
+    BuildTask("stages", 60, ["flops_under_copies"], blanks=True),
     BuildTask("transposed", 90, ["sram_write_bytes"], blanks=True, unchecked="the barrier less"),
     BuildTask("bulk_add", 120, ["dQ_sum sectors", "atomics"], unchecked="that dK and dV leave by "
                                                                         "TMA"),
@@ -49,6 +51,11 @@ BUG_HUNTS = [
             "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
             "A head of K and V has the queries of all heads that share it: H/Hk·N of them.",
             [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
+    BugHunt("late", "recompute.cu",
+            "whole tiles, ragged, causal: right; few keys: dq, dk, dv wrong",
+            "A tile of keys begins with the first row that sees its first key; the rows that see "
+            "only some of its keys are left out.",
+            [("p.first_query(key) / Br * Br", "p.first_query(key + Bc - 1) / Br * Br")]),
     BugHunt("slope", "deterministic.cu", "always: dk wrong",
             "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
             [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
