@@ -157,7 +157,7 @@ class Options(ProgramTest):
         self.assert_bad("--device sim --step split_sums,nosuch", 2, "--step 'nosuch'", save="")
         self.assert_bad("--device sim --step stored --heads 1 --seqlen 4000000 --head-dim 8", 3,
                         "GiB", "S, P and dP", "the steps of 06_backward after it")
-        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, split_sums, ",
+        self.assert_bad("--device sim --step wgmma --head-dim 200", 2, "fit: stored, recompute, ",
                         "sm90", save=" --save out --trace out/trace")
         self.assert_bad("--device sim --batch 262016 --heads 1 --seqlen 4096 --head-dim 256", 3,
                         "GiB", "free")
