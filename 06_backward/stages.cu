@@ -20,7 +20,7 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {
     {128, 64, 64}, {128, 32, 64}, {128, 32, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Stages of copies of Q and dO; at d = 256 there is room for one.
+/// Stages of copies of Q and dO; at d = 256 most GPUs have room for one.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
