@@ -228,7 +228,7 @@ class CommandTest(Scratch):
         changed = "heads.cu, changed: attention, traffic"
         for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", changed, r"\n@@ ")):
             self.assertRegex(hint, said)
-        self.assertIn("\n+  const int tiles = ", self.exercise("05/skip", "--solution"))
+        self.assertIn("\n+  const int block_row = (tiles", self.exercise("05/skip", "--solution"))
 
     def test_bad_usage(self):
         for words, why in (("05/tile", "there is no exercise 05/tile."),
