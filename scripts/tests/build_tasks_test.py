@@ -158,9 +158,9 @@ class Judging(unittest.TestCase):
                 "[ RUN      ] A/skip_d\n")
         copy = mock.Mock(step="skip", printed=lambda *_, **__: (0, said))
         self.assertEqual(program.Program.some(copy, "", ""), [
-            program.Case("a", "", False, "--batch 1"), program.Case("b", ""),
-            program.Case("c", "it fails"), program.Case("d", "it ends the program", False),
-            program.Case("another", program.NOT_RUN, False)])
+            program.Case("a", "", "its traffic() says other bytes than are counted", "--batch 1"),
+            program.Case("b", ""), program.Case("c", "it fails"),
+            program.Case("d", "it ends the program"), program.Case("another", program.NOT_RUN)])
 
     def test_the_table_says_what_falls_what_may_rise_and_the_trade(self):
         self.assertRegex(build_tasks.targets(TASKS["05/swap"], BUILD), (
@@ -169,8 +169,8 @@ class Judging(unittest.TestCase):
             r"O_fp32, Q, l, m; fewer workspace_bytes\."))
 
     def test_verdicts_match_the_expected_output(self):
-        self.assertIn("Right: its results are right, and its counts are those of the step or "
-                      "better.", self.verdict(1).why)
+        self.assertIn("Right, 10 of 10 points: its results are right, and its counts are those of "
+                      "the step or better.", self.verdict(1).why)
         expect_output(self, "a build task", self.verdict(0.5, *"aabcd").why + "\n")
 
 
@@ -253,7 +253,7 @@ class BuildTasks(unittest.TestCase):
                 with self.subTest(path, mistake=now, number=number), \
                         mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
                     found = copy.some(copy.suite, tests)
-                    wrong = " ".join(case.said or mistakes.FORMULA * (not case.formula)
+                    wrong = " ".join(case.said or mistakes.FORMULA * bool(case.uncounted)
                                      for case in found)
                     self.assertRegex(wrong, said or "^ *$")
 
@@ -315,8 +315,13 @@ class BugHunts(Scratch):
                 self.assertEqual([line for line in range(lines[0] - 1, lines[-1] + 2)
                                   if self.takes(name, line)], [*lines])
         self.assertIn("is not it", self.exercise("00/future", "--answer", "0", status=1))
-        right = r"Right\.\n-.*attends\(i, j\).*\n\+.*attends\(i, j \+ 1\)"
+        right = r"Right\.\nThe step: .*attends\(i, j\).*\nThis copy: .*attends\(i, j \+ 1\)"
         self.assertRegex(self.exercise("00/future", "--answer", "34"), right)
+        self.assertIn("the file has ", self.exercise("00/future", "--answer", "999", status=1))
+        for name, broken in BUG_HUNTS.items():
+            hint = self.exercise(name, "--hint")
+            first, last = map(int, re.findall(r"\d+", hint.partition("lines")[2]))
+            self.assertTrue(first <= broken.lines[0] <= last, hint)
         before = self.exercise("00/future")
         self.assertIn(f"\n{BUG_HUNTS['00/future'].mistake.shows}.\n", before)
         self.assertNotRegex(before, right)

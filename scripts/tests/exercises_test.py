@@ -71,7 +71,7 @@ class Answers(unittest.TestCase):
                     near = max(2 * exercise.check.tolerance, 1e-6)
                     for off, size in ((1 + near, "large"), (1 - near, "small")):
                         wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
-                        good, why, cases, share, _ = exercise.check.check(wrong)
+                        good, why, cases, share, *_ = exercise.check.check(wrong)
                         self.assertFalse(good)
                         self.assertRegex(why, f"{re.escape(what)}: .* is too {size}")
                         self.assertEqual([not said for _, said in cases].index(False), i)
@@ -142,7 +142,7 @@ class Code(unittest.TestCase):
         # Of a program's records, each changed in one place.
         for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
                                  ("errors", "max", "o: max error .*, tolerance"),
-                                 ("errors", "nonfinite", "o: max error .*, 1 not finite")):
+                                 ("errors", "nonfinite", "o: 1 not finite, max error")):
             run = copy.deepcopy(self.unchanged[file].run("--seqlen 32 --check full"))
             asked = requested(run.records[0])
             self.assertEqual(wrong_or_unlike(run, asked), "")
@@ -151,8 +151,8 @@ class Code(unittest.TestCase):
             (part["o"] if where == "errors" else part[0])[key] += 1
             self.assertRegex(wrong_or_unlike(run, asked), said)
         with mock.patch.object(Program, "cases", lambda _: [
-                Case("a", "", True, "--a"), Case("b", "", False, "--b")]):
-            self.assertIn("--b: its traffic() says other bytes", IN_CODE["03/skip"].check.check(
+                Case("a", "", "", "--a"), Case("b", "", "it counts other bytes", "--b")]):
+            self.assertIn("--b: it counts other bytes", IN_CODE["03/skip"].check.check(
                 self.solved["03/skip", 0])[1])
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ladder.base.console import BAD_USAGE, GOOD, WRONG_RESULT, CommandError, suggestion
 from ladder.base.files import ROOT, read, write_whole
+from ladder.base.sources import defined
 from ladder.exercises import build_tasks
 from ladder.exercises.checks import said_of_outputs, wrong_outputs
 from ladder.exercises.kinds import BugHunt
@@ -75,8 +76,9 @@ class MutatedSource:
     def found(self, seen: Observed) -> str:
         """What is said when its line has been found."""
         new = self.text[self.lines[0] - 1:self.lines[-1]]
-        return "\n".join(["Right.", *(f"-{text}" for text in self.was),
-                          *(f"+{text}" for text in new if len(self.text) >= len(self.old)),
+        return "\n".join(["Right.", *(f"The step:   {text}" for text in self.was),
+                          *(f"This copy:  {text}" for text in new
+                            if len(self.text) >= len(self.old)),
                           self.mistake.why,
                           *(f"The simulator says: {fault}" for fault in seen.faults or
                             ["no access is at fault: what comes out shows it"])])
@@ -99,6 +101,25 @@ def as_json(name: str, hunt: MutatedSource, more: dict[str, Any]) -> str:
                        "shows": hunt.mistake.shows, **more}, ensure_ascii=False)
 
 
+def find(name: str) -> MutatedSource:
+    known = read_bug_hunts()
+    if name not in known:
+        raise CommandError(f"there is no bug hunt {name}.{suggestion(name, known)} "
+                           "scripts/exercise --break lists all.", BAD_USAGE)
+    return known[name]
+
+
+def show_hint(name: str) -> int:
+    """One hint: the function that has the mistake, and about twenty lines around it."""
+    hunt = find(name)
+    line = hunt.lines[0]
+    inside = next((function for function, text in defined("\n".join([*hunt.text, ""])).items()
+                   if hunt.text[line - 1] in text.splitlines()), "the file's head")
+    first = max(1, (line - 5) // 10 * 10)
+    print(f"It is in {inside}, between lines {first} and {min(first + 20, len(hunt.text))}.")
+    return GOOD
+
+
 def show(name: str, line: int | None, build: str, folder: str, command: str,
          in_json: bool = False) -> int:
     """A mistake by what it does, and itself where this is its line; without a name the list."""
@@ -107,16 +128,14 @@ def show(name: str, line: int | None, build: str, folder: str, command: str,
         print("\n".join(as_json(name, one, {}) if in_json else f"{name:<14}{one.mistake.shows}"
                         for name, one in known.items()))
         return GOOD
-    if name not in known:
-        raise CommandError(f"there is no bug hunt {name}.{suggestion(name, known)} "
-                           "scripts/exercise --break lists all.", BAD_USAGE)
-    hunt = known[name]
+    hunt = find(name)
     copy = os.path.join(folder, "break", name, os.path.basename(hunt.path))
     write_whole(copy, "\n".join([*hunt.text, ""]))
     right = line is None or line in hunt.lines
-    if not right and not in_json:
-        raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not it.",
-                           WRONG_RESULT)
+    if line is not None and not right and not in_json:
+        raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not it"
+                           + ("." if 0 < line <= len(hunt.text) else
+                              f": the file has {len(hunt.text)} lines."), WRONG_RESULT)
     seen = Observed("", "", [])
     if right:
         print("Building and running …", file=sys.stderr)

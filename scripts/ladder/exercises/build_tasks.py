@@ -18,10 +18,10 @@ from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import json_lines, run_json
 from ladder.base.records import Record
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.checks import Check, Judged, Move, judged, uneven_in
+from ladder.exercises.checks import Check, Judged, Move, judged
 from ladder.exercises.kinds import BuildTask, Verdict
 from ladder.exercises.lessons import of_rungs
-from ladder.exercises.program import Case, Program
+from ladder.exercises.program import OTHER_BITS, Case, Program
 
 # What is compared: whole tiles, ragged and grouped, causal.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
@@ -30,6 +30,7 @@ SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
+OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # what is said of wrong ones
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
 # Which have to come to a quarter at least of what the real step has.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
@@ -104,7 +105,8 @@ class Task:
                        for at in ("__(?:global|device)__", r"\nPlan \w+\("))
         lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
                  for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
-                              else [f"// yours; new lines here: {j2 - j1}",
+                              else [f"// yours; new lines here: {j2 - j1}" if j2 > j1 else
+                                    "// yours: change these lines, or take them out",
                                     *self.old.lines[i1:i2]])]
         # What the old lines use and is no more.
         gone = "".join(text for name, text in self.was.items()
@@ -157,7 +159,7 @@ def built(task: Task, build: str, path: str) -> Program:
     for within, words, said in NOT_IN_A_COPY:
         found = re.search(words, code.partition("\nPlan plan(")[0] if within else code,
                           re.MULTILINE)
-        if found:
+        if found and found[0] not in "".join(task.real.headers.values()):
             line = code.count("\n", 0, found.start()) + 1
             raise CommandError(f"Not yet: line {line} has {found[0].strip()}: {said}", WRONG_RESULT)
     program = Program(build, task.file, path, task.registered(text))
@@ -209,7 +211,11 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         rises = real > old if own else any(move.count == name and move.how in ("more", "from 0")
                                            for move in task.moves.values())
         held = mine >= real - room if rises else mine <= real + room
-        said = (f"{unit(name)}: {mine:,}; the step before {old:,}, the step of the course "
+        of = [array for array in arrays if array + " sectors" * (name == OTHERS[1])
+              not in task.check.fails]
+        label = (f"{'sectors' if name == OTHERS[1] else 'bytes'} of {', '.join(of)} together"
+                 if name in OTHERS else unit(name))
+        said = (f"{label}: {mine:,}; the step before {old:,}, the step of the course "
                 f"{real:,} ({SHAPES[shape]})")
         by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
                      for kernel in records[-1]["kernels"]}
@@ -219,8 +225,8 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         if not held and name in OTHERS:
             way = " sectors" if name == OTHERS[1] else ""
             more = {array: counts[2].get(array + way, 0) - counts[1].get(array + way, 0)
-                    for array in arrays if array + way not in task.check.fails}
-            said += f"; most of it is {max(more, key=lambda array: more[array])}"
+                    for array in of}
+            said += f"; most of what is more is {max(more, key=lambda array: more[array])}"
         better = name not in OTHERS and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
@@ -291,7 +297,9 @@ def targets(task: Task, build: str) -> str:
         rows += [[f"{what}: {unit(name)}", *(f"{old:,} → {real:,}" for old, real in change(name))]
                  for name in names]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
-    lines = ["What it counts, in the step before → in the step of the course:",
+    lines = [*(f"{shape}: {options}" for shape, options in SHAPES.items()), "",
+             "What it counts, in the step before → in the step of the course. What must change has "
+             "to come\nat least half way.",
              *("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
     more, less = (sum(sign * (real - old) for name in names if name in arrays
                       for old, real in change(name)[:1])
@@ -305,12 +313,13 @@ def targets(task: Task, build: str) -> str:
         lines.append(f"The trade: for whole tiles, {more:,} more bytes of "
                      f"{' and '.join(name for name in price if name in arrays)} buy "
                      f"{'; '.join(buys)}.")
-    lines += [f"{move.count} must be {move.how} ({move.options})."
+    lines += [f"In a run of {move.options}, {move.count} must be {move.how} in all."
               for move in task.moves.values() if move.count not in task.check.fails]
     lines += ["The blocks with the most work must start first."] if task.check.longest_first else []
-    lines += ["The bytes of all other arrays together, their sectors and the workspace must stay "
-              "within one and a half times those of the step of the course."]
-    return "\n".join([*lines, *(f"({shape}: {options})" for shape, options in SHAPES.items())])
+    others = [array for array in arrays if array not in task.check.fails]
+    lines += [f"{', '.join(others)}: their bytes together, their sectors and the workspace must "
+              "stay within one\nand a half times those of the step of the course."]
+    return "\n".join(lines)
 
 
 def times(task: Task, build: str, path: str) -> str:
@@ -357,16 +366,23 @@ def check(task: Task, copy: Program) -> Verdict:
 
 
 def of_results(copy: Judged) -> list[Check]:
-    suite = [case for case in copy.cases if case.name not in copy.runs]
-    uneven = next((f"; {name}: {said}" for name, said in zip(
-        copy.runs, map(uneven_in, copy.runs.values())) if said), "")
-    return [Check(name, all(good), sum(good) / len(good), text.format(sum(good), len(good)))
+    """Results; whether the order of threads changes them, where they are right in the usual one;
+    and traffic(), in the cases that came to their end."""
+    right = [not case.said for case in copy.cases]
+    same = [not (case.said.startswith(OTHER_BITS) or all(right) and case.said)
+            for case in copy.orders]
+    ended = [case for case in copy.cases if not case.said or case.said.startswith(OUTPUT)]
+    uncounted = next((f"; {case.name}: {case.uncounted}" for case in reversed(ended)
+                      if case.uncounted), "")
+    return [Check(name, bool(good) and all(good), sum(good) / max(1, len(good)),
+                  text.format(sum(good), len(good)))
             for name, good, text in (
-                (RESULTS, [not case.said for case in copy.cases], "results right in {} of {}"),
-                (ORDERS, [not case.said for case in copy.orders],
-                 "the same bits in each order of threads: {} of {}"),
-                (FORMULA, [case.formula for case in suite],
-                 "its traffic() says what is counted in {} of {}" + uneven))]
+                (RESULTS, right, "results right in {} of {}"),
+                (ORDERS, same, "the same bits in each order of threads: {} of {}" if all(right)
+                 else "whether the order of threads matters is seen once the results are right"),
+                (FORMULA, [not case.uncounted for case in ended],
+                 "its traffic() says what is counted in {} of {} cases that came to their end"
+                 + uncounted))]
 
 
 def order_of_blocks(copy: Program) -> Check:
@@ -402,20 +418,30 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
     few = shown([one.name for one in checks if one.held and one.name not in told])
     lines = [f"✓ {one.text}" for one in checks if one.held and one.name in told]
     lines += [f"✓ counts as in the step of the course, or better: {', '.join(few)}"] if few else []
-    lines += [f"✓ better than the step of the course: {one.text}" for one in checks if one.better]
+    lines += [f"✓ better than the step of the course: {one.text}" for one in checks
+              if one.better and all(one.held for one in right)]
     lines += [f"✓ safer than the step of the course: {case.name} {case.options}" for case in cases
               if case.safer][:1]
     lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
-    wrong = {case.said: case for case in reversed(cases) if case.said}  # of each fault the first
+    # Of each fault the smallest case.
+    wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
     lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
               for case in [*reversed(wrong.values())][:3]]
     failed = [case for case in cases if case.said and case.options]
     if failed and all("--causal" in case.options for case in failed):
         lines.append("  Each wrong case has --causal.")
-    lines.append("Right: its results are right, and its counts are those of the step or better" +
+    points = f"{Verdict(not lacks, '', share=share).points(BuildTask.points)} of {BuildTask.points}"
+    lines.append(f"Right, {points} points: its results are right, and its counts are those of the "
+                 "step or better" +
                  (f"; not checked: {task.check.unchecked}" if task.check.unchecked else "") + "."
-                 if not lacks else
-                 f"Not yet: {Verdict(False, '', share=share).points(BuildTask.points)} of "
-                 f"{BuildTask.points} points.")
+                 if not lacks else f"Not yet: {points} points.")
+    rerun = next((case.options for case in [*reversed(wrong.values())]
+                  if case.options and "values of its own" not in case.options), "")
     return Verdict(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
-                   [(one.name, one.held, one.text) for one in checks])
+                   [(one.name, one.held, one.text) for one in checks], rerun)
+
+
+def size_of(case: Case) -> int:
+    """About how much a case computes; one without options is large."""
+    sizes = re.findall(r"--(?:batch|heads|seqlen|seqlen-kv|head-dim) (\d+)", case.options)
+    return math.prod(map(int, sizes)) if sizes else 1 << 60

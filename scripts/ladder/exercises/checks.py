@@ -102,5 +102,5 @@ def judged(copy: Program, options: Mapping[str, str]) -> Judged:
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = dict(zip(options, pool.map(lambda words: copy.run(f"{words} --check full"),
                                           options.values())))
-    return Judged(runs, copy.cases() + [Case(name, wrong_in(run), not uneven_in(run), options[name])
+    return Judged(runs, copy.cases() + [Case(name, wrong_in(run), uneven_in(run), options[name])
                                         for name, run in runs.items()], copy.orders())

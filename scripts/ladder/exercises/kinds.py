@@ -24,6 +24,7 @@ class Verdict(NamedTuple):
     cases: Sequence[Tuple[str, str]] = ()
     share: float = 0  # of the points, where it is not right
     checks: Sequence[Tuple[str, bool, str]] = ()
+    rerun: str = ""  # options of the smallest case that is wrong
 
     def points(self, most: int) -> int:
         """Whole ones, all for what is right alone."""
@@ -99,8 +100,7 @@ class Change:
         cases = [(case, wrong_or_unlike(program.run(f"{case} --check full"), predicted))
                  for case, predicted in zip(COUNTED, self.predicted)]
         if not any(said for _, said in cases):
-            cases += [(case.options or case.name, case.said or not case.formula
-                       and "its traffic() says other bytes than are counted" or "")
+            cases += [(case.options or case.name, case.said or case.uncounted)
                       for case in judged(program, {}).cases
                       if "values of its own" not in case.options]
         return verdict_of(cases, "Right: all cases pass, and request what was predicted.")

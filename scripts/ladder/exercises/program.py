@@ -25,6 +25,8 @@ from ladder.base.sources import Source, cases_of, read_sources
 SECONDS = 5  # of a core, for a run; those of the slowest step take a third
 ENDS = {-signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
         -signal.SIGSEGV: "it touches memory that is not its own, or its stack is full"}
+OTHER_BITS = "another order of threads gives other bits of "
+UNLIKE = "its traffic() says other bytes than are counted"
 NOT_RUN = "it did not run, since a case before it ended the program"
 
 
@@ -42,7 +44,7 @@ class ProgramRun(NamedTuple):
 class Case(NamedTuple):
     name: str
     said: str  # what is wrong with its results, "" for nothing
-    formula: bool = True  # whether its traffic() says what is counted
+    uncounted: str = ""  # what is wrong with its counts, though it came to its end
     options: str = ""  # those that run it again
     safer: bool = False  # right where the real step's sums overflow
 
@@ -54,7 +56,7 @@ WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown'
                    r"|^(\w+: (?:\d+ not finite, )?max error .*)"
                    r"|^(rows whose sum .*|\w+ decides nothing)|(element \d+)"
                    r"|(\ba\.\w+)(?=\.bits|\.data)", re.MULTILINE)
-UNCOUNTED = re.compile(r"C\+\+ exception|^ +formula$", re.MULTILINE)  # or not as traffic() says
+UNCOUNTED = re.compile(r"^ +(formula)$|^(workspace \w+: .*)", re.MULTILINE)
 
 
 class Program:
@@ -76,6 +78,8 @@ class Program:
             fcntl.lockf(lock, fcntl.LOCK_EX)  # until this process ends: one check at a time
             self.made = os.path.join(self.folder, os.path.basename(file))
             name = os.path.abspath(copy)  # by which the explorer finds it
+            with contextlib.suppress(OSError):  # of an earlier version
+                os.remove(os.path.join(self.folder, self.rung))
             write_whole(self.made, f'#line 1 "{name}"\n{text or read(copy)}')
             try:
                 self.objects = compiled(build, self.rung, file, self.made, self.folder,
@@ -151,21 +155,23 @@ class Program:
         status, said = self.printed(suite, f"--gtest_filter={tests}", **environment)
         found = []
         for name, text, end, options in CASE.findall(said):
-            formula = not UNCOUNTED.search(text)
+            count = UNCOUNTED.search(text)
+            uncounted = (count[2] or UNLIKE) if count else ""
             wrong = "".join(next(iter(WRONG.findall(text)), ()))
             safer = wrong.startswith("rows whose sum")
             if not end:
                 wrong = ending(status, text) or "it ends the program"
             elif safer:
                 wrong = ""
-            elif end == "FAILED" and formula and not wrong:
+            elif end == "FAILED" and not uncounted and not wrong:
                 wrong = "it fails"
+            of_order = re.search(r"^\S+suite_test\.cpp:\d+: \w+ (\w+)$", text, re.MULTILINE)
             wrong = re.sub("^element.*", r"\g<0> is not 0, and its query attends to no key", wrong)
-            wrong = re.sub(r"^a\.", "another order of threads gives other bits of ", wrong)
-            found.append(Case(name.removeprefix(f"{self.step}_"), wrong, bool(end) and formula,
-                              options, safer))
+            wrong = re.sub(r"^a\.", OTHER_BITS, wrong)
+            name = of_order[1] if of_order else name.removeprefix(f"{self.step}_")
+            found.append(Case(name, wrong, uncounted, options, safer))
         ran = re.search(r"^\[=+\] Running (\d+) test", said, re.MULTILINE)
-        return found + [Case("another", NOT_RUN, False)] * (int(ran[1]) - len(found) if ran else 1)
+        return found + [Case("another", NOT_RUN)] * (int(ran[1]) - len(found) if ran else 1)
 
 
 def ending(status: int, said: str) -> str:
