@@ -151,9 +151,11 @@ class Measured:
         return f"{self.name}, {self.dtype}"
 
     def machine(self) -> str:
-        """The GPU that was measured, its driver, CUDA and the last date."""
-        newest = max(self.runs, key=lambda r: r["date"])
-        return f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, {newest['date']}"
+        """The GPU that was measured, its last driver and CUDA, and the dates."""
+        oldest, *_, newest = sorted(self.runs, key=lambda r: r["date"])
+        first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
+        return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
+                f"{first}{newest['date']}")
 
     def roofs(self) -> Record:
         """The rates of a copy and of matrix products, which were measured beside the steps."""
