@@ -1,6 +1,5 @@
 // The simulator's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block is in async.h and
-// wgmma_engine.h.
+// manual, checked and counted. What they do to a block is in async.h and wgmma.h.
 #pragma once
 
 #define __grid_constant__

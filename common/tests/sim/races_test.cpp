@@ -125,21 +125,6 @@ TEST_F(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
   for (int i = 0; i < 64; ++i) EXPECT_EQ(values(x)[i], i >= 4 && i < 36 ? 400000 : 0);
 }
 
-TEST_F(Races, NeighboursAreNone) {
-  // Element i is block i's alone, though four are in 8 bytes.
-  expect_any(128, 1, [](Hbm<float> all) {
-    const auto x = hbm<bf16>(all.array());
-    const int i = static_cast<int>(blockIdx.x);
-    for (int k = 0; k < 3; ++k) x[i] = bf16(float(x[i]) + 1);
-  });
-  // Everybody reads what is even, and block i has what is odd.
-  expect_any(32, 1, [](Hbm<float> x) {
-    float sum = 0;
-    for (int i = 0; i < 64; i += 2) sum += x[i];
-    x[2 * static_cast<int>(blockIdx.x) + 1] = sum;
-  });
-}
-
 TEST_F(Races, WideAccessesTouchEachOfTheirElements) {
   const auto chunk_and_element = [](Hbm<float> x) {  // of a chunk that block 0 writes
     x[8 + static_cast<int>(blockIdx.x)] = 0;

@@ -17,59 +17,35 @@ const Schedule kSchedules[] = {
 
 // ------------------------------------------------------------------------------------- what counts
 
-TEST_F(SimTest, CountsBytesAndArithmetic) {
-  const auto x = array("x", iota(100)), y = array("y", 100), total = array("total", {0.0f, 0.0f});
-  const auto work = [&] {  // reads two elements a thread
-    const int i = static_cast<int>(blockIdx.x * blockDim.x) + thread();
-    if (i >= 100) return;
-    y[i] = fmaf(1, x[i], x[0]) + expf(0) + exp2f(3);
-    atomicAdd(total + 1, 1.0f);  // one read and one write
-  };
-  const Counts c = run(4, 32, work);
-  const auto is = [](const HbmCounts& counts, const std::vector<int64_t>& wanted) {
-    EXPECT_EQ((std::vector<int64_t>{counts.requested.read, counts.requested.write,
-                                    counts.distinct.read, counts.distinct.write}),
-              wanted);
-  };
-  is(c.hbm, {1200, 800, 404, 404});
-  is(c.arrays.at("x"), {800, 0, 400, 0});
-  is(c.arrays.at("y"), {0, 400, 0, 400});
-  is(c.arrays.at("total"), {400, 400, 4, 4});
-  EXPECT_EQ(values(y).at(99), 99 + 1 + 8);
-  EXPECT_EQ(values(total), (std::vector<float>{0, 100}));
-  EXPECT_EQ(c.matmul_flops, 200);
-  EXPECT_EQ(c.exps, 200);
-  EXPECT_EQ(c.barriers, 0);
-  const Counts twice = run([&] {
-    for (int i = 0; i < 2; ++i) start("work", 1, 32, work);
+// (What one launch counts, the suite compares with each step's formula, and results_test with what
+// is committed.)
+TEST_F(SimTest, LaunchesOfOneNameAddUp) {
+  const auto x = array("x", iota(32));
+  const Counts c = run([&] {
+    for (int i = 0; i < 2; ++i)
+      start("work", 1, 32, [&] { x[thread()] = float(x[thread()]) + exp2f(3); });
   });
-  is(twice.arrays.at("x"), {2 * 256, 0, 2 * 128, 0});  // launches of one name add up
+  const HbmCounts& of_x = c.arrays.at("x");
+  for (const ReadWrite& bytes : {c.hbm.requested, c.hbm.distinct, of_x.requested, of_x.distinct})
+    EXPECT_EQ(bytes, (ReadWrite{256, 256}));
+  EXPECT_EQ(of_x.sectors, (ReadWrite{8, 8}));
+  EXPECT_EQ(c.exps, 64);
+  EXPECT_EQ(values(x).at(31), 31 + 2 * 8);
 }
 
-TEST_F(SimTest, WarpCollectives) {
+// As CUDA has them where kernels of the ladder do not go: lanes that there are not.
+TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
   for (const auto& schedule : kSchedules) {
     options({.schedule = schedule});
-    const auto out = array("out", 160);
+    const auto out = array("out", 64);
     run(1, 32, [&] {
-      const int lane = thread();
-      const auto x = static_cast<float>(lane);
-      float sum = x;
-      for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
-      out[lane] = sum;
-      out[32 + lane] = __shfl_sync(0xffffffff, x, 35);
-      // There is no lane 32 to 63: who asks for one keeps its own.
-      out[64 + lane] = __shfl_xor_sync(0xffffffff, x, 32);
-      out[96 + lane] = __any_sync(0xffffffff, lane == 5) ? 1.0f : 0.0f;
-      out[128 + lane] = __any_sync(0xffffffff, lane < 0) ? 1.0f : 0.0f;
+      const auto x = static_cast<float>(thread());
+      out[thread()] = __shfl_sync(0xffffffff, x, 35);
+      out[32 + thread()] = __shfl_xor_sync(0xffffffff, x, 32);  // it keeps its own
     });
-    const auto v = values(out);
-    for (size_t lane = 0; lane < 32; ++lane) {
-      EXPECT_EQ(v[lane], 496);
-      EXPECT_EQ(v[32 + lane], 3);
-      EXPECT_EQ(v[64 + lane], lane);
-      EXPECT_EQ(v[96 + lane], 1);
-      EXPECT_EQ(v[128 + lane], 0);
-    }
+    std::vector<float> wanted = iota(32);
+    wanted.insert(wanted.begin(), 32, 3.0f);
+    EXPECT_EQ(values(out), wanted);
   }
 }
 
@@ -411,41 +387,15 @@ TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
   EXPECT_EQ(values(x), iota(64));
 }
 
-TEST_F(SimTest, AfterAFaultTraceAndCountsStartClean) {
+TEST_F(SimTest, ATraceEndsWithTheFaultWhereItsThreadIs) {
   options({.trace = true});
   const auto x = array("x", iota(64));
-  const auto reverse = [&] {
-    SharedMemory smem;
-    const auto s = smem.take<float>("s", 64);
-    s[thread()] = x[thread()];
-    s[thread()] = float(s[thread()]);
-    __syncthreads();
-    x[thread()] = s[63 - thread()];
-  };
-  const auto half = [&] { thread() < 32 ? reverse() : void(x[thread()] = float(thread())); };
+  const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // its fault is where that thread is, not the last
+  const Trace stuck = device().take_trace();  // not where the last that ran is
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
-  expect_says(fault_of(1, 2048, reverse), "at most 1024");
+  expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");
-  const Counts c = run(1, 64, reverse);
-  for (const int64_t bytes :
-       {c.hbm.requested.read, c.hbm.distinct.read, c.sram_read / 2, c.sram_write / 2})
-    EXPECT_EQ(bytes, 256);
-  std::vector<float> reversed = iota(64);
-  std::reverse(reversed.begin(), reversed.end());
-  EXPECT_EQ(values(x), reversed);
-  std::string what;  // the second warp's
-  for (const TraceEvent& e : device().take_trace().events) {
-    if (e.warp == 0) continue;
-    what += text_of(e.kind) + std::string(" ") + e.name + " ";
-    for (const Strided& r : e.ranges)
-      if (e.name == "x") what += fmt::format("{}+{} ", r.begin, r.bytes);
-    for (const auto& touch : e.shared)
-      what += fmt::format("{}{} ", touch.write ? ">" : "<", touch.ranges[0].begin);
-  }
-  EXPECT_EQ(what,
-            "read x 128+128 store s >128 store s <128 >128 __syncthreads  write x 128+128 <0 ");
 }
 
 }  // namespace
