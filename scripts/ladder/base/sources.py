@@ -128,17 +128,6 @@ class Diff:
         kept = sum(block.size for block in self.matcher.get_matching_blocks())
         return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
 
-    def moved(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Headers that the new file includes, and the old one does not, with the names of what the
-        old file has itself: those of what is the same there, and those of what is not."""
-        own = defined(self.old.text)
-        for header, text in self.new.headers.items():
-            if header not in self.old.headers:
-                there = {name: now == own[name] for name, now in defined(text).items()
-                         if name in own}
-                yield (header, [name for name, same in there.items() if same],
-                       [name for name, same in there.items() if not same])
-
     def hunks(self, context: int) -> Iterator[list[str]]:
         """The lines of each hunk, as diff -U has them; its first is the @@ line."""
         for group in self.matcher.get_grouped_opcodes(context):
