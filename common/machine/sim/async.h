@@ -48,14 +48,29 @@ class Async {
   void wait(const SharedPlace& barrier, int parity, Where where);
   void named_barrier(int id, int threads, bool waits, Where where);
 
-  // Bulk copies between an array in HBM and shared memory, started by one thread. `at`: a box's
-  // first element in the map; of floats in a row the first one's byte in the array.
-  void load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
-            const int (&at)[4]);
-  void store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]);
-  void bulk_load(TrackedArray& array, int64_t at, const SharedPlace& barrier,
-                 const SharedPlace& target, int n);
-  void bulk_add(TrackedArray& array, int64_t at, const SharedPlace& source, int n);
+  /// A bulk copy between an array in HBM and shared memory, started by one thread.
+  struct Copy {
+    /// Faults where the place in shared memory is not aligned, or its array ends too early.
+    Copy(const char* what, TrackedArray* array, const SharedPlace& place, int64_t bytes,
+         int alignment);
+
+    const char* what;  // its name in faults
+    TrackedArray* array;
+    SharedPlace place;
+    int64_t bytes;  // of shared memory
+    struct Piece {  // 16 bytes that lie within the array
+      int64_t at, shared;
+    };
+    std::vector<Piece> pieces;
+  };
+  // Both fault where the copy is not allowed. `at`: a box's first element in the map; of floats in
+  // a row the first one's byte in the array.
+  static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
+                  const int (&at)[4]);
+  static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
+                     int n);
+  void load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
+  void store(EventKind kind, const Copy& copy, bool adds);
   void commit_stores() { ++mine().group; }
   void wait_stores(int groups_left, Where where);
 
@@ -85,20 +100,6 @@ class Async {
     std::bitset<1024> who;
     std::vector<int> waiters;
   };
-  struct Copy {
-    /// Faults where the place in shared memory is not aligned, or its array ends too early.
-    Copy(const char* what, TrackedArray* array, const SharedPlace& place, int64_t bytes,
-         int alignment);
-
-    const char* what;  // its name in faults
-    TrackedArray* array;
-    SharedPlace place;
-    int64_t bytes;  // of shared memory
-    struct Piece {  // 16 bytes that lie within the array
-      int64_t at, shared;
-    };
-    std::vector<Piece> pieces;
-  };
   /// Its bytes may be touched once a wait has seen the end of the phase that they count for.
   struct Load : Copy {
     Barrier* barrier;
@@ -120,16 +121,9 @@ class Async {
   void end_phase_if_complete(Barrier& barrier);
   void make_readable(const Barrier& barrier);
 
-  // Both fault where the copy is not allowed.
-  static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
-                  const int (&at)[4]);
-  static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
-                     int n);
   /// Checks and counts the copy's accesses to HBM.
   template <Access access>
   void touch_hbm(const Copy& copy);
-  void start_load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
-  void start_store(EventKind kind, Store store);
   void end_load(Load& load);
   void end_stores(int thread);
   Stores& mine() { return stores_[block_.running()]; }

@@ -85,12 +85,17 @@ void setmaxnreg_dec() {
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
-  this_block->async().load(map, barrier.place(), target.place(0), {c0, c1, c2, c3});
+  this_block->async().load(EventKind::tma_load,
+                           Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
+                           barrier.place());
 }
 /// Counts the bytes within the array. A start before 0, illegal on the chip, is a fault.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
-  this_block->async().store(map, source.place(0), {c0, c1, c2, c3});
+  if (const int least = std::min({c0, c1, c2, c3}); least < 0)
+    fault("TMA store to place {}: a box to store cannot start before 0", least);
+  this_block->async().store(EventKind::tma_store,
+                            Async::box("TMA store", map, source.place(0), {c0, c1, c2, c3}), false);
 }
 inline void tma_store_commit() {
   this_block->async().commit_stores();
@@ -106,12 +111,16 @@ void tma_store_wait(Where where = Where::current()) {
 
 /// Counts the bytes in both memories.
 inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> source, int n) {
-  this_block->async().bulk_load(source.array(), source.byte(0), barrier.place(), target.place(0),
-                                n);
+  this_block->async().load(
+      EventKind::bulk_load,
+      Async::floats("bulk_load", source.array(), source.byte(0), target.place(0), n),
+      barrier.place());
 }
 /// Counts a read and a write of each byte of HBM, as atomicAdd does.
 inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
-  this_block->async().bulk_add(target.array(), target.byte(0), source.place(0), n);
+  this_block->async().store(
+      EventKind::bulk_add,
+      Async::floats("bulk_add", target.array(), target.byte(0), source.place(0), n), true);
 }
 
 template <class T>
@@ -122,13 +131,12 @@ void stmatrix_x4(Smem<T> row, const unsigned (&r)[4]) {
     int64_t at;
     std::array<unsigned, 4> row;
   } mine{r, row.byte(0), {}};
-  row.check_aligned("stmatrix.x4 of a row of", 16);
   whole_warp("stmatrix.x4", mine, [](Lane* const* lanes, int) {
     count_conflicts(lanes);
     for (int l = 0; l < 32; ++l)
       for (int j = 0; j < 4; ++j) lanes[l]->row[j] = lanes[l % 8 * 4 + j]->r[l / 8];
   });
-  row.store_as(0, mine.row);
+  row.store_as("stmatrix.x4 of a row", mine.row);
 }
 
 // ------------------------------------------------------------------------- products of a warpgroup

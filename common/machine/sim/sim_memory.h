@@ -156,32 +156,44 @@ class Smem {
   auto operator[](int64_t i) const { return typename InShared<T>::Ref(*this, i); }
   [[gnu::always_inline]] Smem operator+(int64_t n) const { return Smem(place(n)); }
 
-  T load(int64_t i) const { return load_as<T>(i); }
-  void store(int64_t i, T x) const { store_as<T>(i, x); }
-  /// Reads or writes a U (16 bytes at most) that starts at element i.
+  T load(int64_t i) const { return read<T>(place(i)); }
+  void store(int64_t i, T x) const { write(place(i), x); }
+  /// As Hbm's: a U of 16 bytes at most.
   template <class U>
-  U load_as(int64_t i) const {
-    this_block->memory.check_read<sizeof(U)>(place(i), this_block->running());
-    this_block->counts.sram_read += sizeof(U);
-    U x;
-    std::memcpy(&x, this_block->memory.data() + byte(i), sizeof(U));
-    return x;
+  U load_as(const char* what) const {
+    check_aligned(what, "from", sizeof(U));
+    return read<U>(place_);
   }
   template <class U>
-  void store_as(int64_t i, U x) const {
-    this_block->memory.check_write<sizeof(U)>(place(i), this_block->running());
-    this_block->count_stored(sizeof(U));
-    std::memcpy(this_block->memory.data() + byte(i), &x, sizeof(U));
+  void store_as(const char* what, const U& x) const {
+    check_aligned(what, "to", sizeof(U));
+    write(place_, x);
   }
   int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
   [[gnu::always_inline]] SharedPlace place(int64_t i) const {
     return place_ + i * int64_t{sizeof(T)};
   }
-  void check_aligned(const char* what, int bytes) const {
-    if (place_.at % bytes) fault("{} shared {} not aligned to {} bytes", what, place_.name, bytes);
-  }
 
  private:
+  void check_aligned(const char* what, const char* way, int bytes) const {
+    if (place_.at % bytes)
+      fault("{} {} shared {} not aligned to {} bytes", what, way, place_.name, bytes);
+  }
+  template <class U>
+  static U read(const SharedPlace& place) {
+    this_block->memory.check_read<sizeof(U)>(place, this_block->running());
+    this_block->counts.sram_read += sizeof(U);
+    U x;
+    std::memcpy(&x, this_block->memory.data() + place.at, sizeof(U));
+    return x;
+  }
+  template <class U>
+  static void write(const SharedPlace& place, const U& x) {
+    this_block->memory.check_write<sizeof(U)>(place, this_block->running());
+    this_block->count_stored(sizeof(U));
+    std::memcpy(this_block->memory.data() + place.at, &x, sizeof(U));
+  }
+
   SharedPlace place_;
 };
 
@@ -223,54 +235,37 @@ auto read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
   return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
 }
-template <class T>
-void write_chunk(Hbm<T> target, const Chunk<T>& chunk) {
+// To global and to shared memory alike.
+template <class Pointer, class T>
+void write_chunk(Pointer target, const Chunk<T>& chunk) {
   target.store_as("write of a chunk", chunk);
-}
-template <class T>
-void write_chunk(Smem<T> target, const Chunk<T>& chunk) {
-  target.check_aligned("write of a chunk to", alignof(Chunk<T>));
-  target.store_as(0, chunk);
 }
 
 template <class T>
 unsigned read_pair(Hbm<T> source, bool valid) {
   return valid ? source.template load_as<unsigned>("read of a pair") : 0;
 }
-template <class T>
-void store_pair(Hbm<T> target, unsigned pair) {
+template <class Pointer>
+void store_pair(Pointer target, unsigned pair) {
   target.store_as("store of a pair", pair);
 }
-template <class T>
-void store_pair(Smem<T> target, unsigned pair) {
-  target.check_aligned("store of a pair to", 4);
-  target.store_as(0, pair);
-}
-inline void store_pair(Smem<float> target, float low, float high) {
-  target.store_as(0, std::array{low, high});
-}
-inline void store_pair(Hbm<float> target, float low, float high) {
+template <class Pointer>
+void store_pair(Pointer target, float low, float high) {
   target.store_as("store of a pair", std::array{low, high});
 }
-inline void read_4(float (&x)[4], Hbm<const float> source) {
-  const auto read = source.load_as<std::array<float, 4>>("read of 4 floats");
-  std::copy(read.begin(), read.end(), x);
-}
-inline void read_4(float (&x)[4], Smem<float> source) {
-  source.check_aligned("read of 4 floats from", 16);
-  const auto read = source.load_as<std::array<float, 4>>(0);
+template <class Pointer>
+void read_4(float (&x)[4], Pointer source) {
+  const auto read = source.template load_as<std::array<float, 4>>("read of 4 floats");
   std::copy(read.begin(), read.end(), x);
 }
 inline void store_4(Smem<float> target, const float (&x)[4]) {
-  target.check_aligned("store of 4 floats to", 16);
   for (const float f : x) check_waited_for(f);
-  target.store_as(0, std::to_array(x));
+  target.store_as("store of 4 floats", std::to_array(x));
 }
 template <class T>
 void store_16_bytes(Hbm<T> target, Smem<T> source) {
-  source.check_aligned("16-byte store from", 16);
   target.store_as("16-byte store to global memory",
-                  source.template load_as<std::array<char, 16>>(0));
+                  source.template load_as<std::array<char, 16>>("16-byte store"));
 }
 
 /// One read and one write, indivisible. Returns what was there before.

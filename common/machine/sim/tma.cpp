@@ -61,17 +61,7 @@ Async::Copy Async::floats(const char* what, TrackedArray& array, int64_t at,
   return copy;
 }
 
-void Async::load(const TensorMap& map, const SharedPlace& barrier, const SharedPlace& target,
-                 const int (&at)[4]) {
-  start_load(EventKind::tma_load, box("TMA load", map, target, at), barrier);
-}
-
-void Async::bulk_load(TrackedArray& array, int64_t at, const SharedPlace& barrier,
-                      const SharedPlace& target, int n) {
-  start_load(EventKind::bulk_load, floats("bulk_load", array, at, target, n), barrier);
-}
-
-void Async::start_load(EventKind kind, const Copy& copy, const SharedPlace& barrier) {
+void Async::load(EventKind kind, const Copy& copy, const SharedPlace& barrier) {
   Barrier& b = find(barrier);
   if (!b.fenced)
     fault("{} to mbarrier {} without fence_mbarrier_init() after its init", copy.what, b.name);
@@ -95,19 +85,9 @@ void Async::end_load(Load& load) {
   end_phase_if_complete(*load.barrier);
 }
 
-void Async::store(const TensorMap& map, const SharedPlace& source, const int (&at)[4]) {
-  const Copy copy = box("TMA store", map, source, at);
-  for (const int i : at)
-    if (i < 0) fault("TMA store to place {}: a box to store cannot start before 0", i);
-  start_store(EventKind::tma_store, {copy, false, mine().group});
-}
-
-void Async::bulk_add(TrackedArray& array, int64_t at, const SharedPlace& source, int n) {
-  start_store(EventKind::bulk_add, {floats("bulk_add", array, at, source, n), true, mine().group});
-}
-
-void Async::start_store(EventKind kind, Store store) {
-  store.adds ? touch_hbm<Access::add>(store) : touch_hbm<Access::write>(store);
+void Async::store(EventKind kind, const Copy& copy, bool adds) {
+  const Store store{copy, adds, mine().group};
+  adds ? touch_hbm<Access::add>(store) : touch_hbm<Access::write>(store);
   for (const auto& piece : store.pieces) {
     memory_.begin_async_read(store.what, piece.shared, store.place.element);
     if (Recorder* const r = block_.recorder())
@@ -115,7 +95,7 @@ void Async::start_store(EventKind kind, Store store) {
     block_.counts.sram_read += 16;
   }
   block_.trace_event(kind, store.array->name, store.group, store.bytes);
-  mine().under_way.push_back(std::move(store));
+  mine().under_way.push_back(store);
 }
 
 void Async::wait_stores(int groups_left, Where where) {

@@ -307,12 +307,11 @@ void Warpgroup::finish(Op& op) {
 // Apart from their header, with which every kernel would compile them again, and less optimised.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
-  row.check_aligned("ldmatrix.x4 of a row of", 16);
   struct Lane {
     Row row;
     int64_t at;
     unsigned out[4];
-  } mine{row.load_as<Row>(0), row.byte(0), {}};
+  } mine{row.load_as<Row>("ldmatrix.x4 of a row"), row.byte(0), {}};
   this_block->counts.sram_operands += int{sizeof(Row)};
   whole_warp(transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", mine, [=](Lane* const* lanes, int) {
     count_conflicts(lanes);

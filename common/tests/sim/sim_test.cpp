@@ -1,8 +1,6 @@
 // The simulator: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each
 // fault is planted in a small kernel and must name kernel, block, thread, array and index.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 
@@ -307,8 +305,8 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
       {31, "ldmatrix.x4 in a warp of fewer than 32 threads", [&] { ldmatrix_x4(r, shared()); }},
       {31, "stmatrix.x4 in a warp of fewer than 32 threads", [&] { stmatrix_x4(shared(), r); }},
       {31, "mma.m16n8k16 in a warp of fewer than", [&] { mma_m16n8k16<fp16>(c, r, 0, 0); }},
-      {32, "ldmatrix.x4 of a row of shared s not aligned", [&] { ldmatrix_x4(r, shared() + 4); }},
-      {32, "stmatrix.x4 of a row of shared s not aligned", [&] { stmatrix_x4(shared() + 4, r); }},
+      {32, "ldmatrix.x4 of a row from shared s not aligned", [&] { ldmatrix_x4(r, shared() + 4); }},
+      {32, "stmatrix.x4 of a row to shared s not aligned", [&] { stmatrix_x4(shared() + 4, r); }},
       {16, "__shfl_xor_sync: lane 0 reads lane 16, which takes no part",
        [] { __shfl_xor_sync(0xffff, 1.0f, 16); }},
       {32,

@@ -2,7 +2,6 @@
 // mistakes that drawn ones hardly show.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
