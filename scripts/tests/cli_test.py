@@ -14,11 +14,10 @@ import pathlib
 import resource
 import shlex
 import shutil
-import subprocess
 import sys
 import unittest
 
-from support import SECONDS, Scratch
+from support import Scratch
 from ladder.base import npy as arrays
 from ladder.base.programs import steps_of
 
@@ -53,11 +52,7 @@ class ProgramTest(Scratch):
 
     def execute(self, arguments, status=0, **more):
         """Runs the program in the test's folder; it ends with this status."""
-        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        done = subprocess.run([PROGRAM, *shlex.split(arguments)], text=True, timeout=SECONDS,
-                              cwd=self.root, **more)
-        self.assertEqual(done.returncode, status, f"{arguments}\n{done.stdout}{done.stderr}")
-        return done
+        return self.run_it(PROGRAM, *shlex.split(arguments), status=status, **more)
 
     def objects(self, arguments, status=0):
         """What a run prints under --json."""
@@ -79,7 +74,7 @@ class ProgramTest(Scratch):
         done = self.execute(arguments + save, status, **more)
         for word in (f"{RUNG}: ", *words):
             self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
-        self.assertEqual(done.stdout or "", "", f"{arguments}")
+        self.assertEqual(done.stdout, "", f"{arguments}")
         left = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
                 for name in names if name.endswith(".tmp") or name.startswith(".")
                 or folder.endswith("out")]
@@ -89,7 +84,7 @@ class ProgramTest(Scratch):
 class Rung(ProgramTest):
     def test_help(self):
         text = self.execute("--help").stdout
-        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        self.fits(text)
         examples = text.split("Examples\n")[1].splitlines()
         self.assertEqual(len(examples), 2)
         for example in examples:

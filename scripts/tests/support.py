@@ -124,9 +124,9 @@ class Scratch(unittest.TestCase):
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
                         ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
 
-    def run_it(self, *words, status=0, cwd=None, **environment):
+    def run_it(self, *words, status=0, preexec_fn=None, **environment):
         """Runs a command, which ends with this status (None: any)."""
-        result = subprocess.run(words, cwd=cwd or self.root,
+        result = subprocess.run(words, cwd=self.root, preexec_fn=preexec_fn,
                                 env={**self.environment, **environment},
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                                 timeout=SECONDS)

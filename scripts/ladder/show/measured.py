@@ -51,10 +51,6 @@ def step_key(record: Record) -> StepKey:
     return record["rung"], record["step"]
 
 
-def shape_of(record: Record) -> Shape:
-    return record["seqlen"], record["head_dim"], record["causal"]
-
-
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
     """Bytes of a head that are requested, distinct, dram or workspace; None where not known."""
     if not record:
@@ -118,7 +114,8 @@ class Measured:
         records += [(r["library"], r) for r in self.peers]
         for contender, r in sorted(records, key=lambda record: record[1]["seqlen"]):
             if of_the_paper(r) and "time_ms" in r:
-                timed[r["direction"], contender][shape_of(r)] = r
+                shape = r["seqlen"], r["head_dim"], r["causal"]
+                timed[r["direction"], contender][shape] = r
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
@@ -129,15 +126,9 @@ class Measured:
         return {n: rate for (n, *point), rate in self.rates(way, contender).items()
                 if point == [d, causal]}
 
-    def ratios(self, way: str, contender: Contender, rival: Contender) -> dict[Shape, float]:
-        """How much faster the contender is than the rival."""
-        theirs = self.rates(way, rival)
-        return {shape: rate / theirs[shape]
-                for shape, rate in self.rates(way, contender).items() if shape in theirs}
-
-    def ratios_anywhere(self, way: str, contender: Contender,
-                        rival: Contender) -> dict[Point, float]:
-        """The same over all workloads that both were measured at, whatever their shapes."""
+    def ratios(self, way: str, contender: Contender, rival: Contender) -> dict[Point, float]:
+        """How much faster the contender is than the rival, at all workloads that both were
+        measured at, whatever their shapes."""
         times: list[dict[Point, float]] = []
         for who in (contender, rival):
             records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else

@@ -29,9 +29,10 @@ def door_table(files: Files) -> list[str]:
             continue
         cells = []
         for d, record in zip(HEADS, (narrow, wide)):
-            ratio = files.gpu.ratios(way, step, "cudnn").get((n, d, False))
-            cells += [rate_text(record["tflops"] if record else None),
-                      f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
+            rate = record["tflops"] if record else None
+            theirs = files.gpu.rates(way, "cudnn").get((n, d, False))
+            ratio = rate / theirs if rate and theirs else None
+            cells += [rate_text(rate), f"{ratio:.{int(ratio < 0.01)}%}" if ratio else NO_VALUE]
         rows.append([linked(step, "") + (" backward" if way == "bwd" else ""), *cells,
                      bytes_text(bytes_a_head(narrow, "requested"))])
     return markdown(
@@ -57,7 +58,7 @@ def headline(files: Files, whole: bool) -> list[str]:
     def over(rival: str, steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
         """Each pass's mean in words, and all ratios, the worst first."""
         ratios = [[(ratio, point) for gpu in types
-                   for point, ratio in gpu.ratios_anywhere(way, step, rival).items()]
+                   for point, ratio in gpu.ratios(way, step, rival).items()]
                   for way, step in steps.items()]
         return (" and ".join(f"{geometric_mean(ratio for ratio, _ in need(its)):.2f}"
                              for its in ratios), sorted(itertools.chain(*ratios)))
