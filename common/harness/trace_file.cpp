@@ -109,9 +109,8 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
 
 using json::Members;
 
-std::string ranges_json(const std::vector<Strided>& ranges) {
-  return json::array(
-      ranges, [](const Strided& r) { return json::list(r.begin, r.bytes, r.stride, r.count); });
+std::string ranges_json(const ByteRanges& ranges) {
+  return json::array(ranges, [](const auto& r) { return json::list(r.first, r.second); });
 }
 
 std::string place(const std::vector<std::string>& lines, int site) {

@@ -16,8 +16,8 @@ namespace ladder {
 ///                     [name, begin, bytes]
 ///   events            TraceEvent's members by their names; those that are 0 or empty are left
 ///                     out. Events alone have a "kind". "line" and "start_line" are sites, given
-///                     as places in the source; ranges are [begin, bytes, stride, count], and of
-///                     shared memory [array, 1 if written, ranges]
+///                     as places in the source; ranges are [begin, end], and of shared memory
+///                     [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
 void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
                  const Plan& plan, const Arrays& arrays, Device& device);

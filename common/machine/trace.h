@@ -5,14 +5,13 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ladder {
 
-/// `count` runs of `bytes` bytes, `stride` bytes from the start of one to the next's.
-struct Strided {
-  int64_t begin, bytes, stride, count;
-};
+/// Runs of bytes, in order: where each begins and ends.
+using ByteRanges = std::vector<std::pair<int64_t, int64_t>>;
 
 /// What the simulator counts of what threads do, HBM's bytes apart.
 struct Amounts {
@@ -130,15 +129,15 @@ struct TraceEvent {
   /// barrier how often it was complete before. For products and stores their group, the first
   /// being 0; a wait is for all groups below the number.
   int64_t number = 0;
-  int64_t amount = 0;           // bytes of a copy; FLOPs of a product
-  int site = -1;                // of Trace::sites; -1: unknown
-  int start_site = -1;          // of a compute event: it lies between that and `site`
-  int64_t bytes = 0;            // requested of HBM, every lane's
-  std::vector<Strided> ranges;  // the same bytes, each once
+  int64_t amount = 0;   // bytes of a copy; FLOPs of a product
+  int site = -1;        // of Trace::sites; -1: unknown
+  int start_site = -1;  // of a compute event: it lies between that and `site`
+  int64_t bytes = 0;    // requested of HBM, every lane's
+  ByteRanges ranges;    // the same bytes, each once
   struct Touch {
     std::string array;
     bool write;
-    std::vector<Strided> ranges;  // from the start of the block's shared memory
+    ByteRanges ranges;  // from the start of the block's shared memory
   };
   std::vector<Touch> shared;  // what it touched of shared memory
   Amounts counts;

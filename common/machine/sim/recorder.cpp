@@ -44,23 +44,6 @@ void Ranges::add(int64_t begin, int64_t end) {
   emplace_hint(next, begin, end);
 }
 
-std::vector<Strided> Ranges::strided() const {
-  std::vector<Strided> runs;
-  for (const auto& [begin, end] : *this) {
-    if (!runs.empty() && runs.back().bytes == end - begin) {
-      Strided& run = runs.back();
-      const int64_t stride = begin - (run.begin + (run.count - 1) * run.stride);
-      if (run.count == 1 || stride == run.stride) {
-        run.stride = stride;
-        ++run.count;
-        continue;
-      }
-    }
-    runs.push_back({begin, end - begin, 0, 1});
-  }
-  return runs;
-}
-
 // ------------------------------------------------------------------------------ launches, blocks
 
 Recorder::Recorder(const Counts& counts) : counts_(counts) {}
@@ -99,8 +82,8 @@ void Recorder::end_block(const std::vector<SharedBytes::Region>& regions) {
   std::stable_sort(events.begin(), events.end(),
                    [](const Event* a, const Event* b) { return a->order < b->order; });
   for (Event* const e : events) {
-    e->ranges = e->hbm.strided();
-    for (auto& t : e->sram) e->shared.push_back({t.array, t.write, t.ranges.strided()});
+    e->ranges = e->hbm.list();
+    for (auto& t : e->sram) e->shared.push_back({t.array, t.write, t.ranges.list()});
     trace_.events.push_back(std::move(*e));
   }
   warps_.clear();

@@ -20,8 +20,7 @@ namespace ladder::sim {
 class Ranges : public std::map<int64_t, int64_t> {
  public:
   void add(int64_t begin, int64_t end);
-  /// As runs of equal length at equal distances.
-  std::vector<Strided> strided() const;
+  ByteRanges list() const { return {begin(), end()}; }
 };
 
 /// Of the one worker that traces. All is reported by the running thread, which switch_to() names.
@@ -61,7 +60,7 @@ class Recorder {
     bool write;
     Ranges ranges;
   };
-  /// An event of the block in flight, whose bytes are not yet in runs.
+  /// An event of the block in flight, whose bytes still grow.
   struct Event : TraceEvent {
     Ranges hbm;
     std::vector<SharedTouch> sram;

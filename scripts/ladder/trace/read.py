@@ -77,8 +77,8 @@ class Event:
                                            for key in ("line", "start_line"))
         return cls(
             line["kind"], file=file, line=at, start_line=start if start_file == file else at,
-            ranges=pieces(line.get("ranges", [])),
-            shared={(array, written): pieces(ranges)
+            ranges=[(begin, end) for begin, end in line.get("ranges", [])],
+            shared={(array, written): [(begin, end) for begin, end in ranges]
                     for array, written, ranges in line.get("shared", [])},
             counts=collections.Counter(line.get("counts", {})),
             direction=line["kind"] if line["kind"] in ("read", "write") else "",
@@ -165,12 +165,6 @@ class Trace:
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
         return found
-
-
-def pieces(ranges: list[list[int]]) -> Ranges:
-    """[(begin, end)] of the runs of a file, [begin, bytes, stride, count]."""
-    return [(begin + i * stride, begin + i * stride + size)
-            for begin, size, stride, count in ranges for i in range(count)]
 
 
 def merge_ranges(runs: Ranges) -> Ranges:
