@@ -150,8 +150,12 @@ class Bench:
     def run(self, measurement: Measurement) -> None:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
-            words += ["--time", f"{self.options.time:g}",
-                      *(["--dram"] if wants_dram(measurement) else [])]
+            words += ["--time", f"{self.options.time:g}"]
+            # Where a figure or a table may show it: reading the counters costs about as much time
+            # again as the rest of a run.
+            if (measurement.options == UNCHECKED and not measurement.point.causal
+                    and measurement.point.batch * measurement.point.seqlen == TOKENS):
+                words.append("--dram")
         status, records, message = run_json(words)
         message = message.removeprefix(f"{rung}: ")
         if records:
@@ -202,14 +206,6 @@ class Bench:
             self.put("peer", [record], peer)
         else:
             self.skip(peer, NO_DEVICE, why)
-
-
-def wants_dram(measurement: Measurement) -> bool:
-    """Where a figure or a table may show it: reading the counters costs about as much time again as
-    the rest of a run."""
-    point = measurement.point
-    return (measurement.options == UNCHECKED and not point.causal
-            and point.batch * point.seqlen == TOKENS)
 
 
 def main(words: list[str]) -> int:
