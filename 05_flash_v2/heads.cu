@@ -150,7 +150,7 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "heads",
     .after = "rows",
-    .shown = {.idea = "a head's blocks together",
+    .shown = {.idea = "head by head",
               .summary = "blocks of one head next to each other, so that K and V come from L2",
               .colour = "#0072B2"},
     .has_lse = true,
