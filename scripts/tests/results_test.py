@@ -93,7 +93,8 @@ class OfTheCode(unittest.TestCase):
                       [step.name for step in steps if not any(step.change)]):
             self.assertEqual([name for name in first if name != "heads"], ["naive", "stored"])
         for options in {step.change[2] for _, step in pairs}:
-            wanted = [pair for pair in pairs if pair[0] and pair[1].change[2] == options]
+            wanted = [pair for pair in pairs
+                      if pair[0] and pair[1].change[0] and pair[1].change[2] == options]
             records = counted([step for step in steps if any(step in pair for pair in wanted)],
                               f"--seqlen 256 {options}")
             for pair in wanted:
