@@ -32,6 +32,7 @@ RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
 OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # what is said of wrong ones
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
+UNJUDGED = "whether the order of threads matters is seen once the results are right"
 # Which have to come to a quarter at least of what the real step has.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
 
@@ -379,7 +380,7 @@ def of_results(copy: Judged) -> list[Check]:
             for name, good, text in (
                 (RESULTS, right, "results right in {} of {}"),
                 (ORDERS, same, "the same bits in each order of threads: {} of {}" if all(right)
-                 else "whether the order of threads matters is seen once the results are right"),
+                 else UNJUDGED),
                 (FORMULA, [not case.uncounted for case in ended],
                  "its traffic() says what is counted in {} of {} cases that came to their end"
                  + uncounted))]
@@ -416,7 +417,8 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
     lacks = {one.name: one for one in sorted(checks, key=lambda one: -one.share) if not one.held}
     told = {*BY_CASES, *task.moves, ORDER}
     few = shown([one.name for one in checks if one.held and one.name not in told])
-    lines = [f"✓ {one.text}" for one in checks if one.held and one.name in told]
+    lines = [f"{'–' if one.text == UNJUDGED else '✓'} {one.text}" for one in checks
+             if one.held and one.name in told]
     lines += [f"✓ counts as in the step of the course, or better: {', '.join(few)}"] if few else []
     lines += [f"✓ better than the step of the course: {one.text}" for one in checks
               if one.better and all(one.held for one in right)]
