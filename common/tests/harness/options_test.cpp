@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -167,55 +168,35 @@ TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(options("--heads 1 --seqlen 1073741824").workload.problem.N, 1 << 30);
 }
 
-struct Refusal {
-  const char *rung, *line, *message;
-};
-const Refusal kRefused[] = {
-    // What is no option.
-    {kNaive, "--Workload", "unknown option '--Workload'; --help lists all"},
-    {kNaive, "--bat 3", "unknown option '--bat'"},
-    {kNaive, "--json stray --batch x", "unknown option 'stray'"},
-    {kNaive, "-- --json", "unknown option '--'"},
-    {kNaive, "''", "unknown option ''; --help"},
-    // A value too few or too many.
-    {kNaive, "--json=yes", "--json takes no value, but '--json=yes' was given"},
-    {kNaive, "--batch", "--batch needs a value: --batch B"},
-    {kNaive, "--dtype --json", "--dtype needs a value: --dtype TYPE"},
-    {kNaive, "--load ''", "--load needs a value: --load DIR"},
-    // Numbers; of those that count something see below.
-    {kNaive, "--head-dim 60", "head-dim 60: give a multiple of 8 from 8 to 256"},
-    {kNaive, "--head-dim 264", "head-dim 264: give"},
-    {kNaive, "--seed -1", "--seed '-1': give a whole number from 0 to 18446744073709551615"},
-    {kNaive, "--seed 18446744073709551616", "'18446744073709551616': give"},
-    // One of several.
-    {kNaive, "--dtype fp32", "--dtype 'fp32': give one of fp16, bf16"},
-    {kNaive, "--schedule forward:1", "'forward:1': give one of forward, reverse, random"},
-    {kNaive, "--schedule random:x", "--schedule 'x': give random:SEED, SEED a whole number"},
-    {kFlash, "--set scale", "--set 'scale': give NAME=VALUE,..."},
-    {kFlash, "--set scale=tile,", "--set 'scale=tile,': give NAME=VALUE,..."},
-    {kTiled, "--step ,mma", "--step ',mma': a name is empty; give NAME or NAME,NAME"},
-    {kTiled, "--step mma,", "--step 'mma,': a name"},
-    {kNaive, "--sram 1048577", "--sram '1048577': give a whole number from 1 to 1048576"},
-    // What does not go together.
-    {kTiled, "--step tile,mma --save out", "--save is for one step, and --step tile,mma"},
-    {kTiled, "--step tile,mma --trace x.json --device sim", "--trace is for one step"},
-    {kNaive, "--heads 4 --kv-heads 3", "kv-heads 3 does not divide heads 4; give a divisor of 4"},
-    {kNaive, "--kv-heads 4", "kv-heads 4 does not divide heads 2"},
-    {kNaive, "--batch 65536 --heads 65536 --seqlen 1",
-     "batch 65536 x heads 65536 x seqlen 1 is too large: above 1073741824 rows a kernel's ints"},
-    {kNaive, "--heads 1 --seqlen 1073741825 --seqlen-kv 1", "x seqlen 1073741825 is too large"},
-    {kNaive, "--heads 1 --seqlen 1 --seqlen-kv 1073741825", "x kv-heads 1 x seqlen-kv 1073741825"},
-    {kNaive, "--heads 1073741824 --kv-heads 1 --seqlen 67108864 --seqlen-kv 1", "is too large"},
-    {kNaive, "--load in --heads 8 --batch 8",
-     "--heads cannot be combined with --load: the files "
-     "of 'in' give the shapes"},
-    {kNaive, "--device gpu --trace t",
-     "--trace is for the simulator and --device gpu for a GPU; leave"},
-    {kNaive, "--device gpu --schedule reverse", "--schedule is for the simulator"},
-};
-
-TEST_F(OptionsTest, Refuses) {
-  for (const Refusal& r : kRefused) expect_bad(r.rung, r.line, r.message);
+// What is refused in which words, and which step is chosen, is beside each command line of
+// options.md.
+TEST_F(OptionsTest, CommandLinesAreAnsweredAsWritten) {
+  const auto path = std::filesystem::path(__FILE__).replace_filename("options.md");
+  std::ifstream file(path);
+  std::string all, line;
+  while (std::getline(file, line) && line != "```") continue;
+  while (std::getline(file, line) && line != "```") {
+    const size_t prompt = line.find("$ "), options = line.find(' ', prompt + 2);
+    if (prompt != line.npos) {
+      const bool gpu = line.starts_with("gpu ");
+      std::string chosen;
+      const std::string refused = refusal([&] {
+        const DeviceInfo device = {.kind = gpu ? kGpu : kSim,
+                                   .name = "a card",
+                                   .compute_capability = gpu ? std::stoi(line.substr(4)) : 90};
+        const std::string rung = line.substr(prompt + 2, options - prompt - 2);
+        const Step step =
+            choose_step(*parse(rung, options == line.npos ? "" : line.substr(options)), device);
+        EXPECT_EQ(step.device, device.kind);
+        chosen = step.name;
+      });
+      all += line + "\n" + chosen + refused + "\n";
+    } else if (line.empty() || line.starts_with("#")) {
+      all += line + "\n";
+    }
+  }
+  EXPECT_FALSE(all.empty());
+  expect_in_file(path, "\n\n```\n", all, "```\n");
 }
 
 TEST_F(OptionsTest, RefusesBadNumbers) {
@@ -244,54 +225,7 @@ TEST_F(OptionsTest, HelpIsAsWritten) {
 
 // ------------------------------------------------------------------------------------------- steps
 
-// The step that a command line chooses on such a device, or the status and the message.
-TEST_F(OptionsTest, ChooseAStep) {
-  const struct {
-    DeviceKind device;
-    int capability;
-    const char *line, *chosen;
-  } cases[] = {
-      {kSim, 90, "", "mma"},
-      {kGpu, 80, "--dtype bf16", "mma"},
-      {kGpu, 90, "", "fast"},
-      {kGpu, 100, "", "mma"},
-      {kGpu, 90, "--block-q 64", "first"},
-      {kGpu, 90, "--step eight_bits", "eight_bits"},
-      {kGpu, 90, "--step alone", "alone"},
-      {kSim, 90, "--step eight_bits --set scale=head", "eight_bits"},
-      {kGpu, 90, "--step quick",
-       "2: --step 'quick': unknown on the GPU; give one of first, mma, alone, copies, "},
-      {kSim, 90, "--step alone", "2: --step 'alone': unknown on the simulator"},
-      {kSim, 90, "--step early",
-       "2: --step early: step first has taken its place; give --step first"},
-      {kGpu, 90, "--block-q 48",
-       "2: no tile is compiled for --block-q 48; give one of 128x128, 64x64"},
-      {kGpu, 90, "--step first --block-q 64 --block-kv 128",
-       "2: no tile is compiled for --block-q 64 --block-kv 128; give one of 64x64"},
-      {kGpu, 90, "--step mma --block-kv 64",
-       "2: no tile is compiled for --block-kv 64; mma takes no tile size"},
-      {kGpu, 90, "--step eight_bits --set size=3",
-       "2: --set size=3: eight_bits takes scale=tile|head, spread=on|off"},
-      {kGpu, 90, "--step eight_bits --set scale=on", "2: --set scale=on: eight_bits takes"},
-      {kGpu, 90, "--set scale=tile", "2: --set scale=tile: fast takes no settings; name a --st"},
-      {kGpu, 86, "--step fast",
-       "3: step fast needs compute capability 9.x, and a card runs code for 8.6"},
-      {kGpu, 75, "", "mma"},
-      {kGpu, 75, "--dtype bf16",
-       "2: --dtype bf16: the tensor cores of a card have fp16 alone (bf16 comes with compute "
-       "capability 8.0); --dtype fp16 runs on it"},
-  };
-  for (const auto& [device, capability, line, wanted] : cases) {
-    Step step;
-    const std::string refused = refusal([&] {
-      step = choose_step(options(line, kFlash),
-                         {.kind = device, .name = "a card", .compute_capability = capability});
-      EXPECT_EQ(step.device, device);
-    });
-    EXPECT_TRUE((step.name + refused).starts_with(wanted))
-        << line << ": " << step.name << refused << "\nnot\n"
-        << wanted;
-  }
+TEST_F(OptionsTest, TheRestOfSettingsAndOfASimulatorIsFilledIn) {
   EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
             (Settings{{"scale", "head"}, {"spread", "on"}}));
   testing::internal::CaptureStderr();
