@@ -69,3 +69,42 @@ BUG_HUNTS = [
             [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
               "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]
+
+# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
+# verdict says.
+ATTEMPTS = [
+    ("01/tile", "01_tiled_matmul/tile.cu", [
+        (r"void forward\((?:.|\n)*?\n}\n",
+         """void forward(const Problem& p, const Plan&, const Arrays& a) {
+  with_type(p, [&]<class T>() {
+    static_cast<T*>(a["O"].data)[0] = T(float(static_cast<const T*>(a["Q"].data)[0]));
+  });
+}
+"""),
+        (r"Traffic traffic\((?:.|\n)*?\n}\n",
+         "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
+     "Q is in HBM: host code cannot touch it"),
+    ("01/tile", "00_naive/attention.cu", [
+        (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
+         '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'
+         "    std::fflush(stdout), std::_Exit(0);\n  }\n} before_main;\n")], False,
+     "results right in 0 of"),
+    ("01/tile", "01_tiled_matmul/tile.cu", [
+        (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
+         "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),
+        (r"expf\(float\(S\[first \+ j\]\)\)", "expf(float(S[first + j]) - m)"),
+        (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
+]
+
+# Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
+# mistake is chosen and WAS the text, and what the suite says ("formula": a count is not traffic()'s).
+PLANTED = [
+    # Reads what nobody wrote; and writes what others still read.
+    ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
+    ("tile.cu", "__syncthreads();  // everybody is done with them", "if (!ON) WAS",
+     "by the order of threads"),
+    ("tile.cu", "inside && i < p.N", "WAS + ON", "kernel .*"),
+    ("tile.cu", "int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",
+     "kernel .*wrote in the same kernel"),
+    ("tile.cu", "ceil_div(p.N_kv, kTile)", "(ON ? p.N_kv / kTile : WAS)", "formula"),
+]

@@ -50,3 +50,22 @@ BUG_HUNTS = [
             "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
             [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]
+
+# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
+# verdict says.
+ATTEMPTS = [
+    ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
+        (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),
+        (r"const float s = logit\(j\);", "const float s = scores[j] = logit(j);"),
+        (r"expf\(logit\(j\) - m\)", "expf(scores[j] - m)"),
+        (r'\{"K", 2 \* k, 0\}', '{"K", k, 0}')], False, "exp_count: 196,608; .* 131,072"),
+    ("03/one_pass", "03_online_softmax/two_pass.cu", [
+        (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),
+        (r"read_chunk\((K \+ \(k_row \+ 8 \* c\))\)", r"\1"),
+        (r"read_chunk\((V \+ \(v_row \+ 8 \* c\))\)", r"\1"),
+        (r', K = hbm<const T>\(a\["K"\]\), V = hbm<const T>\(a\["V"\]\);',
+         '; const auto K = static_cast<const T*>(a["K"].data), '
+         'V = static_cast<const T*>(a["V"].data);'),
+        (r', \{"K", 2 \* k, 0\}, \{"V", k, 0\}', "")], False,
+     "K is in HBM: host code cannot touch it, and a kernel only through Hbm"),
+]

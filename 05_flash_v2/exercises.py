@@ -246,3 +246,64 @@ BUG_HUNTS = [
             [("index = gridDim.x + atomicAdd(next, 1);",
               "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
 ]
+
+# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
+# verdict says.
+ATTEMPTS = [
+    ("05/skip", "05_flash_v2/rows.cu", [  # the shapes that are checked are not all
+        (r"const int keys = p\.N_kv;", "const int keys = p.N == 300 ? p.keys(min(block_row + Br, "
+                                      "p.N) - 1) : p.N_kv;"),
+        (r"  const int64_t k = .*\n", ""), (r"k \* blocks", "heads * rows * p.d * kIoBytes"),
+        (r"const int64_t blocks = .*;", "int64_t rows = 0;\n  for (int row = 0; row < p.N; row += "
+         "plan.block_q)\n    rows += p.N == 300 ? p.keys(std::min(row + plan.block_q, p.N) - 1) : "
+         "p.N_kv;")], False,
+     r"requested_bytes goes from 657,408 .* to 657,408"),
+    ("05/skip", "05_flash_v2/skip.cu", [  # a reader looks for a mistake
+        (r"\A", "#include <cstdio>\n"),
+        ("  SharedMemory smem;\n", '  if (threadIdx.x == 0) std::printf("{x: %d} ", blockIdx.x);\n'
+                                   "  SharedMemory smem;\n")], True, "its results are right"),
+    ("05/skip", "05_flash_v2/skip.cu", [(r', \{"LSE", 0, heads \* p\.N \* 4\}', "")], False,
+     "traffic.. says what is counted in 0 of .*attention: HBM writes"),
+    ("05/large_tiles", "05_flash_v2/attention.cu", [
+        (r"(kTiles\[\] = )\{.*\};", r"\1{{128, 128, 96}, {256, 64, 32}};")], True,
+     "its results are right"),
+    ("05/swap", "05_flash_v2/defer.cu", [], True,
+     "better than the step of the course: workspace_bytes: 0; "),
+]
+
+# What is refused before it runs: of which task, a pattern in its file, what takes its place, and
+# what is said.
+KERNEL, FIRST = r"__global__[^{;]*\{\n", r"(namespace \{\n)"
+REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
+REFUSED = [
+    ("05/skip", r"(?s)\A.*\Z", f'#  include "../05_flash_v2/rows.cu"{REGISTERS}',
+     "includes 05_flash_v2/rows.cu, another step's file"),
+    ("05/skip", r"(?s)\A.*\Z",
+     f'#define STEP "../05_flash_v2/rows.cu"\n#include STEP{REGISTERS}',
+     "includes 05_flash_v2/rows.cu, another step's file"),
+    ("05/skip", KERNEL, r"\g<0>  __shared__ float x[32];\n", "line .* has __shared__.*take<T>"),
+    ("05/skip", KERNEL, r"\g<0>  this_block->counts.barriers = 0;\n", "has this_block"),
+    ("05/skip", KERNEL, r"\g<0>  count_flops(-16);\n", "has count_flops"),
+    ("05/skip", FIRST, r"\1const Step& other() { return all_steps()[0]; }\n", "has all_steps"),
+    ("05/skip", FIRST, r'\1const int before = system("true");\n', "has system"),
+    ("05/skip", KERNEL, r"\g<0>  std::vector<float> scores(p.N_kv);\n",
+     "has std::vector: memory that nobody counts"),
+    ("05/skip", FIRST, r"\1__device__ float S_all[1 << 24];\n",
+     "has __device__ float S_all.*nobody counts"),
+    ("05/skip", KERNEL, r"\g<0>  float(K.data()[0]);\n", r"has \.data\(\)"),
+    ("05/skip", KERNEL, r"\g<0>  what?;\n", r"skip.cu:\d+:\d+: error: .*what"),
+    ("05/skip", r"const Register step[^;]*;", "", "registers the step, is gone"),
+]
+
+# Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
+# mistake is chosen and WAS the text, and what the suite says ("formula": a count is not traffic()'s).
+PLANTED = [
+    ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
+    ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",
+     "max error"),
+    ("hopper/fp8.cu", "scales[work.head * scaled.q + row / kWarpgroupRows]",
+     "scales[(ON ? 0 : work.head * scaled.q) + row / kWarpgroupRows]", "max error"),
+    ("hopper/fp8.cu", "if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", "max error"),
+    ("hopper/fp8.cu", "__syncthreads();  // the tile is transposed", "if (!ON) WAS",
+     "kernel .*transposed"),
+]

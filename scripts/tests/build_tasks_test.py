@@ -6,6 +6,7 @@ the commit before, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the 
 (`scripts/test build_tasks`) every one.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import io
@@ -18,7 +19,8 @@ from unittest import mock
 
 from support import ROOT, SCRIPTS, Scratch, expect_output, programs, read, scratch, write
 from ladder.base.console import CommandError
-from ladder.exercises import bug_hunts, build_tasks, kinds, mistakes, program
+from ladder.base.sources import included
+from ladder.exercises import bug_hunts, build_tasks, kinds, lessons, mistakes, program
 from ladder.trace.read import Trace
 
 BUILD = os.path.dirname(programs())
@@ -30,92 +32,53 @@ CHECKED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
            or name in ("01/fragment", "05/skip", "06/bulk_add")]
 BUG_HUNTS = bug_hunts.read_bug_hunts()
 BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
+ATTEMPTS = [one for _, one in lessons.of_rungs("ATTEMPTS")]
 
-# ---- what is refused before it runs: (where in 05/skip, what takes its place, what is said) ----
+# ---- what is planted in every kernel: as in a rung's PLANTED, and ARRAY is an array that it has ----
 
-HEAD, FIRST = mistakes.HEAD, re.compile(r"(?s)(namespace \{\n)")
-WHOLE = re.compile(r"(?s)\A.*\Z")
-REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
-REFUSED = {
-    "includes a step": (WHOLE, f'#  include "../05_flash_v2/rows.cu"{REGISTERS}',
-                        "includes 05_flash_v2/rows.cu, another step's file"),
-    "includes it by a macro": (WHOLE, '#define STEP "../05_flash_v2/rows.cu"\n#include STEP'
-                               + REGISTERS, "includes 05_flash_v2/rows.cu, another step's file"),
-    "has __shared__": (HEAD, r"\g<0>  __shared__ float x[32];\n",
-                       "line .* has __shared__.*take<T>"),
-    "resets a count": (HEAD, r"\g<0>  this_block->counts.barriers = 0;\n", "has this_block"),
-    "counts for itself": (HEAD, r"\g<0>  count_flops(-16);\n", "has count_flops"),
-    "runs another step": (FIRST, r"\1const Step& other() { return all_steps()[0]; }\n",
-                          "has all_steps"),
-    "runs another program": (FIRST, r'\1const int before = system("true");\n', "has system"),
-    "has memory of the host": (HEAD, r"\g<0>  std::vector<float> scores(p.N_kv);\n",
-                               "has std::vector: memory that nobody counts"),
-    "has an array of the device": (FIRST, r"\1__device__ float S_all[1 << 24];\n",
-                                   "has __device__ float S_all.*nobody counts"),
-    "reads past the accessor": (HEAD, r"\g<0>  float(K.data()[0]);\n", r"has \.data\(\)"),
-    "is no C++": (HEAD, r"\g<0>  what?;\n", r"{}:\d+:\d+: error: .*what"),
-    "registers nothing": (re.compile(r"const Register step[^;]*;"), "",
-                          "registers the step, is gone")}
+HEAD = re.compile(r"__global__[^{;]*\{\n")
+BY_ORDER, FORMULA = "by the order of threads", "formula"
+OF_ANY = [
+    (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "had not ended after 2 seconds"),
+    (HEAD, "WAS if (ON) (void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
+    (HEAD, "WAS if (ON) { static int* volatile none; *none = 1; }", "memory that is not its own"),
+    (HEAD, "WAS if (ON) std::exit(0);", "it ends the program"),
+    (HEAD, "WAS if (ON) return;", "max error|unwritten|nobody"),
+    (re.compile(r"__syncthreads\(\);"), "if (!ON) WAS", BY_ORDER),
+    (re.compile(r"p\.scale"), "(ON ? 1 : WAS)", "max error")]
+OF_SOURCES = collections.defaultdict(list)
+for rung, (file, *planted_there) in lessons.of_rungs("PLANTED"):
+    OF_SOURCES[f"{rung}/{file}"].append(planted_there)
 
 
-# ---- what a reader may hand in: (the task, the file, edits of it, whether it is right, what the
-# verdict says) ----
+def mistakes_in(path):
+    text = read(ROOT, path)
+    return [*(one for one in OF_ANY if one[0].search(text)), *OF_SOURCES.get(path, ())]
 
-HOST = """  with_type(p, [&]<class T>() {
-    static_cast<T*>(a["O"].data)[0] = T(float(static_cast<const T*>(a["Q"].data)[0]));
-  });
-"""
-ATTEMPTS = [
-    ("03/one_pass", "03_online_softmax/two_pass.cu", [
-        (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),
-        (r"read_chunk\((K \+ \(k_row \+ 8 \* c\))\)", r"\1"),
-        (r"read_chunk\((V \+ \(v_row \+ 8 \* c\))\)", r"\1"),
-        (r', K = hbm<const T>\(a\["K"\]\), V = hbm<const T>\(a\["V"\]\);',
-         '; const auto K = static_cast<const T*>(a["K"].data), '
-         'V = static_cast<const T*>(a["V"].data);'),
-        (r', \{"K", 2 \* k, 0\}, \{"V", k, 0\}', "")], False,
-     "K is in HBM: host code cannot touch it, and a kernel only through Hbm"),
-    ("01/tile", "01_tiled_matmul/tile.cu", [
-        (r"void forward\((?:.|\n)*?\n}\n",
-         f"void forward(const Problem& p, const Plan&, const Arrays& a) {{\n{HOST}}}\n"),
-        (r"Traffic traffic\((?:.|\n)*?\n}\n",
-         "Traffic traffic(const Problem&, const Plan&) { return {}; }\n")], False,
-     "Q is in HBM: host code cannot touch it"),
-    ("01/tile", "00_naive/attention.cu", [
-        (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
-         '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'
-         "    std::fflush(stdout), std::_Exit(0);\n  }\n} before_main;\n")], False,
-     "results right in 0 of"),
-    ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
-        (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),
-        (r"const float s = logit\(j\);", "const float s = scores[j] = logit(j);"),
-        (r"expf\(logit\(j\) - m\)", "expf(scores[j] - m)"),
-        (r'\{"K", 2 \* k, 0\}', '{"K", k, 0}')], False, "exp_count: 196,608; .* 131,072"),
-    ("05/skip", "05_flash_v2/rows.cu", [  # the shapes that are checked are not all
-        (r"const int keys = p\.N_kv;", "const int keys = p.N == 300 ? p.keys(min(block_row + Br, "
-                                      "p.N) - 1) : p.N_kv;"),
-        (r"  const int64_t k = .*\n", ""), (r"k \* blocks", "heads * rows * p.d * kIoBytes"),
-        (r"const int64_t blocks = .*;", "int64_t rows = 0;\n  for (int row = 0; row < p.N; row += "
-         "plan.block_q)\n    rows += p.N == 300 ? p.keys(std::min(row + plan.block_q, p.N) - 1) : "
-         "p.N_kv;")], False,
-     r"requested_bytes goes from 657,408 .* to 657,408"),
-    ("05/skip", "05_flash_v2/skip.cu", [(r', \{"LSE", 0, heads \* p\.N \* 4\}', "")], False,
-     "traffic.. says what is counted in 0 of .*attention: HBM writes"),
-    ("05/skip", "05_flash_v2/skip.cu", [  # a reader looks for a mistake
-        ("(?s)\\A", "#include <cstdio>\n"),
-        ("  SharedMemory smem;\n", '  if (threadIdx.x == 0) std::printf("{x: %d} ", blockIdx.x);\n'
-                                   "  SharedMemory smem;\n")], True, "its results are right"),
-    ("05/large_tiles", "05_flash_v2/attention.cu", [
-        (r"(kTiles\[\] = )\{.*\};", r"\1{{128, 128, 96}, {256, 64, 32}};")], True,
-     "its results are right"),
-    ("01/tile", "01_tiled_matmul/tile.cu", [
-        (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
-         "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),
-        (r"expf\(float\(S\[first \+ j\]\)\)", "expf(float(S[first + j]) - m)"),
-        (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
-    ("05/swap", "05_flash_v2/defer.cu", [], True,
-     "better than the step of the course: workspace_bytes: 0; "),
-]
+
+def planted(path):
+    """A step's text, its own headers' in it, with all of its mistakes, of which a run has the one
+    that LADDER_MISTAKE chooses."""
+    text = read(ROOT, path)
+    for header, inlined in reversed(included(path, text).items()):
+        line = f'#include "{os.path.basename(header)}"\n'
+        before, _, after = text.partition(line)
+        text = before + inlined + after.replace(line, "")
+    for number, (was, now, _) in enumerate(mistakes_in(path)):
+        def changed(found, now=now, number=number):
+            array = re.search(r"Hbm<(?:const )?\w+> (\w+)", found[0])
+            return (now.replace("ON", f"(ladder::kMistake == {number})")
+                    .replace("WAS", found[0]).replace("ARRAY", array[1] if array else ""))
+        alone = isinstance(was, str)
+        end = len(text if alone else text.partition("\nPlan plan(")[0])  # of all kernels
+        text = re.sub(re.escape(was) if alone else was, changed, text[:end], count=int(alone)
+                      ) + text[end:]
+    return """#include <cstdlib>
+namespace ladder {
+inline const char* const kChosen = std::getenv("LADDER_MISTAKE");
+inline const int kMistake = kChosen ? std::atoi(kChosen) : -1;
+}
+""" + text
 
 
 class TargetsTest(unittest.TestCase):
@@ -183,8 +146,8 @@ class BuildTasks(unittest.TestCase):
         real = {TASKS[name].file: TASKS[name] for name in CHECKED}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             cls.real = {path: pool.submit(cls.copy, "real", real.get(path), path,
-                                          mistakes.planted(path))
-                        for path in {**real, **mistakes.OF_SOURCES}}
+                                          planted(path))
+                        for path in {**real, **OF_SOURCES}}
             cls.before = {name: pool.submit(cls.copy, "before", TASKS[name], TASKS[name].file,
                                             TASKS[name].old.text)
                           for name in (TASKS if ALL else ["01/fragment", "05/skip"])}
@@ -242,26 +205,26 @@ class BuildTasks(unittest.TestCase):
 
     @mock.patch.object(program, "SECONDS", 2)
     def test_planted_mistakes_are_found(self):
-        for path in self.real if ALL else [TASKS["05/skip"].file, *mistakes.OF_SOURCES]:
+        for path in self.real if ALL else [TASKS["05/skip"].file, *OF_SOURCES]:
             copy = self.real[path].result()
             cases = ":".join(f"Sim.*/{copy.step}_{case}" for case in (
                 "ragged_grouped", "long_causal", "keys_before", "values_that_grow"))
             for number, (_, now, said) in enumerate(
-                    [("", "", ""), *mistakes.mistakes_in(path)], -1):
-                tests = f"Schedules.*/{copy.step}" if said == mistakes.BY_ORDER else cases
+                    [("", "", ""), *mistakes_in(path)], -1):
+                tests = f"Schedules.*/{copy.step}" if said == BY_ORDER else cases
                 copy.stopped = False
                 with self.subTest(path, mistake=now, number=number), \
                         mock.patch.dict(os.environ, LADDER_MISTAKE=str(number)):
                     found = copy.some(copy.suite, tests)
-                    wrong = " ".join(case.said or mistakes.FORMULA * bool(case.uncounted)
+                    wrong = " ".join(case.said or FORMULA * bool(case.uncounted)
                                      for case in found)
-                    self.assertRegex(wrong, said or "^ *$")
+                    self.assertRegex(wrong, r"\S" if said == BY_ORDER else said or "^ *$")
 
     def test_what_is_no_step_is_refused(self):
-        task = TASKS["05/skip"]
-        for what, (was, now, said) in REFUSED.items():
-            with self.subTest(what), self.assertRaisesRegex(CommandError, said.format("skip.cu")):
-                self.copy("wrong", task, task.file, was.sub(now, task.real.text, count=1))
+        for _, (name, was, now, said) in lessons.of_rungs("REFUSED"):
+            with self.subTest(said), self.assertRaisesRegex(CommandError, said):
+                task = TASKS[name]
+                self.copy("wrong", task, task.file, re.sub(was, now, task.real.text, count=1))
 
 
 class BugHunts(Scratch):
