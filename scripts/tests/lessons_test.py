@@ -1,5 +1,5 @@
 """Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
-```console blocks, and compares what they print. And what pages show and say to the rest of the
+```console blocks, and commands.md here, and compares what they print. And what pages show and say to the rest of the
 repository: excerpts to the code, links to files and headings, formulas to what GitHub reads as one.
 
 A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import FENCE, ROOT, SECONDS, fences, programs, read
+from support import FENCE, ROOT, SCRIPTS, SECONDS, fences, programs, read
 from ladder.base.files import course_pages, paths_in
 from ladder.exercises.lessons import read_exercises
 
@@ -141,7 +141,7 @@ class Lessons(unittest.TestCase):
         self.assertEqual(done.returncode, command.status, f"{where}: exit status")
 
 
-for page in course_pages():
+for page in [*course_pages(), os.path.join(SCRIPTS, "tests/commands.md")]:
     title = re.sub(r"\W+", "_", name_of(page).removesuffix(".md"))
     for block in fences(read(page), "console"):
         for quoted in commands(*block):
