@@ -10,7 +10,6 @@ import collections
 import concurrent.futures
 import contextlib
 import io
-import json
 import os
 import re
 import subprocess
@@ -231,10 +230,9 @@ class BugHunts(Scratch):
     """Ready-made mistakes: what is said of each in a line is what its runs come to; its line is
     taken, no other is; and nothing gives it away before."""
 
-    def exercise(self, *words, status=0):
-        done = self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,
-                           "--folder", self.root, status=status)
-        return done.stderr if status else done.stdout
+    def exercise(self, *words):
+        return self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,
+                           "--folder", self.root).stdout
 
     @mock.patch.object(bug_hunts.MutatedSource, "seen", lambda *_: bug_hunts.Observed("", "", []))
     def takes(self, name, line):
@@ -265,6 +263,7 @@ class BugHunts(Scratch):
                         self.assertNotIn(one, seen.text)
 
     def test_answers_and_the_list(self):
+        """(What is said to an answer is in commands.md.)"""
         known = self.exercise()
         self.assertGreaterEqual(len(BUG_HUNTS), 15)
         for name, broken in BUG_HUNTS.items():
@@ -277,23 +276,6 @@ class BugHunts(Scratch):
                                   *text[lines[-1] - missing:]], broken.old)
                 self.assertEqual([line for line in range(lines[0] - 1, lines[-1] + 2)
                                   if self.takes(name, line)], [*lines])
-        self.assertIn("is not it", self.exercise("00/future", "--answer", "0", status=1))
-        right = r"Right\.\nThe step: .*attends\(i, j\).*\nThis copy: .*attends\(i, j \+ 1\)"
-        self.assertRegex(self.exercise("00/future", "--answer", "34"), right)
-        self.assertIn("the file has ", self.exercise("00/future", "--answer", "999", status=1))
-        for name, broken in BUG_HUNTS.items():
-            hint = self.exercise(name, "--hint")
-            first, last = map(int, re.findall(r"\d+", hint.partition("lines")[2]))
-            self.assertTrue(first <= broken.lines[0] <= last, hint)
-        before = self.exercise("00/future")
-        self.assertIn(f"\n{BUG_HUNTS['00/future'].mistake.shows}.\n", before)
-        self.assertNotRegex(before, right)
-        told = json.loads(self.exercise("00/future", "--json"))
-        self.assertEqual(told["shows"], BUG_HUNTS["00/future"].mistake.shows)
-        self.assertNotRegex(told["seen"], right)
-        for line, status, good in (("0", 1, False), ("34", 0, True)):
-            done = self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", "00/future", "--json",
-                               "--answer", line, "--build", BUILD, "--folder", self.root,
-                               status=status)
-            self.assertEqual(json.loads(done.stdout)["right"], good)
-        self.assertIn("no bug hunt 05/none", self.exercise("05/none", status=2))
+                hint = self.exercise(name, "--hint")
+                first, last = map(int, re.findall(r"\d+", hint.partition("lines")[2]))
+                self.assertTrue(first <= lines[0] <= last, hint)

@@ -12,7 +12,7 @@ import sys
 import unittest
 from unittest import mock
 
-from support import ROOT, Scratch, programs, read, scratch, write
+from support import ROOT, Scratch, programs, scratch, write
 from ladder.exercises.rebuild import compiled
 from ladder.base.console import CommandError
 from ladder.base.records import requested
@@ -156,26 +156,7 @@ class Code(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """(What it says to numbers, and what it refuses, is in commands.md, which lessons_test runs.)"""
-
-    def exercise(self, *words, status=0):
-        done = self.run_it(os.path.join(ROOT, "scripts/exercise"), "--folder", self.root,
-                           "--build", BUILD, *words, status=status)
-        return done.stdout if status in (0, 1) else done.stderr
-
-    def test_a_task_is_shown_and_its_file_copied(self):
-        path = self.at("03/skip/attention.cu")
-        self.assertIn("03/skip/attention.cu\nCheck:  scripts/exercise --folder . 03/skip --check\n",
-                      self.exercise("03/skip"))
-        write(path, text=read(path) + "// mine\n")
-        self.exercise("03/skip")  # keeps what the reader has
-        self.assertIn("// mine", read(path))
-
-    def test_copies_that_were_handed_in_are_checked(self):
-        self.assertIn("05_flash_v2 is not built yet: scripts/run builds it",
-                      self.exercise("05/skip", "--build", self.root, status=3))
-        write(self.at("00/last_key/attention.cu"), text="what?")
-        self.assertIn("not compile", self.exercise("00/last_key", "--check", status=1))
+    """(What it says and does is in commands.md, which lessons_test runs.)"""
 
     def test_a_check_waits_for_another_of_the_same_copy(self):
         write(self.at("00/last_key/attention.cu"), text="what?")
@@ -188,26 +169,3 @@ class CommandTest(Scratch):
                     second.wait(2)
                 fcntl.lockf(lock, fcntl.LOCK_UN)
                 self.assertIn(b"not compile", second.communicate()[0])
-
-    def test_hints_one_by_one(self):
-        hints = EXERCISES["01/bytes"].hints
-        for shown in (0, 1, 2, 2):
-            out = self.exercise("--hint", "01/bytes")
-            self.assertEqual([hint in out for hint in hints], [i == shown for i in range(3)])
-
-    def test_a_step_from_the_step_before(self):
-        path = self.at("05/skip/skip.cu")
-        self.assertRegex(self.exercise("05/skip"), r"\nmust fall: K bytes .* 384,000 → 240,640\n")
-        self.assertEqual(read(path), read(ROOT, "05_flash_v2/heads.cu"))
-        self.exercise("05/skip", "--blanks")
-        blanks = read(path)
-        write(path, text="// mine\n")
-        self.assertIn("skip.cu is yours", self.exercise("05/skip", "--blanks", status=2))
-        self.assertIn("// yours; new lines here: 8\n", blanks)
-        self.assertIn("rows += p.keys(", blanks)  # of traffic()
-        self.assertIn("no blanks", self.exercise("05/large_tiles", "--blanks", status=2))
-        hints = [self.exercise("05/skip", "--hint") for _ in range(3)]
-        changed = "heads.cu, changed: attention, traffic"
-        for hint, said in zip(hints, (r"05_flash_v2/README.md:\d+\.", changed, r"\n@@ ")):
-            self.assertRegex(hint, said)
-        self.assertIn("\n+  const int block_row = (tiles", self.exercise("05/skip", "--solution"))
