@@ -97,7 +97,8 @@ ATTEMPTS = [
 ]
 
 # Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
-# mistake is chosen and WAS the text, and what the suite says ("formula": a count is not traffic()'s).
+# mistake is chosen and WAS the text, and what the suite says ("formula": traffic() is not the
+# count).
 PLANTED = [
     # Reads what nobody wrote; and writes what others still read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),

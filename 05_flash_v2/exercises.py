@@ -296,7 +296,8 @@ REFUSED = [
 ]
 
 # Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
-# mistake is chosen and WAS the text, and what the suite says ("formula": a count is not traffic()'s).
+# mistake is chosen and WAS the text, and what the suite says ("formula": traffic() is not the
+# count).
 PLANTED = [
     ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
     ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",

@@ -6,8 +6,10 @@ that is added needs nothing here, unless a figure is to single it out.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from ladder.base.files import read_lines
 from ladder.base.records import Point
 
 # Steps that several figures compare.
@@ -21,32 +23,8 @@ LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
 PROFILED_LENGTH = 4096  # where Nsight Compute counts
 
 # Attention of real models; of --dtype's type.
-MODELS = {
-    "GPT-2 small, training": Point(8, 12, 1024, 64, True, "bf16"),
-    "Llama 3 8B, training": Point(4, 32, 2048, 128, True, "bf16", 8),
-    "Llama 3 8B, one text of 256": Point(1, 32, 256, 128, True, "bf16", 8),
-    "Llama 3 8B, one text of 2k": Point(1, 32, 2048, 128, True, "bf16", 8),
-    "Llama 3 8B, one text of 8k": Point(1, 32, 8192, 128, True, "bf16", 8),
-    "Llama 3 8B, 32 texts of 512": Point(32, 32, 512, 128, True, "bf16", 8),
-    "Llama 3 8B, 64 tokens after 16k": Point(1, 32, 64, 128, True, "bf16", 8, 16384),
-    "Llama 3 70B, an eighth of its heads": Point(1, 8, 8192, 128, True, "bf16", 1),
-    "Qwen2.5 0.5B, training": Point(8, 14, 2048, 64, True, "bf16", 2),
-    "one head of K and V, 16 of Q": Point(1, 16, 2048, 128, True, "bf16", 1),
-    "Falcon 7B, training": Point(2, 71, 2048, 64, True, "bf16", 1),
-    "Phi-2's heads, 4k": Point(2, 32, 4096, 80, True, "bf16"),
-    "Phi-3 mini": Point(2, 32, 4096, 96, True, "bf16"),
-    "DeepSeek-V2-Lite, V padded": Point(1, 16, 4096, 192, True, "bf16"),
-    "Gemma 2B, training": Point(4, 8, 2048, 256, True, "bf16", 1),
-    "Gemma 2 9B": Point(2, 16, 4096, 256, True, "bf16", 8),
-    "T5Gemma 2B's encoder, 8k": Point(1, 8, 8192, 256, False, "bf16", 4),
-    "MiniLM, 64 texts of 256": Point(64, 12, 256, 32, False, "bf16"),
-    "BERT large, 32 texts of 512": Point(32, 16, 512, 64, False, "bf16"),
-    "ViT-L/14, 336 pixels": Point(64, 16, 577, 64, False, "bf16"),
-    "DiT-XL/2, 1,024 pixels": Point(4, 16, 4096, 72, False, "bf16"),
-    "Stable Diffusion 1.5, pixels": Point(8, 8, 4096, 40, False, "bf16"),
-    "Stable Diffusion XL, text": Point(8, 10, 4096, 64, False, "bf16", 10, 77),
-    "Whisper large, audio": Point(16, 20, 448, 64, False, "bf16", 20, 1500),
-    "256 latents over 4k": Point(8, 16, 256, 64, False, "bf16", 16, 4096)}
+MODELS = {line["model"]: Point(*Point.key(line))
+          for line in read_lines(os.path.join(os.path.dirname(__file__), "models.jsonl"))}
 
 # Inputs loaded from files: tensors of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added
 # to V: sums that grow with N.

@@ -14,7 +14,7 @@ Grids (--grid, several with commas):
   long   batch 1, 16 heads of 128, N = 4k … 64k
   decode one query of each head against caches of 8 MB to 2 GB: the steps for decoding alone, and
          in each peer's record the rate of a device copy of that run (a minute)
-  models real models' shapes, MODELS of scripts/ladder/base/course.py: the rungs that PyTorch is
+  models real models' shapes (scripts/ladder/base/models.jsonl): the rungs that PyTorch is
          compared with (some minutes)
   profile cycles of each step's longest kernel, and how many the tensor cores work, by Nsight
          Compute (ncu, of the CUDA Toolkit): N = 4k; 05's steps for Hopper and the last for every
