@@ -135,11 +135,6 @@ class Options(ProgramTest):
         self.assertNotRegex(self.execute(SMALL).stdout, "[\x1b{]|.{101}")
         self.assertIn("not checked", self.execute(f"{TINY} --check off").stdout)
 
-    def test_gpu_options_are_refused_on_the_simulator(self):
-        self.assertRegex(self.execute(f"{TINY} --time 5 --dram").stderr,
-                         "^--time: the simulator is not timed, .*\n"
-                         "--dram: no DRAM bytes: .* a GPU's; .*$")
-
     @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "there is a GPU here")
     def test_auto_says_why_no_gpu_is_used(self):
         done = self.execute(TINY.replace("--device sim", "--device auto") + " --json")
