@@ -33,7 +33,7 @@ BUG_HUNTS = bug_hunts.read_bug_hunts()
 BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 ATTEMPTS = [one for _, one in lessons.of_rungs("ATTEMPTS")]
 
-# ---- what is planted in every kernel: as in a rung's PLANTED, and ARRAY is an array that it has ----
+# ---- what is planted in every kernel, as in a rung's PLANTED; ARRAY is an array that it has ----
 
 HEAD = re.compile(r"__global__[^{;]*\{\n")
 BY_ORDER, FORMULA = "by the order of threads", "formula"

@@ -1,6 +1,7 @@
 """Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
-```console blocks, and commands.md here, and compares what they print. And what pages show and say to the rest of the
-repository: excerpts to the code, links to files and headings, formulas to what GitHub reads as one.
+```console blocks, and commands.md here, and compares what they print. And what pages show and say
+to the rest of the repository: excerpts to the code, links to files and headings, formulas to what
+GitHub reads as one.
 
 A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
 lines up to the next command are its stdout and stderr. Integers and byte figures must be equal,
