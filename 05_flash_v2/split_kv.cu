@@ -302,36 +302,27 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   choose_tile(plan, kTiles, wanted, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
   plan.settings = choose_settings(kSettings, request.settings);
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
-  int64_t parts;
   if (const std::string& splits = plan.settings.at(kSplits); splits != "auto") {
-    parts = std::stoi(splits);
+    plan.parts = std::stoi(splits);
   } else {
     constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
     const int64_t slots =
         device.multiprocessors * ((device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
-    parts = choose_parts(blocks, tiles, slots);
+    plan.parts = choose_parts(blocks, tiles, slots);
     plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +
-                 std::to_string(parts) + (parts == 1 ? " part: " : " parts: ") +
-                 std::to_string(blocks * parts) + " blocks, and the GPU has slots for " +
+                 std::to_string(plan.parts) + (plan.parts == 1 ? " part: " : " parts: ") +
+                 std::to_string(blocks * plan.parts) + " blocks, and the GPU has slots for " +
                  std::to_string(slots);
   }
-  if (parts > 1)
-    plan.workspace = {{"O_parts", parts * rows * p.d * 4},
-                      {"m_parts", parts * rows * 4},
-                      {"l_parts", parts * rows * 4}};
+  const int64_t rows = plan.parts * int64_t{p.B} * p.H * p.N;  // of all parts
+  if (plan.parts > 1)
+    plan.workspace = {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
   return plan;
 }
 
-/// The plan's number of parts.
-int parts_of(const Problem& p, const Plan& plan) {
-  if (plan.workspace.empty()) return 1;
-  return static_cast<int>(plan.workspace.back().bytes / (int64_t{p.B} * p.H * p.N * 4));
-}
-
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  const int parts = parts_of(p, plan);
+  const int parts = plan.parts;
   const auto of_parts = [&](const char* name) {
     return parts > 1 ? hbm<float>(a[name]) : Hbm<float>{};
   };
@@ -353,7 +344,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// Requested bytes: each tile of rows reads Q once a part, and K and V once in all.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t parts = parts_of(p, plan);
+  const int64_t parts = plan.parts;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   int64_t keys = 0;  // rows of K, and of V, that the tiles of a head read
   for (int row = 0; row < rows_of_head(p); row += plan.block_q)
