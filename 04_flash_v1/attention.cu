@@ -55,6 +55,25 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
   if (i < rows) m[i] = -INFINITY;
 }
 
+/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
+/// keys, and all threads add these up in shared memory.
+template <int Dh, int kWarps, int kThreads>
+__device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
+                                        Smem<float> old_weight,
+                                        const Accumulator<kCombineRows, Dh>& PV,
+                                        Smem<float> new_weight,
+                                        const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
+                                        int rows = kCombineRows, int columns = Dh) {
+  write(warp_PV, PV);
+  __syncthreads();  // all warps' sums are there
+  BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
+  sum_over_warps(PV_sum, warp_PV, rows, columns);
+  __syncthreads();  // the warps' sums may be overwritten
+  mul_rows(O, old_weight, rows, columns);
+  mul_rows(PV_sum, new_weight, rows, columns);
+  add(O, PV_sum, rows, columns);
+}
+
 /// Algorithm 1 for one head. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
@@ -139,14 +158,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         load(O, O_rows, p.d, rows, p.d);
         Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
         mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
-        write(warp_PV, PV);
-        __syncthreads();  // all warps' sums are there
-        BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
-        sum_over_warps(PV_sum, warp_PV, rows, p.d);
-        __syncthreads();  // the warps' sums may be overwritten
-        mul_rows(O, old_weight + kCombineRows * g, rows, p.d);
-        mul_rows(PV_sum, new_weight + kCombineRows * g, rows, p.d);
-        add(O, PV_sum, rows, p.d);
+        combine(O, old_weight + kCombineRows * g, PV, new_weight + kCombineRows * g, warp_PV, rows,
+                p.d);
         store(O_rows, p.d, O, rows, p.d);
       }
     }

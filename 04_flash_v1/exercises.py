@@ -31,5 +31,5 @@ BUG_HUNTS = [
             "always: o wrong or right, by the order of threads",
             "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
             "rows writes its sum of the next while others still read.",
-            [("        __syncthreads();  // the warps' sums may be overwritten\n", "")]),
+            [("  __syncthreads();  // the warps' sums may be overwritten\n", "")]),
 ]

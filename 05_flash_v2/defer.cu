@@ -43,6 +43,23 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + array_bytes<float>(Br);
 }
 
+/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
+/// keys, and all threads add these up in shared memory.
+template <int Dh, int kWarps, int kThreads>
+__device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
+                                        Smem<float> old_weight,
+                                        const Accumulator<kCombineRows, Dh>& PV,
+                                        const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
+                                        int rows = kCombineRows, int columns = Dh) {
+  write(warp_PV, PV);
+  __syncthreads();  // all warps' sums are there
+  BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
+  sum_over_warps(PV_sum, warp_PV, rows, columns);
+  __syncthreads();  // the warps' sums may be overwritten
+  mul_rows(O, old_weight, rows, columns);
+  add(O, PV_sum, rows, columns);
+}
+
 /// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
@@ -111,13 +128,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     for (int g = 0; g < Br / kCombineRows; ++g) {
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
-      write(warp_PV, PV);
-      __syncthreads();  // all warps' sums are there
-      BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
-      sum_over_warps(PV_sum, warp_PV);
-      __syncthreads();  // the warps' sums may be overwritten
-      mul_rows(O_sum[g], weight + kCombineRows * g);
-      add(O_sum[g], PV_sum);
+      auto O = O_sum[g];
+      combine(O, weight + kCombineRows * g, PV, warp_PV);
+      O_sum[g] = O;
     }
   }
 

@@ -44,6 +44,25 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
+/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
+/// keys, and all threads add these up in shared memory.
+template <int Dh, int kWarps, int kThreads>
+__device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
+                                        Smem<float> old_weight,
+                                        const Accumulator<kCombineRows, Dh>& PV,
+                                        Smem<float> new_weight,
+                                        const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
+                                        int rows = kCombineRows, int columns = Dh) {
+  write(warp_PV, PV);
+  __syncthreads();  // all warps' sums are there
+  BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
+  sum_over_warps(PV_sum, warp_PV, rows, columns);
+  __syncthreads();  // the warps' sums may be overwritten
+  mul_rows(O, old_weight, rows, columns);
+  mul_rows(PV_sum, new_weight, rows, columns);
+  add(O, PV_sum, rows, columns);
+}
+
 /// O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
@@ -124,21 +143,17 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     for (int g = 0; g < Br / kCombineRows; ++g) {
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
-      write(warp_PV, PV);
-      __syncthreads();  // all warps' sums are there
-      BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
-      sum_over_warps(PV_sum, warp_PV);
-      __syncthreads();  // the warps' sums may be overwritten
-      mul_rows(O_sum[g], old_weight + kCombineRows * g);
-      mul_rows(PV_sum, new_weight + kCombineRows * g);
-      add(O_sum[g], PV_sum);
+      auto O = O_sum[g];
+      combine(O, old_weight + kCombineRows * g, PV, new_weight + kCombineRows * g, warp_PV);
+      O_sum[g] = O;
     }
   }
 
 #pragma unroll
-  for (int g = 0; g < Br / kCombineRows; ++g)
+  for (int g = 0; g < Br / kCombineRows; ++g) {
     store(O_head + int64_t{row + kCombineRows * g} * p.d, p.d, O_sum[g],
           p.N - row - kCombineRows * g, p.d);
+  }
   if (thread < Br && row + thread < p.N) {
     m_head[row + thread] = m;
     l_head[row + thread] = l;
