@@ -167,7 +167,7 @@ def built(task: Task, build: str, path: str) -> Program:
     others = [source for source in program.included
               if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source]
     if others:
-        raise CommandError(f"Not yet: it includes {os.path.relpath(others[0])}, another step's "
+        raise CommandError(f"Not yet: it includes {os.path.relpath(others[0], ROOT)}, another step's "
                            "file: write the kernel in your copy", WRONG_RESULT)
     return program
 
