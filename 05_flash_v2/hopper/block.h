@@ -1,6 +1,6 @@
 // 05 on Hopper: what the steps from `overlap` on share, because it does not change any more. These
-// are the parts of a block of one producer and several consumers, which `producer` shows first, the
-// end of a tile of Q, and the host code. This header is not a step of its own.
+// are the parts of a block of one producer and several consumers, which `producer` shows first, and
+// the host code. This header is not a step of its own.
 #pragma once
 
 #include "bytes.h"
@@ -38,36 +38,19 @@ constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
          2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
 }
 
+/// A batch, a head of Q in it, and its head of K and V.
+struct Head {
+  int batch, of_Q, of_KV;
+};
+__device__ __forceinline__ Head head_of(int bh, const Problem& p) {
+  return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
+}
+
 /// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
 template <int Bc>
 __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   const int keys = p.keys(min(end, p.N) - 1);
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-}
-
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
-template <bool kStmatrix = true, class T, int Dh>
-__device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
-                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
-                                             Rows<16> l, const TensorMap& map_O, Hbm<float> LSE,
-                                             int bh, int tile_row, const Problem& p) {
-  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  if constexpr (kStmatrix)
-    write_matrices(tile, as_operand<T>(O_sum), warp_row);
-  else
-    write(tile, O_sum, warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
 }
 
 /// The plan with one of `tiles`.

@@ -14,7 +14,8 @@
 //
 // Since `producer`: a consumer's product P·V of one tile runs on while it works out the softmax of
 // the next. So S of the next tile is started first, and P·V is waited for only after the softmax.
-// What stays of the block and of the host's code is in block.h from here on.
+// The consumer is a function from here on. What stays of the block and of the host's code is in
+// block.h.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -36,6 +37,44 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, 1, kStages);
 }
 
+/// The producer, one thread: has tiles of Q, K and V fetched.
+template <int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
+                                        const TensorMap& map_Q, const TensorMap& map_K,
+                                        const TensorMap& map_V, const Head& head, int block_row,
+                                        int kv_tiles) {
+  for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
+    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
+  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    K.acquire();
+    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
+    V.acquire();
+    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
+  }
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
+/// takes it.
+template <class T, class StagesQ, int Dh>
+__device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
+                                             const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
+                                             Hbm<float> LSE, int bh, int tile_row,
+                                             const Problem& p) {
+  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
 /// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
 /// which O has to be scaled.
 template <int Bc>
@@ -55,52 +94,13 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(threads(Br), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kConsumers = Br / kWarpgroupRows;
-  const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
-                                                     .tiles = tiles,
-                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                                     .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
-  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
-  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-
-  SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x != 0) return;
-    for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-      Q.fill(map_Q, 0, row, head, batch);
-    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.acquire();
-      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      V.acquire();
-      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
-    }
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
-  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
+/// A consumer, a warpgroup: O and LSE of its rows of the block's tile of Q.
+template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
+                                        const TensorMap& map_O, Hbm<float> LSE, int bh,
+                                        int block_row, int kv_tiles, const Problem& p) {
+  const int consumer = warpgroup_id() - 1;
+  const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   Q.slot = consumer;
 
@@ -148,20 +148,46 @@ __global__ void __launch_bounds__(threads(Br), 1)
   wgmma_wait<0>(O_sum, P);
   V.release();
 
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  // Through the consumer's tile of Q, from where TMA takes it.
-  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (first_thread) {
-    tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
+  store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
+  const Head head = head_of(bh, p);
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
+  // Tiles of K and V; one at least, all masked if need be.
+  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+
+  SharedMemory smem;
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, head, block_row, kv_tiles);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, bh, block_row, kv_tiles, p);
+  }
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

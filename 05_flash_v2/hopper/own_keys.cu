@@ -19,6 +19,7 @@
 
 #include "block.h"
 #include "machine/hopper.h"
+#include "output.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
@@ -52,9 +53,9 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
-                                        const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, Hbm<int> next, const Problem& p) {
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        Smem<WorkTile> smem_work, Hbm<int> next, const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
   const auto send = [&](const WorkTile& work) {
@@ -126,8 +127,9 @@ __global__ void clear(Hbm<int> next) {
 
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
-                                        const TensorMap& map_O, Hbm<float> LSE, const Problem& p) {
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
+                                        Hbm<float> LSE, Smem<WorkTile> smem_work,
+                                        const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
@@ -220,7 +222,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     wgmma_wait<0>(O_sum, P);
     V.release();
     skip(kv_tiles - own_kv_tiles);
-    store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
@@ -249,10 +251,10 @@ __global__ void __launch_bounds__(threads(Br), 1)
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, next, p);
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, smem_work, next, p);
   } else {
     setmaxnreg_inc<consumer_registers(Br)>();
-    consume<T, Dh, Br, Bc>(Q, K, V, smem_work, map_O, LSE, p);
+    consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, smem_work, p);
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "block.h"
 #include "machine/hopper.h"
+#include "output.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
@@ -47,9 +48,9 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
-                                        const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, const Problem& p) {
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        Smem<WorkTile> smem_work, const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
   const auto send = [&](const WorkTile& work) {
@@ -103,34 +104,12 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes every
-/// gridDim.x-th tile of Q.
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(threads(Br), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
-  using TileKV = SwizzledTile<T, Bc, Dh>;
+/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
+                                        Hbm<float> LSE, Smem<WorkTile> smem_work,
+                                        const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
-  SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, smem_work, map_Q, map_K, map_V, p);
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   // Consumers take turns to issue products, so that one's softmax overlaps another's products.
@@ -201,10 +180,40 @@ __global__ void __launch_bounds__(threads(Br), 1)
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
-    store_output(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+    store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes every
+/// gridDim.x-th tile of Q.
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  SharedMemory smem;
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work =
+      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, smem_work, p);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, smem_work, p);
+  }
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -12,11 +12,12 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `overlap`: consumers take turns to issue their products, so that one's softmax overlaps
-// another's products, too, instead of all multiplying at once and then none. The producer and the
-// end of a tile, which stay as they are, are functions from here on; the latter is in block.h.
+// another's products, too, instead of all multiplying at once and then none. The end of a tile,
+// which stays as it is, is in output.h from here on.
 
 #include "block.h"
 #include "machine/hopper.h"
+#include "output.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
@@ -39,16 +40,15 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 /// The producer, one thread: has tiles of Q, K and V fetched.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
-                                        const TensorMap& map_K, const TensorMap& map_V, int bh,
-                                        int block_row, int kv_tiles, const Problem& p) {
-  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        const Head& head, int block_row, int kv_tiles) {
   for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-    Q.fill(map_Q, 0, row, head, batch);
+    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
   for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
     K.acquire();
-    K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
+    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
     V.acquire();
-    V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
+    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
   }
 }
 
@@ -71,41 +71,12 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(threads(Br), 1)
-    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
-              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
-              Hbm<float> LSE, Problem p) {
-  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
-  using TileKV = SwizzledTile<T, Bc, Dh>;
+/// A consumer, a warpgroup: O and LSE of its rows of the block's tile of Q.
+template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
+                                        Hbm<float> LSE, int bh, int block_row, int kv_tiles,
+                                        const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
-  const int tiles = ceil_div(p.N, Br);
-  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
-                                                     .tiles = tiles,
-                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                                                     .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;          // the last rows attend to the most keys
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
-  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
-
-  SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
-  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
-  Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
-  V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
-
-  if (warpgroup_id() == 0) {  // the producer
-    setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, bh, block_row, kv_tiles, p);
-    return;
-  }
-
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
   const int consumer = warpgroup_id() - 1;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
@@ -164,9 +135,47 @@ __global__ void __launch_bounds__(threads(Br), 1)
   start_output();
   wgmma_wait<0>(O_sum, P);
   V.release();
-  store_output(Q.tile(), O_sum, m, l, map_O, LSE, bh, tile_row, p);
+  store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  const int tiles = ceil_div(p.N, Br);
+  const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
+                                                     .tiles = tiles,
+                                                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
+                                                     .uneven = p.causal});
+  const int block_row = (tiles - 1 - tile) * Br;          // the last rows attend to the most keys
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
+  // Tiles of K and V; one at least, all masked if need be.
+  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+
+  SharedMemory smem;
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0)
+      produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, head_of(bh, p), block_row, kv_tiles);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, bh, block_row, kv_tiles, p);
+  }
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

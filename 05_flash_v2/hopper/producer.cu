@@ -55,6 +55,52 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
+/// A batch, a head of Q in it, and its head of K and V.
+struct Head {
+  int batch, of_Q, of_KV;
+};
+__device__ __forceinline__ Head head_of(int bh, const Problem& p) {
+  return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
+}
+
+/// The producer, one thread: has tiles of Q, K and V fetched.
+template <int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
+                                        const TensorMap& map_Q, const TensorMap& map_K,
+                                        const TensorMap& map_V, const Head& head, int block_row,
+                                        int kv_tiles) {
+  for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
+    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
+  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    K.acquire();
+    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
+    V.acquire();
+    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
+  }
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
+/// takes it.
+template <class T, class StagesQ, int Dh>
+__device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
+                                             const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
+                                             Hbm<float> LSE, int bh, int tile_row,
+                                             const Problem& p) {
+  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
@@ -70,7 +116,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
-  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
+  const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
@@ -84,23 +130,15 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
   __syncthreads();                              // and before anybody waits there
 
-  if (warpgroup_id() == 0) {  // the producer
+  if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x != 0) return;
-    for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-      Q.fill(map_Q, 0, row, head, batch);
-    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.acquire();
-      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      V.acquire();
-      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
-    }
+    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, head, block_row, kv_tiles);
     return;
   }
 
   setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
-  const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
+  const int consumer = warpgroup_id() - 1;
+  const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Q.slot = consumer;
@@ -140,19 +178,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     V.release();
   }
 
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  // Through the consumer's tile of Q, from where TMA takes it.
-  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (first_thread) {
-    tma_store(map_O, Q.tile(), 0, tile_row, head, batch);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
+  store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
 }
 

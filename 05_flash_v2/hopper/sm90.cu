@@ -19,6 +19,7 @@
 
 #include "block.h"
 #include "machine/hopper.h"
+#include "output.h"
 #include "parts.h"
 #include "rung.h"
 #include "tile/rows.h"
@@ -51,9 +52,9 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
 
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
 template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
-                                        const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, Hbm<int> next, bool ask,
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        Smem<WorkTile> smem_work, Hbm<int> next, bool ask,
                                         const Problem& p) {
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
@@ -138,9 +139,9 @@ __global__ void clear(Hbm<int> next) {
 
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<WorkTile> smem_work,
-                                        const TensorMap& map_O, Hbm<float> LSE, const Parts& parts,
-                                        const Problem& p) {
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
+                                        Hbm<float> LSE, Smem<WorkTile> smem_work,
+                                        const Parts& parts, const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
@@ -249,7 +250,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, Smem<
     if constexpr (kSplit)
       store_part(O_sum, m, l, parts, work.head, tile_row, p);
     else  // With Q in registers none are left for stmatrix's places.
-      store_output<!q_in_registers(Dh)>(Q.tile(), O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+      store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     if (kStages == 1) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
@@ -283,10 +284,10 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
     if (threadIdx.x == 0)
-      produce<Br, Bc, kSplit>(Q, K, V, smem_work, map_Q, map_K, map_V, next, ask, p);
+      produce<Br, Bc, kSplit>(Q, K, V, map_Q, map_K, map_V, smem_work, next, ask, p);
   } else {
     setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
-    consume<T, Dh, Br, Bc, kSplit>(Q, K, V, smem_work, map_O, LSE, parts, p);
+    consume<T, Dh, Br, Bc, kSplit>(Q, K, V, map_O, LSE, smem_work, parts, p);
   }
 }
 

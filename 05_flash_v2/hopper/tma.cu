@@ -38,6 +38,35 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          3 * array_bytes<Mbarrier>(1);
 }
 
+/// A batch, a head of Q in it, and its head of K and V.
+struct Head {
+  int batch, of_Q, of_KV;
+};
+__device__ __forceinline__ Head head_of(int bh, const Problem& p) {
+  return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
+}
+
+/// The rows of O, divided by l, and of LSE to HBM: O through Q's tile, from where TMA takes it.
+template <class T, int Br, int Dh>
+__device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
+                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                             Rows<16>& l, const TensorMap& map_O, Hbm<float> LSE,
+                                             int bh, int tile_row, const Problem& p) {
+  const int warp_row = warp_id() * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  write_matrices(tile, as_operand<T>(O_sum), warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  __syncthreads();      // all of O is there
+  if (threadIdx.x == 0) {
+    tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -56,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int warpgroup_row = warpgroup_id() * kWarpgroupRows;
   const bool first_thread = threadIdx.x == 0;
-  const int batch = bh / p.H, head = bh % p.H, head_kv = p.kv_head(head);
+  const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
   // Tiles of K and V; one at least, all masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
@@ -79,11 +108,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {
     full.arrive_expect_tx(to.kBytes);
-    tma_load(map, full, to, 0, first_row, of_head, batch);
+    tma_load(map, full, to, 0, first_row, of_head, head.batch);
   };
   if (first_thread) {
-    start_copy(map_Q, Q_full[0], tile_Q, block_row, head);
-    start_copy(map_K, K_full[0], tile_K, 0, head_kv);
+    start_copy(map_Q, Q_full[0], tile_Q, block_row, head.of_Q);
+    start_copy(map_K, K_full[0], tile_K, 0, head.of_KV);
   }
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -94,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int key = kv_tile * Bc;
     K_full[0].wait(kv_tile % 2);  // the parity of its phase: it is filled once a tile
     __syncthreads();              // all warps are done with the last V
-    if (first_thread) start_copy(map_V, V_full[0], tile_V, key, head_kv);
+    if (first_thread) start_copy(map_V, V_full[0], tile_V, key, head.of_KV);
 
     Accumulator<kWarpRows, Bc> S;
     wgmma_fence(S);
@@ -108,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     __syncthreads();  // all warps are done with this K
     if (first_thread && kv_tile + 1 < kv_tiles)
-      start_copy(map_K, K_full[0], tile_K, key + Bc, head_kv);
+      start_copy(map_K, K_full[0], tile_K, key + Bc, head.of_KV);
 
     const auto m_new = max(m, c * row_max(S));
     const auto shift = finite_or_zero(m_new);
@@ -126,19 +155,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     wgmma_wait<0>(O_sum, P_operand);
   }
 
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  // Through Q's tile, from where TMA takes it.
-  write_matrices(tile_Q, as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  __syncthreads();      // all of O is there
-  if (first_thread) {
-    tma_store(map_O, tile_Q, 0, block_row, head, batch);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
+  store_output(tile_Q, O_sum, m, l, map_O, LSE, bh, block_row, p);
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
 }
 

@@ -37,6 +37,25 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
 }
 
+/// The rows of O, divided by l, and of LSE to HBM: O through Q's tile, so that it is written in
+/// whole 16-byte pieces.
+template <class T, int Br, int Dh>
+__device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
+                                             Accumulator<16, Dh>& O_sum, const Rows<16>& m,
+                                             Rows<16>& l, Hbm<T> O, Hbm<float> LSE, int bh,
+                                             int tile_row, const Problem& p) {
+  const int warp_row = warp_id() * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  write(tile, O_sum, warp_row);
+  __syncthreads();  // all of O is there
+  copy_out<kThreads>(O + (p.q_row(bh) + tile_row) * p.d, p.d, tile, p.N - tile_row, p.d,
+                     threadIdx.x);
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
+}
+
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -113,16 +132,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
 
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  // Through Q's tile, so that O is written in whole 16-byte pieces.
-  write(tile_Q, O_sum, warp_row);
-  __syncthreads();  // all of O is there
-  copy_out<kThreads>(O + (p.q_row(bh) + block_row) * p.d, p.d, tile_Q, p.N - block_row, p.d,
-                     thread);
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
+  store_output(tile_Q, O_sum, m, l, O, LSE, bh, block_row, p);
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
