@@ -1,10 +1,27 @@
 // 05 on Hopper: which of the tiles that are compiled sm90 takes, and how many blocks share one: by
 // time, as a model has it. And what a block of a tile is given. Not a step of its own.
 //
-// The tile of a head size that is fastest where work is plenty has the most rows of Q. Where rows
-// are few, most SMs would idle: then smaller tiles are faster, several blocks of them on an SM, or
-// `parts` blocks for one tile (parts.h). Heads wider than 128 have fewer keys a tile, and one stage
-// of Q.
+// The rule, from what is fixed to what is chosen for each run:
+//
+//   1. A head of at most 64, 96, 128, 192 or 256 columns has tiles of its own (kTimed). All else
+//      that a block has, the functions below give by the head's columns Dh and the tile, Br × Bc.
+//   2. Rows. Each consumer has 64 of the Br rows and holds O for them, Dh/2 registers a thread.
+//   With
+//      Dh up to 96 three consumers' O fits the SM's registers, above only two consumers' do. More
+//      rows mean fewer reads of K and V, so where rows are plenty the tile with the most is
+//      fastest.
+//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers a thread. So
+//      the more rows and the wider the head, the fewer keys; above 128 columns there is room for
+//      one stage of Q alone (stages_of_Q).
+//   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
+//      block is small, and two or three share an SM (blocks_of_SM), so that one block's start and
+//      end run under another's products. Few keys: a tile with fewer has fewer of them masked.
+//   5. Too few tiles of Q for the SMs all the same: `parts` blocks share the keys of one tile, and
+//      `merge` (parts.h) combines what they have.
+//
+// 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No comparison of two numbers
+// decides them, so time_of_tiles estimates each tile's time with each number of parts, from times
+// that were measured once on an H200 (kTimed), and `fastest` takes the least.
 #pragma once
 
 #include <array>
