@@ -5,12 +5,11 @@
 //
 //   1. A head of at most 64, 96, 128, 192 or 256 columns has tiles of its own (kTimed). All else
 //      that a block has, the functions below give by the head's columns Dh and the tile, Br × Bc.
-//   2. Rows. Each consumer has 64 of the Br rows and holds O for them, Dh/2 registers a thread.
-//   With
-//      Dh up to 96 three consumers' O fits the SM's registers, above only two consumers' do. More
+//   2. Rows. Each consumer has 64 of the Br rows and holds O for them, Dh/2 registers per thread.
+//      Up to Dh = 96 the SM's registers hold the O of three consumers, above that of two. More
 //      rows mean fewer reads of K and V, so where rows are plenty the tile with the most is
 //      fastest.
-//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers a thread. So
+//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers per thread. So
 //      the more rows and the wider the head, the fewer keys; above 128 columns there is room for
 //      one stage of Q alone (stages_of_Q).
 //   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
