@@ -9,9 +9,9 @@
 //      Up to Dh = 96 the SM's registers hold the O of three consumers, above that of two. More
 //      rows mean fewer reads of K and V, so where rows are plenty the tile with the most is
 //      fastest.
-//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers per thread. So
-//      the more rows and the wider the head, the fewer keys; above 128 columns there is room for
-//      one stage of Q alone (stages_of_Q).
+//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers per thread.
+//      So the more rows and the wider the head, the fewer keys; above 128 columns there is room
+//      for one stage of Q alone (stages_of_Q).
 //   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
 //      block is small, and two or three share an SM (blocks_of_SM), so that one block's start and
 //      end run under another's products. Few keys: a tile with fewer has fewer of them masked.

@@ -167,8 +167,9 @@ def built(task: Task, build: str, path: str) -> Program:
     others = [source for source in program.included
               if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source]
     if others:
-        raise CommandError(f"Not yet: it includes {os.path.relpath(others[0], ROOT)}, another step's "
-                           "file: write the kernel in your copy", WRONG_RESULT)
+        other = os.path.relpath(others[0], ROOT)
+        raise CommandError(f"Not yet: it includes {other}, another step's file: write the kernel "
+                           "in your copy", WRONG_RESULT)
     return program
 
 
