@@ -128,9 +128,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     for (int g = 0; g < Br / kCombineRows; ++g) {
       Accumulator<kCombineRows, Dh> PV;  // over this warp's keys
       mma_AB(PV, rows_of(P_operand, g), tile_V, warp_key, 0);
-      auto O = O_sum[g];
-      combine(O, weight + kCombineRows * g, PV, warp_PV);
-      O_sum[g] = O;
+      auto O_rows = O_sum[g];
+      combine(O_rows, weight + kCombineRows * g, PV, warp_PV);
+      O_sum[g] = O_rows;
     }
   }
 
