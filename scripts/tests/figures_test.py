@@ -9,7 +9,7 @@ import re
 import unittest
 from unittest import mock
 
-from support import RESULTS, SCRIPTS, Scratch, expect_output, like, read
+from support import RESULTS, ROOT, SCRIPTS, Scratch, expect_output, like, read
 from ladder.base.files import course_pages, json_text, newest_measured, read_lines
 from ladder.show import draw, measured
 from ladder.show.draw import renewed, stale
@@ -142,8 +142,35 @@ class TablesTest(Changed):
     def test_each_figure_and_table_is_on_a_page(self):
         pages = "".join(map(read, course_pages()))
         self.assertEqual(sorted(re.findall(r"<!-- (\w+):begin -->", pages)), sorted(TABLES))
-        self.assertEqual(sorted(name for _, name, *_ in draw.BLOCK.findall(pages)), sorted(TABLES))
+        self.assertEqual(sorted(name for _, name, *_ in draw.BLOCK.findall(pages)
+                                if "/" not in name), sorted(TABLES))
         self.assertEqual([name for name in FIGURES if f"(figures/{name}.svg)" not in pages], [])
+
+
+    def test_each_step_that_follows_one_has_where_it_pays_in_its_lesson(self):
+        steps = re.findall(r"\| \[(\d+) `(\w+)`\]\(\.\./\.\./([\w/.]+)", self.table("pays"))
+        found = [(*step, os.path.relpath(page, ROOT)) for page in course_pages()
+                 for step in re.findall(r"<!-- pays (\d+)/(\w+):begin", read(page))]
+        self.assertGreater(len(steps), 30)
+        self.assertEqual(sorted(found), sorted(steps))
+
+    def test_where_a_step_pays(self):
+        """From 2% on in one run, from 5% on in two; in the count only where it moves as registered.
+        What is not measured is said."""
+        rows, old = ({"rung": "05_flash_v2", "step": step} for step in ("rows", "defer"))
+        for r in self.records(**old):
+            r.update(time_ms=100, commit="one", date="2026-01-01")
+        said = []
+        for ratio, commit in ((1.01, "one"), (1.03, "one"), (1.03, "two"), (1.06, "two")):
+            for r in self.records(**rows):
+                r.update(time_ms=100 / ratio, commit=commit, date="2026-01-01")
+            said += re.findall(r"no time|1\.\d+ times", self.table("pays 05/rows"))
+        self.assertEqual(said, ["no time", "1.03 times", "no time", "1.06 times"])
+        for r in self.records("sim.jsonl", **rows):
+            r["barriers"] = 10**9
+        self.drop(lambda r: like(r, **rows))
+        self.assertIn("pays:* Its time is not measured yet.\n", self.table("pays 05/rows") + "\n")
+        self.assertRegex(self.table("pays"), r"05 `rows`.* \| `defer` \| not measured yet \|")
 
 
 class DrawTest(Scratch):

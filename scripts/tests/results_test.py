@@ -75,20 +75,10 @@ class OfTheCode(unittest.TestCase):
         self.assertEqual(self.steps, [{"kind": "step", **step.registered()}
                                       for step in self.ladder.steps if not step.decoding])
 
-    def before(self, step):
-        """The step that it follows; of a rung's first the last of the rung before on every
-        machine."""
-        for other in reversed(self.ladder.steps[:self.ladder.steps.index(step)]):
-            if (other.name == step.after if other.rung == step.rung else
-                    not other.exact_architecture and not other.by_name_only
-                    and other.backward == step.backward):
-                return other
-        return None
-
     def test_a_step_changes_the_count_of_its_idea(self):
         """As its registration says. (What `heads` changes only a GPU's counters see.)"""
         steps = self.ladder.steps
-        pairs = [(self.before(step), step) for step in steps]
+        pairs = [(self.ladder.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],
                       [step.name for step in steps if not any(step.change)]):
             self.assertEqual([name for name in first if name != "heads"], ["naive", "stored"])

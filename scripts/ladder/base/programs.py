@@ -51,7 +51,7 @@ class Step:
 
     def registered(self) -> Record:
         """What a results file keeps of it."""
-        left_out = ("device", "idea", "change", "after", "decoding", "source", "program")
+        left_out = ("device", "idea", "decoding", "source", "program")
         return {"step" if name == "name" else name: value for name, value in vars(self).items()
                 if name not in left_out}
 
@@ -73,6 +73,16 @@ class Ladder:
 
     def of(self, rung: str) -> list[Step]:
         return [step for step in self.steps if step.rung == rung]
+
+    def before(self, step: Step) -> Step | None:
+        """The step that it follows; of a rung's first the last of the rung before on every
+        machine."""
+        for other in reversed(self.steps[:self.steps.index(step)]):
+            if (other.name == step.after if other.rung == step.rung else
+                    not other.exact_architecture and not other.by_name_only
+                    and other.backward == step.backward):
+                return other
+        return None
 
     def last_portable(self, rung: str) -> Step | None:
         """The rung's last step that every GPU runs, or None."""

@@ -12,6 +12,11 @@ from ladder.base.text import NO_VALUE
 # An object of a program's --json or --list, or a line of a file of results.
 Record = Dict[str, Any]
 
+# How a count moves from a step to the next; a step registers one of these for its idea.
+MOVES = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
+         "to 0": lambda before, after: before > 0 == after,
+         "from 0": lambda before, after: before == 0 < after}
+
 
 @dataclasses.dataclass(frozen=True)
 class Point:

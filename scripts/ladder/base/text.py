@@ -34,6 +34,14 @@ def bytes_text(count: float | None) -> str:
     return in_units(None if count is None else round(count), ["B", "kB", "MB", "GB", "TB"])
 
 
+def counts_text(count: str, *numbers: int) -> list[str]:
+    """What is counted, by its key: exact where that is short."""
+    exact = max(numbers) < (100_000 if all(numbers) else 1_000_000)
+    return [bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
+            if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
+            for number in numbers]
+
+
 def time_text(milliseconds: float | None) -> str:
     return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
 

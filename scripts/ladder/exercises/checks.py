@@ -9,13 +9,8 @@ import os
 import re
 from typing import Mapping, NamedTuple
 
-from ladder.base.records import Record, count_of, uneven_counts
+from ladder.base.records import MOVES, Record, count_of, uneven_counts
 from ladder.exercises.program import Case, Program, ProgramRun
-
-# How a count moves from a step to the next; a step registers one of these for its idea.
-MOVES = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
-         "to 0": lambda before, after: before > 0 == after,
-         "from 0": lambda before, after: before == 0 < after}
 
 
 class Check(NamedTuple):

@@ -13,7 +13,7 @@ from ladder.base.console import (BAD_USAGE, BOLD, DIM, GOOD, NO_DEVICE, RED, WID
 from ladder.base.programs import Step
 from ladder.base.records import (Record, count_of, error_text, largest_error, requested,
                                  shape_text, total)
-from ladder.base.text import NO_VALUE, bytes_text, in_units, rate_text, time_text
+from ladder.base.text import NO_VALUE, bytes_text, counts_text, rate_text, time_text
 
 
 @dataclasses.dataclass
@@ -148,13 +148,8 @@ def change_of(step: Step, record: Record, before: Record) -> str:
     old, new = count_of(before, count), count_of(record, count)
     if old is None or new is None or old == new:
         return ""
-    exact = max(old, new) < (100_000 if old and new else 1_000_000)
-    old_text, new_text = (
-        bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
-        if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
-        for number in (old, new))
     name = CHANGED[count][0] if count in CHANGED else count.replace("_", " ")
-    return f"{name} {old_text} → {new_text}"
+    return f"{name} {' → '.join(counts_text(count, old, new))}"
 
 
 def against(story: Story, value: float | None, before: float | None) -> str:

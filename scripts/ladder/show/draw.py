@@ -36,7 +36,7 @@ from ladder.show.gallery import FIGURES, HELP, Figure, figure_data, table
 from ladder.show.measured import Data, Files
 
 COMMAND = "scripts/figures draw"
-BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- ([\w /]+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
 
 
 def parse(words: list[str]) -> argparse.Namespace:

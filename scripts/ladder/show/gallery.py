@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import errors, memory, rates, tables
+from ladder.show import errors, memory, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -51,8 +51,8 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 
 # ---- tables ----
 
-# Name → its lines.
-TABLES: dict[str, Callable[[Files], list[str]]] = {
+# Name → its lines; of `pays` also those of one step, for its lesson: "pays 05/rows".
+TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
     "models": tables.models_table,
@@ -60,12 +60,13 @@ TABLES: dict[str, Callable[[Files], list[str]]] = {
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "large_tiles", "producer"),
                                  ("schedule", "producer", "sm90"))},
-    "fp8_times": errors.fp8_times_table,
+    "fp8_times": errors.fp8_times_table, "pays": pays.pays,
 }
 
 
 def table(files: Files, name: str) -> str:
+    name, *step = name.split()
     try:
-        return "\n".join(TABLES[name](files))
+        return "\n".join(TABLES[name](files, *step))
     except Missing:
         return f"*Not measured yet: {HELP}.*"

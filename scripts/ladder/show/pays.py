@@ -1,0 +1,87 @@
+"""Where each step pays: the workload at which it gains most over the step that it follows, in time
+on the GPU, and in the count that its idea is about on the simulator."""
+
+from __future__ import annotations
+
+from ladder.base.programs import Ladder, Step
+from ladder.base.records import MOVES, Point, Record, count_of, shape_text
+from ladder.base.text import NO_VALUE, counts_text, rate_text, time_text
+from ladder.show.measured import (Files, Measured, length_text, linked, markdown, need, number,
+                                  of_the_paper, point_text)
+
+# A gain in time is more than what two times of one step differ by: of one run, and of two runs.
+ONE_RUN, TWO_RUNS = 0.02, 0.05
+WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "HBM", "matmul": "matrix-product",
+         "products": "matrix instructions", "sram": "shared-memory"}
+
+
+class Pair:
+    """The step before and a step at one workload."""
+
+    def __init__(self, old: Record, new: Record) -> None:
+        self.records = (old, new)
+        self.ratio = old["time_ms"] / new["time_ms"] if "time_ms" in old and "time_ms" in new else 0
+        self.two_runs = any(old.get(name) != new.get(name) for name in ("commit", "date"))
+        self.gain = self.ratio - (TWO_RUNS if self.two_runs else ONE_RUN)
+        # The paper's workload, or one head on the simulator, by N, d and mask.
+        self.place = shape_text(new) if new["device"] == "gpu" and not of_the_paper(new) else (
+            f"N = {length_text(new['seqlen'])}, {point_text(new['head_dim'], new['causal'])}")
+
+    def moved(self, step: Step) -> float:
+        """How many times as large, or as small, the step's count becomes; 0 if it does not move as
+        registered, or this is not the mask that it is registered for."""
+        count, how, options = step.change
+        if not count or self.records[1]["causal"] != ("--causal" in options):
+            return 0
+        old, new = (count_of(record, count) or 0 for record in self.records)
+        return max(old, new) / max(min(old, new), 1) if MOVES[how](old, new) else 0
+
+
+def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
+    """At all workloads that the file has of both; on the simulator those of many queries last."""
+    before = {Point.key(r): r for r in measured.plain(way, rung=old.rung, step=old.name)}
+    return sorted((Pair(before[Point.key(r)], r)
+                   for r in measured.plain(way, rung=new.rung, step=new.name)
+                   if Point.key(r) in before), key=lambda pair: Point.key(pair.records[1]))
+
+
+def pays(files: Files, only: str = "") -> list[str]:
+    """A table of all steps that follow one, or of one step ("05/rows") what its lesson says."""
+    ladder, gpu, rows = Ladder(files.sim.steps.values()), f"an {files.gpu.name}", []
+    for step in ladder.steps:
+        old, name = ladder.before(step), f"{number(step.rung)}/{step.name}"
+        if not old or only not in ("", name):
+            continue
+        timed, counted = (pairs(measured, files.own_way(step.key), old, step)
+                          for measured in (files.gpu, files.sim))
+        timed = [pair for pair in timed if pair.ratio]
+        best = max(timed, key=lambda pair: pair.gain, default=None)
+        cells, text = ["not measured yet", *[NO_VALUE] * 4], "Its time is not measured yet."
+        if best and best.gain > 1:
+            cells[:3] = [best.place, " → ".join(time_text(r["time_ms"]) for r in best.records),
+                         rate_text(best.ratio) + "*" * best.two_runs]
+            text = (f"On {gpu} `{step.name}` gains most at {best.place}: there it is "
+                    f"{rate_text(best.ratio)} times as fast as `{old.name}`.")
+        elif best:
+            cells[0] = "nowhere"
+            text = (f"On {gpu} `{step.name}` gains no time over `{old.name}` at any of the "
+                    f"{len(timed)} workloads that were measured.")
+        most = max(counted[::-1], key=lambda pair: pair.moved(step), default=None)
+        if most and most.moved(step):
+            count = step.change[0]
+            was, now = counts_text(count, *(count_of(r, count) or 0 for r in most.records))
+            words = " ".join(WORDS.get(word, word) for word in count.split("_"))
+            cells[3:] = [f"{words} {was} → {now}", most.place]
+            text += (f" On the simulator its {words} go from {was} to {now} "
+                     f"(one head, {most.place}).")
+        if only:
+            return [f"*Where it pays:* {text}"]
+        rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
+    return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
+                    need(rows), (3, 4), (
+        f"*Time* is the best of all workloads at which both steps were timed on {gpu}, "
+        f"{files.gpu.dtype}: 16k tokens in all and hidden size 2,048, where nothing else is said. "
+        f"Two runs of one step differ by up to {TWO_RUNS:.0%}. So a ratio is no gain below "
+        f"{1 + ONE_RUN:.2f} if one run has both times, and below {1 + TWO_RUNS:.2f} if two have "
+        "(*). *Its count* is the one that the step's idea is about, for one head on the simulator, "
+        "at the workload where it changes most. Some ideas raise it, and some steps have none."))
