@@ -61,7 +61,8 @@ def pays(files: Files, only: str = "") -> list[str]:
             cells[:3] = [best.place, " → ".join(time_text(r["time_ms"]) for r in best.records),
                          rate_text(best.ratio) + "*" * best.two_runs]
             text = (f"On {gpu} `{step.name}` gains most at {best.place}: there it is "
-                    f"{rate_text(best.ratio)} times as fast as `{old.name}`.")
+                    f"{rate_text(best.ratio)} times as fast as `{old.name}`"
+                    f"{', which was timed in another run' * best.two_runs}.")
         elif best:
             cells[0] = "nowhere"
             text = (f"On {gpu} `{step.name}` gains no time over `{old.name}` at any of the "
