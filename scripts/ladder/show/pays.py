@@ -55,18 +55,16 @@ def pays(files: Files, only: str = "") -> list[str]:
         timed, counted = (pairs(measured, files.own_way(step.key), old, step)
                           for measured in (files.gpu, files.sim))
         timed = [pair for pair in timed if pair.ratio]
+        cells = ["nowhere" if timed else "not measured yet", *[NO_VALUE] * 4]
+        text = (f"On {gpu} `{step.name}` gains no time over `{old.name}` at any of {len(timed)} "
+                "measured workloads." if timed else "Its time is not measured yet.")
         best = max(timed, key=lambda pair: pair.gain, default=None)
-        cells, text = ["not measured yet", *[NO_VALUE] * 4], "Its time is not measured yet."
         if best and best.gain > 1:
+            ratio = rate_text(best.ratio)
             cells[:3] = [best.place, " → ".join(time_text(r["time_ms"]) for r in best.records),
-                         rate_text(best.ratio) + "*" * best.two_runs]
-            text = (f"On {gpu} `{step.name}` gains most at {best.place}: there it is "
-                    f"{rate_text(best.ratio)} times as fast as `{old.name}`"
-                    f"{', which was timed in another run' * best.two_runs}.")
-        elif best:
-            cells[0] = "nowhere"
-            text = (f"On {gpu} `{step.name}` gains no time over `{old.name}` at any of the "
-                    f"{len(timed)} workloads that were measured.")
+                         ratio + "*" * best.two_runs]
+            text = (f"On {gpu} `{step.name}` gains most at {best.place}: there it is {ratio} times "
+                    f"as fast as `{old.name}`{', which was timed in another run' * best.two_runs}.")
         most = max(counted[::-1], key=lambda pair: pair.moved(step), default=None)
         if most and most.moved(step):
             count = step.change[0]
@@ -80,9 +78,9 @@ def pays(files: Files, only: str = "") -> list[str]:
         rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
     return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
                     need(rows), (3, 4), (
-        f"*Time* is the best of all workloads at which both steps were timed on {gpu}, "
-        f"{files.gpu.dtype}: 16k tokens in all and hidden size 2,048, where nothing else is said. "
-        f"Two runs of one step differ by up to {TWO_RUNS:.0%}. So a ratio is no gain below "
-        f"{1 + ONE_RUN:.2f} if one run has both times, and below {1 + TWO_RUNS:.2f} if two have "
-        "(*). *Its count* is the one that the step's idea is about, for one head on the simulator, "
-        "at the workload where it changes most. Some ideas raise it, and some steps have none."))
+        "*Time* is taken where the step gains most, of all workloads at which both steps were timed "
+        f"on {gpu}, {files.gpu.dtype}: 16k tokens in all and hidden size 2,048 if nothing else is "
+        f"said. A ratio counts as a gain from {1 + ONE_RUN:.2f} on, and from {1 + TWO_RUNS:.2f} "
+        "(*) if the times are of two runs, because two runs of one step differ by up to that. *Its "
+        "count* is the one that the step's idea is about, for one head on the simulator, at the "
+        "workload where it changes most. Some ideas raise it, and some steps have none."))
