@@ -78,9 +78,10 @@ def pays(files: Files, only: str = "") -> list[str]:
         rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
     return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
                     need(rows), (3, 4), (
-        "*Time* is taken where the step gains most, of all workloads at which both steps were timed "
-        f"on {gpu}, {files.gpu.dtype}: 16k tokens in all and hidden size 2,048 if nothing else is "
-        f"said. A ratio counts as a gain from {1 + ONE_RUN:.2f} on, and from {1 + TWO_RUNS:.2f} "
-        "(*) if the times are of two runs, because two runs of one step differ by up to that. *Its "
-        "count* is the one that the step's idea is about, for one head on the simulator, at the "
-        "workload where it changes most. Some ideas raise it, and some steps have none."))
+        "*Time* is taken where the step gains most, of all workloads at which both steps were "
+        f"timed on {gpu}, {files.gpu.dtype}: 16k tokens in all and hidden size 2,048 if nothing "
+        f"else is said. A ratio counts as a gain from {1 + ONE_RUN:.2f} on, and from "
+        f"{1 + TWO_RUNS:.2f} (*) if the times are of two runs, because two runs of one step differ "
+        "by up to that. *Its count* is the one that the step's idea is about, for one head on the "
+        "simulator, at the workload where it changes most. Some ideas raise it, and some steps "
+        "have none."))
