@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <new>
 #include <utility>
 
@@ -24,22 +23,6 @@ namespace {
 
 const char* rung_name() {
   return all_steps().front().rung.c_str();
-}
-
-/// Of each size of shared memory that GPUs give a block, in KiB, and each head size the plan of the
-/// step's last pass, where it has one: [KiB, d, Br, Bc, warps, stages].
-std::string plans_of(const Step& step) {
-  std::vector<std::string> all;
-  for (const int kib : {64, 99, 163, 227})
-    for (const int d : {32, 64, 72, 128, 256}) try {  // one of them padded
-        const DeviceInfo info{
-            .kind = step.device, .smem_bytes = kib * 1024, .compute_capability = 90};
-        const Plans plans = plan_run(step, {.d = d}, {}, info);
-        const Plan& plan = step.backward ? plans.backward : plans.forward;
-        all.push_back(json::list(kib, d, plan.block_q, plan.block_kv, plan.warps, plan.stages));
-      } catch (const Error&) {
-      }
-  return json::array(all, std::identity{});
 }
 
 /// `--list`: one JSON line for each step and device, with what a step says of itself, for
@@ -65,7 +48,6 @@ void list_all_steps() {
       m.raw("tiles", json::array(step.tiles, [](const TileSize& t) {
               return json::list(t.max_d, t.block_q, t.block_kv);
             }));
-      if (kind == DeviceKind::sim) m.raw("plans", plans_of(step));
       m.raw("grid_limit", json::list(step.shown.grid_limit.full, step.shown.grid_limit.causal));
       m.raw("settings", json::array(step.settings, [](const Setting& s) {
               const auto values = json::array(s.values, [](auto x) { return json::value(x); });

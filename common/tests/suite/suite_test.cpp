@@ -552,15 +552,33 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
   }
 }
 // Which tile, warps, stages, parts and settings a step takes on an H100, at sizes of many kinds,
-// not causal and causal: as plans.jsonl has them (where one is as the one before it: ""), so that
-// no other choice comes about unseen.
+// not causal and causal, and with less shared memory at many head sizes: as plans.jsonl has them
+// (where one is as the one before it: ""), so that no other choice comes about unseen.
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
-  info.smem_bytes = SimOptions{}.smem_bytes, info.multiprocessors = SimOptions{}.multiprocessors;
+  info.multiprocessors = SimOptions{}.multiprocessors;
+  std::string line, last;
+  const auto add = [&](const Problem& p, int64_t smem_bytes) {
+    info.smem_bytes = smem_bytes;
+    std::string plans = "refused";
+    try {
+      const auto [forward, backward] = plan_run(step, p, {}, info);
+      plans = "";
+      for (const Plan* plan : {&forward, &backward})
+        plans += fmt::format("{}x{} {} {} {} {};", plan->block_q, plan->block_kv, plan->warps,
+                             plan->stages, plan->parts, plan->note);
+    } catch (const Error&) {
+    }
+    line += fmt::format("{}\"{}\"", line.empty() ? "" : ", ", plans == last ? "" : plans);
+    last = plans;
+  };
+  const auto expect_line = [&](const std::string& what) {
+    expect_in_file(std::filesystem::path(__FILE__).replace_filename("plans.jsonl"),
+                   fmt::format("[\"{} {}\", {}, ", step.rung, step.name, what), line, "]\n");
+    line = last = "";
+  };
   for (const int d : {64, 96, 128, 200}) {
-    const std::string begin = fmt::format("[\"{} {}\", {}, ", step.rung, step.name, d);
-    std::string line, last;
     for (const auto& [heads, kv_heads, N, N_kv] : {std::array{2, 2, 256, 256},
                                                    {1, 1, 70, 90},
                                                    {16, 2, 300, 200},
@@ -573,22 +591,14 @@ TEST_P(Sizes, PlansAreAsWritten) {
                                                    {32, 8, 1024, 1024},
                                                    {4, 1, 3000, 3000},
                                                    {8, 8, 16384, 16384}})
-      for (const bool causal : {false, true}) {
-        const Problem p{.H = heads, .Hk = kv_heads, .N = N, .N_kv = N_kv, .d = d, .causal = causal};
-        std::string plans = "refused";
-        try {
-          const auto [forward, backward] = plan_run(step, p, {}, info);
-          plans = "";
-          for (const Plan* plan : {&forward, &backward})
-            plans += fmt::format("{}x{} {} {} {} {};", plan->block_q, plan->block_kv, plan->warps,
-                                 plan->stages, plan->parts, plan->note);
-        } catch (const Error&) {
-        }
-        line += fmt::format("{}\"{}\"", line.empty() ? "" : ", ", plans == last ? "" : plans);
-        last = plans;
-      }
-    expect_in_file(std::filesystem::path(__FILE__).replace_filename("plans.jsonl"), begin, line,
-                   "]\n");
+      for (const bool causal : {false, true})
+        add({.H = heads, .Hk = kv_heads, .N = N, .N_kv = N_kv, .d = d, .causal = causal},
+            SimOptions{}.smem_bytes);
+    expect_line(fmt::format("{}", d));
+  }
+  for (const int kib : {64, 99, 163, 227}) {  // what GPUs give a block
+    for (const int d : {32, 64, 72, 128, 256}) add({.d = d}, kib * 1024);
+    expect_line(fmt::format("\"{} KiB\"", kib));
   }
 }
 INSTANTIATE_TEST_SUITE_P(, Sizes, steps(every), step_name);

@@ -37,7 +37,6 @@ class Step:
     after: str = ""
     decoding: bool = False
     source: str = ""
-    plans: Sequence[list[int]] = ()  # [KiB of shared memory, d, Br, Bc, warps, stages]; for a test
     program: str = ""
 
     @property
