@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tempfile
-from typing import Collection, NamedTuple, Sequence
+from typing import Collection, Sequence
 
 from ladder.exercises.rebuild import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, CommandError
@@ -198,10 +198,10 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
     half: another sound kernel may spend there."""
     arrays, checks = arrays_of(*records), []
     counts = [counts_of(record) for record in records]
-    for others, names in zip(OTHERS, (arrays, [f"{array} sectors" for array in arrays])):
-        for of_step in counts:
-            of_step[others] = sum(of_step.get(name, 0) for name in names
-                                  if name not in task.check.fails)
+    others = {name: [array + way for array in arrays if array + way not in task.check.fails]
+              for name, way in zip(OTHERS, ("", " sectors"))}
+    for of_step in counts:
+        of_step |= {name: sum(of_step.get(one, 0) for one in of) for name, of in others.items()}
     for name in dict.fromkeys([*task.check.fails, "workspace_bytes", *OTHERS]):
         if name in (*BY_CASES, UNIT):
             continue
@@ -213,10 +213,9 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         rises = real > old if own else any(move.count == name and move.how in ("more", "from 0")
                                            for move in task.moves.values())
         held = mine >= real - room if rises else mine <= real + room
-        of = [array for array in arrays if array + " sectors" * (name == OTHERS[1])
-              not in task.check.fails]
-        label = (f"{'sectors' if name == OTHERS[1] else 'bytes'} of {', '.join(of)} together"
-                 if name in OTHERS else unit(name))
+        label = unit(name) if name not in others else (
+            f"{'sectors' if name == OTHERS[1] else 'bytes'} of "
+            f"{', '.join(one.partition(' ')[0] for one in others[name])} together")
         said = (f"{label}: {mine:,}; the step before {old:,}, the step of the course "
                 f"{real:,} ({SHAPES[shape]})")
         by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
@@ -224,12 +223,10 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         if not held and len(by_kernel) > 1 and any(by_kernel.values()):
             said += "; by kernel: " + ", ".join(
                 f"{kernel} {count:,}" for kernel, count in by_kernel.items() if count)
-        if not held and name in OTHERS:
-            way = " sectors" if name == OTHERS[1] else ""
-            more = {array: counts[2].get(array + way, 0) - counts[1].get(array + way, 0)
-                    for array in of}
-            said += f"; most of what is more is {max(more, key=lambda array: more[array])}"
-        better = name not in OTHERS and (mine > real if rises else mine < real)
+        if not held and name in others:
+            most = max(others[name], key=lambda one: counts[2].get(one, 0) - counts[1].get(one, 0))
+            said += f"; most of what is more is {most.partition(' ')[0]}"
+        better = name not in others and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
     # Work that the real step has done by a unit is not to be done elsewhere, where nobody counts.
