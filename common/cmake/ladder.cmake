@@ -140,7 +140,9 @@ else()
   # nvcc hands its -O to the host's compiler alone; the GPU's code is always -O3. In CI without a
   # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can, and for
   # one type and head size alone (LADDER_ONE_KERNEL). Only the Hopper steps are optimised there,
-  # because machine_code_test reads their machine code.
+  # because machine_code_test reads their machine code. They and each rung's default step are linked;
+  # of the others only the GPU's half is compiled (-cubin, see ptxas.sh): the host's half is the
+  # same text that is compiled for the simulator, and nvcc reads it all the same.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
   if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
@@ -259,7 +261,11 @@ function(ladder_kernels name)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
     if(NOT path MATCHES "/hopper/")
-      set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${compiles_only}")
+      set(options ${compiles_only})
+      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # which has the rung's default step
+        list(APPEND options -cubin)
+      endif()
+      set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")
     endif()
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
