@@ -4,7 +4,6 @@ that it writes. (Of grids results_test is the test.)"""
 import json
 import os
 import sys
-import unittest
 from unittest import mock
 
 from support import Scratch, like, read

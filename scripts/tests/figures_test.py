@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import unittest
 from unittest import mock
 
 from support import RESULTS, ROOT, SCRIPTS, Scratch, expect_output, like, read
