@@ -1,6 +1,6 @@
 // 05 on Hopper: what the steps from `overlap` on share, because it does not change any more. These
 // are the parts of a block of one producer and several consumers, which `producer` shows first, and
-// the host code. This header is not a step of its own.
+// the host code. (`persistent` has a produce of its own.) This header is not a step of its own.
 #pragma once
 
 #include "bytes.h"
@@ -51,6 +51,46 @@ template <int Bc>
 __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   const int keys = p.keys(min(end, p.N) - 1);
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+}
+
+/// The producer, one thread: has a tile of Q fetched, and its tiles of K and V.
+template <int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
+                                        const TensorMap& map_K, const TensorMap& map_V,
+                                        const Head& head, int block_row, int kv_tiles) {
+  for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
+    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
+  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+    K.acquire();
+    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
+    V.acquire();
+    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
+  }
+}
+
+/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
+/// takes it.
+template <class T, bool kStmatrix = true, class StagesQ, int Dh>
+__device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
+                                             const Rows<16>& m, Rows<16> l, const TensorMap& map_O,
+                                             Hbm<float> LSE, int bh, int tile_row,
+                                             const Problem& p) {
+  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
+  l = sum_over_lanes(l);
+  mul_rows(O_sum, inverse_or_zero(l));
+  if constexpr (kStmatrix)
+    write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
+  else
+    write(Q.tile(), O_sum, warp_row);
+  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  if (threadIdx.x % kWarpgroup == 0) {
+    tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
+    tma_store_commit();
+  }
+  for_each_row(m, l, [&](int i, float max, float sum) {
+    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
+  });
 }
 
 /// The plan with one of `tiles`.

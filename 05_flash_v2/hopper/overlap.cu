@@ -37,44 +37,6 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, 1, kStages);
 }
 
-/// The producer, one thread: has tiles of Q, K and V fetched.
-template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
-                                        const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, const Head& head, int block_row,
-                                        int kv_tiles) {
-  for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
-  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-    K.acquire();
-    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
-    V.acquire();
-    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
-  }
-}
-
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
-template <class T, class StagesQ, int Dh>
-__device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
-                                             const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
-                                             Hbm<float> LSE, int bh, int tile_row,
-                                             const Problem& p) {
-  const int warp_row = warp_id() % 4 * 16, row = tile_row + warp_row;
-  l = sum_over_lanes(l);
-  mul_rows(O_sum, inverse_or_zero(l));
-  write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
-  if (threadIdx.x % kWarpgroup == 0) {
-    tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
-    tma_store_commit();
-  }
-  for_each_row(m, l, [&](int i, float max, float sum) {
-    if (row + i < p.N) LSE[p.q_row(bh) + row + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
-  });
-}
-
 /// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
 /// which O has to be scaled.
 template <int Bc>
@@ -168,9 +130,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .uneven = p.causal});
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const Head head = head_of(bh, p);
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
-  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const int kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
 
   SharedMemory smem;
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer

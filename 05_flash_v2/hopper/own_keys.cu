@@ -15,33 +15,27 @@
 //
 // Since `lazy`: under the mask a consumer stops at the last key that its own 64 rows attend to, and
 // not at the block's last: it lets the other consumers' tiles pass. Tiles of Q are laid from the
-// last row up, so that the one that is partly empty has the fewest keys.
+// last row up, so that the one that is partly empty has the fewest keys. `lazy`'s softmax is in
+// softmax.h.
 
 #include "block.h"
 #include "machine/hopper.h"
-#include "output.h"
 #include "rung.h"
+#include "softmax.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
+#include "work.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;  // of Q, of K and of V
-// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
-// P and the sums fit their types.
-constexpr float kSlack = 8;
+constexpr int kStages = 2;    // of Q, of K and of V
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
-
-int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return stages_bytes(Dh, Br, Bc, kStages, kStages) +
-         array_bytes<WorkTile>(kStages * Br / kWarpgroupRows);
-}
 
 /// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
 /// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
@@ -49,80 +43,6 @@ template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
-}
-
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        Smem<WorkTile> smem_work, Hbm<int> next, const Problem& p) {
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
-  const auto send = [&](const WorkTile& work) {
-    for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // each consumer frees its own, the first one too
-      smem_work[Q.number()] = work;
-      if (work.head >= 0)
-        Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
-      else
-        Q.signal_end();
-    }
-  };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
-  const WorkList all{.heads = p.B * p.H,
-                     .tiles = static_cast<int>(ceil_div(p.N, Br)),
-                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                     .uneven = p.causal,
-                     .group_bytes = 8 << 20};
-  for (int index = blockIdx.x; index < all.heads * all.tiles;) {
-    const WorkTile work = longest_first(index, all);
-    send(work);
-    const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
-    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.acquire();
-      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kv_tile == kv_tiles - 1) {
-        wait_for_kernel_before();  // which makes next 0
-        index = gridDim.x + atomicAdd(next, 1);
-      }
-      V.acquire();
-      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
-    }
-  }
-  send({-1, -1});
-}
-
-/// S becomes P, by the maxima m of the warp's rows when they were last raised, and l their running
-/// sums. Whether they were raised now: then O has to be scaled by alpha.
-template <int Bc>
-__device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
-                                        Rows<16>& alpha, int row, int key, const Problem& p) {
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  if (key + Bc > p.keys(row))
-    for_each(S, [&](int i, int j, float& s) {
-      if (key + j >= p.keys(row + i)) s = -INFINITY;
-    });
-  const auto largest = c * row_max_in_lane(S);
-  const bool raised = any_above(largest - m, kSlack);
-  if (raised) {
-    const auto m_new = max(m, max_over_lanes(largest));
-    alpha = exp2(m - finite_or_zero(m_new));
-    l = alpha * l;
-    m = m_new;
-  }
-  exp2_rows(S, c, finite_or_zero(m));
-  l = l + row_sum_in_lane(S);
-  return raised;
-}
-
-/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
-/// may start.
-__global__ void clear(Hbm<int> next) {
-  let_next_kernel_start();
-  next[0] = 0;
 }
 
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
@@ -251,7 +171,9 @@ __global__ void __launch_bounds__(threads(Br), 1)
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
-    if (threadIdx.x == 0) produce<Br, Bc>(Q, K, V, map_Q, map_K, map_V, smem_work, next, p);
+    if (threadIdx.x == 0)
+      produce<Br, Bc, row_of<Br>>(
+          Q, K, V, {map_Q, map_K, map_V}, smem_work, [&](int) { return take_next(next); }, p);
   } else {
     setmaxnreg_inc<consumer_registers(Br)>();
     consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, smem_work, p);
@@ -259,30 +181,17 @@ __global__ void __launch_bounds__(threads(Br), 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  Plan plan = plan_of(p, device, request, kTiles, kStages, smem_bytes);
-  plan.workspace = {{"next", 4}};
-  return plan;
+  return plan_with_counter(p, device, request, kTiles, kStages);
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);
-    const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
-    const auto next = hbm<int>(a["next"]);
-    launch("clear", clear, dim3(1), dim3(1), 0, next);
-    launch<Start::early>("attention", attention<T, Dh, Br, Bc>,
-                         dim3(std::min<int64_t>(works, resident_blocks())), dim3(threads(Br)),
-                         plan.smem_bytes, map_Q, map_K, map_V, map_O, hbm<float>(a["LSE"]), next,
-                         p);
+    launch_with_counter<T>(attention<T, Dh, Br, Bc>, p, plan, a);
   });
 }
 
-/// A block asks for another tile of Q after each that it has had, the last time in vain.
 Traffic traffic(const Problem& p, const Plan& plan) {
-  const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
-  std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, kWarpgroupRows);
-  arrays.push_back({"next", asked, asked});
-  return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
+  return traffic_with_counter(p, plan, tiles_traffic(p, plan, kWarpgroupRows));
 }
 
 const Register step{{

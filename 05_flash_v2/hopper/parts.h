@@ -10,6 +10,7 @@
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/warpgroup.h"
+#include "work.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -23,9 +24,6 @@ struct Parts {
 
 /// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
 /// or a part. Where there are fewer than parts, the last blocks have one that no row attends to.
-struct KeyTiles {
-  int begin, end;
-};
 template <bool kSplit>
 __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};

@@ -18,7 +18,6 @@
 
 #include "block.h"
 #include "machine/hopper.h"
-#include "output.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"

@@ -17,7 +17,6 @@
 
 #include "block.h"
 #include "machine/hopper.h"
-#include "output.h"
 #include "rung.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
@@ -35,21 +34,6 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, 1, kStages);
-}
-
-/// The producer, one thread: has tiles of Q, K and V fetched.
-template <int Br, int Bc, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        const Head& head, int block_row, int kv_tiles) {
-  for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
-  for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-    K.acquire();
-    K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
-    V.acquire();
-    V.fill(map_V, 0, kv_tile * Bc, head.of_KV, head.batch);
-  }
 }
 
 /// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
@@ -154,10 +138,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
                                                      .uneven = p.causal});
-  const int block_row = (tiles - 1 - tile) * Br;          // the last rows attend to the most keys
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
-  const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
+  const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
+  const int kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
 
   SharedMemory smem;
   Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer

@@ -19,25 +19,22 @@
 
 #include "block.h"
 #include "machine/hopper.h"
-#include "output.h"
 #include "parts.h"
 #include "rung.h"
+#include "softmax.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
 #include "tiles.h"
+#include "work.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
-// P and the sums fit their types.
-constexpr float kSlack = 8;
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
-/// Whether a consumer keeps Q in registers. At d = 64, with three consumers, and above 128, with a
-/// larger O, there are not enough of them.
+/// Whether a consumer keeps Q in registers. For three consumers, or a wider O, there are too few.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
@@ -50,76 +47,6 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return end - (work.tile + 1) * Br;
 }
 
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
-template <int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
-                                        const TensorMap& map_K, const TensorMap& map_V,
-                                        Smem<WorkTile> smem_work, Hbm<int> next, bool ask,
-                                        const Problem& p) {
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
-  const auto send = [&](const WorkTile& work) {
-    for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // each consumer frees its own, the first one too
-      smem_work[Q.number()] = work;
-      if (work.head >= 0)
-        Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
-      else
-        Q.signal_end();
-    }
-  };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
-  const WorkList all{.heads = p.B * p.H,
-                     .tiles = static_cast<int>(ceil_div(p.N, Br)),
-                     .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
-                     .uneven = p.causal,
-                     .group_bytes = 8 << 20};
-  for (int index = blockIdx.x; index < all.heads * all.tiles;) {
-    const WorkTile work = longest_first(index, all);
-    send(work);
-    const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const auto [begin, end] =
-        key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p));
-    for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
-      K.acquire();
-      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      // Fetched late for balance, but before the next wait, which hides the latency.
-      if (kv_tile == end - 1) {
-        if (!ask) {
-          index += gridDim.x;
-        } else {
-          wait_for_kernel_before();  // which makes next 0
-          index = gridDim.x + atomicAdd(next, 1);
-        }
-      }
-      V.acquire();
-      V.fill(map_V, 0, kv_tile * Bc, head_kv, batch);
-    }
-  }
-  send({-1, -1});
-}
-
-/// S becomes P, by the maxima m of the warp's rows when they were last raised, and l their running
-/// sums. Whether they were raised now: then O has to be scaled by alpha.
-template <int Bc>
-__device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
-                                        Rows<16>& alpha, int row, int key, const Problem& p) {
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-  if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
-  const auto largest = c * row_max_in_lane(S);
-  const bool raised = any_above(largest - m, kSlack);
-  if (raised) {
-    const auto m_new = max(m, max_over_lanes(largest));
-    alpha = exp2(m - finite_or_zero(m_new));
-    l = alpha * l;
-    m = m_new;
-  }
-  exp2_rows(S, c, finite_or_zero(m));
-  l = l + row_sum_in_lane(S);
-  return raised;
-}
-
 /// Waits for S. If Q is kept in registers, these too are the product's until then.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
@@ -130,19 +57,13 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
-/// may start.
-__global__ void clear(Hbm<int> next) {
-  let_next_kernel_start();
-  next[0] = 0;
-}
-
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
                                         const Parts& parts, const Problem& p) {
-  constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  constexpr bool kTwoStages = stages_of_Q(Dh) == 2;  // of Q: the next is filled during this tile
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   // Consumers take turns to issue products, so that one's softmax overlaps another's products.
@@ -178,7 +99,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the last tile's stage of Q, or the only one, once its O has left.
+  // Frees the last tile's stage of Q, or the only one, this tile's, once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -203,9 +124,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     const auto [begin, end] = key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
-      if (kStages > 1) free_last_stage();
+      if (kTwoStages) free_last_stage();
       skip(end - begin);
-      if (kStages == 1) free_last_stage();  // not before all its warps have read which tile it is
+      if (!kTwoStages) free_last_stage();  // not before all its warps have read which tile it is
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -218,13 +139,13 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    // Meanwhile. If split, all: merge counts on each part of the block's.
+    // Meanwhile. Of a part all consumers do all: merge counts on each.
     const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wait_for_scores<0>(S, Q_rows);
     K.release();
-    softmax(S, m, l, alpha, row, begin * Bc, p);
+    softmax<Mask::by_row>(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
-    if (kStages > 1) free_last_stage();
+    if (kTwoStages) free_last_stage();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
@@ -236,7 +157,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       K.release();
       // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
       // is free sooner, products of other consumers overlap it, and all is 2% faster.
-      const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
+      const bool raised = softmax<Mask::by_row>(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
       if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
@@ -251,16 +172,15 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       store_part(O_sum, m, l, parts, work.head, tile_row, p);
     else  // With Q in registers none are left for stmatrix's places.
       store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
-    if (kStages == 1) free_last_stage();
+    if (!kTwoStages) free_last_stage();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has or, where none asks, the next in
-/// turn. If split: m, l and O of a part of the keys. grid: (tiles of Q · B·H, parts), a block for
-/// each.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of Q,
+/// and whenever it is done with one, the next: if blocks `ask`, the next that nobody has.
+/// If kSplit: m, l and O of a part of the keys. grid: (tiles of Q · B·H, parts), a block for each.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -284,7 +204,9 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
     if (threadIdx.x == 0)
-      produce<Br, Bc, kSplit>(Q, K, V, map_Q, map_K, map_V, smem_work, next, ask, p);
+      produce<Br, Bc, row_of<Br>, key_tiles_of_split<kSplit>>(
+          Q, K, V, {map_Q, map_K, map_V}, smem_work,
+          [&](int index) -> int { return ask ? take_next(next) : index + gridDim.x; }, p);
   } else {
     setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
     consume<T, Dh, Br, Bc, kSplit>(Q, K, V, map_O, LSE, smem_work, parts, p);
@@ -304,39 +226,36 @@ bool asks(const Plan& plan) {
   return plan.parts == 1 && !plan.workspace.empty();
 }
 
+/// Launches the attention kernel; `next` is the counter, if blocks ask.
+template <class T, int Dh, int Br, int Bc, bool kSplit, Start when = Start::after>
+void start(dim3 grid, Hbm<int> next, const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);
+  launch<when>("attention", attention<T, Dh, Br, Bc, kSplit>, grid, dim3(threads(Br)),
+               plan.smem_bytes, map_Q, map_K, map_V, map_O, hbm<float>(a["LSE"]), next, asks(plan),
+               kSplit ? parts_in(a) : Parts{}, p);
+}
+
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_tile<kTiles, kHopperHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const Maps maps = maps_of<T>(p, a, Bc);
-    const auto LSE = hbm<float>(a["LSE"]);
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     if constexpr (may_split(Dh, Br))
       if (plan.parts > 1) {
-        launch("attention", attention<T, Dh, Br, Bc, true>, dim3(works, plan.parts),
-               dim3(threads(Br)), plan.smem_bytes, maps.Q, maps.K, maps.V, maps.O, LSE, Hbm<int>{},
-               false, parts_in(a), p);
+        start<T, Dh, Br, Bc, true>(dim3(works, plan.parts), {}, p, plan, a);
         return merge_parts<T, Dh>(p, plan.parts, a);
       }
-    const auto start = [&]<Start when>(Hbm<int> next) {
-      const int64_t at_once = blocks_of_SM(Dh, Br, Bc) * resident_blocks();
-      launch<when>("attention", attention<T, Dh, Br, Bc, false>, dim3(std::min(works, at_once)),
-                   dim3(threads(Br)), plan.smem_bytes, maps.Q, maps.K, maps.V, maps.O, LSE, next,
-                   asks(plan), Parts{}, p);
-    };
-    if (!asks(plan)) return start.template operator()<Start::after>(Hbm<int>{});
+    const dim3 grid(std::min<int64_t>(works, blocks_of_SM(Dh, Br, Bc) * resident_blocks()));
+    if (!asks(plan)) return start<T, Dh, Br, Bc, false>(grid, {}, p, plan, a);
     const auto next = hbm<int>(a["next"]);
     launch("clear", clear, dim3(1), dim3(1), 0, next);
-    start.template operator()<Start::early>(next);
+    start<T, Dh, Br, Bc, false, Start::early>(grid, next, p, plan, a);
   });
 }
 
-/// A block that asks does so after each tile of Q that it has had, the last time in vain.
 Traffic traffic(const Problem& p, const Plan& plan) {
   std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, kWarpgroupRows);
   if (plan.parts > 1) return traffic_of_parts(p, plan, arrays);
   if (!asks(plan)) return {{"attention", arrays}};
-  const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
-  arrays.push_back({"next", asked, asked});
-  return {{"clear", {{"next", 0, 4}}}, {"attention", arrays}};
+  return traffic_with_counter(p, plan, arrays);
 }
 
 const Register step{{
