@@ -211,6 +211,7 @@ BUILD_TASKS = [
               unchecked="that lanes compare maxima only where m rises, and rescale by mul_rows"),
     BuildTask("own_keys", 60, ["matmul_flops"], blanks=True,
               unchecked="that tiles of Q are laid from the last row up"),
+    BuildTask("q_registers", 45, ["sram_operand_bytes"], unchecked="that registers suffice"),
 ]
 
 # Mistakes to be found by what they do.
@@ -245,6 +246,11 @@ BUG_HUNTS = [
             "tile; it takes an atomicAdd.",
             [("index = gridDim.x + atomicAdd(next, 1);",
               "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
+    BugHunt("let_go", "hopper/q_registers.cu",
+            "whole tiles, ragged, few keys: right; causal: a fault",
+            "The wait for S does not name the registers that hold Q. So the compiler may use "
+            "them for something else while a product still reads them.",
+            [("    wgmma_wait<groups>(S, Q_rows);", "    wgmma_wait<groups>(S);")]),
 ]
 
 # What readers may hand in: of which task, a file and edits of it, whether it is right, and what the

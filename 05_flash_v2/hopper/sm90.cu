@@ -1,4 +1,4 @@
-// 05 on Hopper, step 10: Q in registers. This project's own.
+// 05 on Hopper, step 11: the tile, and how many blocks share it, by the shape. This project's own.
 //
 //   build/bin/05_flash_v2 --step sm90 --seqlen 512 --causal
 //
@@ -13,9 +13,15 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `own_keys`: where there is room, at d = 128, a consumer keeps Q in registers, so that
-// S = Q·Kᵀ reads K alone from shared memory. tiles.h has the tiles, those for wide heads and few
-// rows too, and takes the fastest; parts.h has what blocks do that share a tile's keys.
+// Since `q_registers`: no one tile suits all shapes. tiles.h has twelve, some of them for wide
+// heads, few rows or few keys, and estimates which is fastest. What follows from the choice:
+//
+//   64 rows, one consumer   two or three blocks share an SM; nobody waits for a turn
+//   heads above 128         one stage of Q, which is free again only once its O has left
+//   few tiles of Q          blocks share a tile's keys (kSplit); parts.h merges what they have
+//   equally long tiles      blocks take them in turn, without a counter
+//
+// The mask goes by rows, which takes fewer instructions (softmax.h).
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -261,11 +267,11 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 const Register step{{
     .rung = "05_flash_v2",
     .name = "sm90",
-    .after = "own_keys",
+    .after = "q_registers",
     .is_default = kDevice == DeviceKind::gpu,
-    .shown = {.idea = "Q in registers",
-              .change = {"sram_operand_bytes", "less", "--head-dim 128 --block-q 128"},
-              .summary = "and Q in registers where there is room",
+    .shown = {.idea = "tiles by shape",
+              .change = {"matmul_flops", "less", "--head-dim 96"},
+              .summary = "and the tile, and blocks to share it, chosen by the shape",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -1,0 +1,233 @@
+// 05 on Hopper, step 10: Q in registers. This project's own.
+//
+//   build/bin/05_flash_v2 --step q_registers --seqlen 512 --causal
+//
+//   for each tile of Br rows of Q:
+//     m = −∞, l = 0, O = 0
+//     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
+//       S = scale·Q·Kᵀ
+//       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
+//       else:                       m_new = m,          α = 1, so nothing is rescaled
+//       P = exp(S − m_new)
+//       l ← α·l + rowsum P
+//       O ← α·O + P·V
+//     O ← O / l,   LSE = m + ln l
+//
+// Since `own_keys`: at d = 128 a consumer loads its rows of Q into registers, once for each tile of
+// Q, so that the product S = Q·Kᵀ reads K alone from shared memory.
+
+#include "block.h"
+#include "machine/hopper.h"
+#include "rung.h"
+#include "softmax.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/stages.h"
+#include "tile/warpgroup.h"
+#include "work.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kStages = 2;    // of Q, of K and of V
+constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+
+/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
+
+/// Whether a consumer keeps Q in registers. For the three consumers of d = 64 there are too few.
+constexpr bool q_in_registers(int Dh) {
+  return Dh == 128;
+}
+
+/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
+/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
+template <int Br>
+__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
+  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
+  return end - (work.tile + 1) * Br;
+}
+
+/// Waits for S. If Q is kept in registers, these too are the product's until then.
+template <int groups, class T, int Dh, int Bc>
+__device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
+                                                Operand<T, 16, Dh>& Q_rows) {
+  if constexpr (q_in_registers(Dh))
+    wgmma_wait<groups>(S, Q_rows);
+  else
+    wgmma_wait<groups>(S);
+}
+
+/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
+__device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
+                                        Hbm<float> LSE, Smem<WorkTile> smem_work,
+                                        const Problem& p) {
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  const int consumer = warpgroup_id() - 1;
+  const bool first_thread = threadIdx.x % kWarpgroup == 0;
+  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
+  const auto end_turn = [&] {
+    named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
+  };
+  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  Q.slot = consumer;
+  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+
+  Accumulator<16, Bc> S;
+  Operand<T, 16, Bc> P;
+  Accumulator<16, Dh> O_sum;
+  Operand<T, 16, Dh> Q_rows;       // if it is kept in registers
+  const auto start_scores = [&] {  // S = Q·Kᵀ
+    if constexpr (q_in_registers(Dh)) {
+      wgmma_fence(S, Q_rows);
+      wgmma_set_ABt(S, Q_rows, K.tile());
+    } else {
+      wgmma_fence(S);
+      wgmma_set_ABt(S, Q.tile(), K.tile());
+    }
+    wgmma_commit();
+  };
+  const auto start_output = [&] {  // O += P·V
+    V.wait();
+    wgmma_fence(O_sum, P);
+    wgmma_AB(O_sum, P, V.tile());
+    wgmma_commit();
+  };
+
+  // Frees the last tile's stage of Q, once its O has left.
+  const auto free_last_stage = [&] {
+    if (!first_thread) return;
+    tma_store_wait_read<0>();
+    Q.set_last_free();
+  };
+  // Lets tiles of keys pass that only other consumers' rows attend to.
+  const auto skip = [&](int kv_tiles) {
+    for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
+      K.wait();  // as below for V, though the turns alone would do
+      begin_turn();
+      end_turn();
+      K.release();
+      V.wait();  // else the release may end the round before, whose V others still read
+      V.release();
+    }
+  };
+  for (;; Q.next()) {
+    Q.wait();
+    const WorkTile work = smem_work[Q.number()];
+    if (work.head < 0) break;
+    const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
+    const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
+    if (tile_row < 0) {  // its rows would all lie before row 0
+      free_last_stage();
+      skip(kv_tiles);
+      continue;
+    }
+    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
+    O_sum = {};
+
+    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    if constexpr (q_in_registers(Dh)) load(Q_rows, Q.tile(), warp_id() % 4 * 16);
+    K.wait();
+    begin_turn();
+    start_scores();
+    end_turn();
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // meanwhile
+    wait_for_scores<0>(S, Q_rows);
+    K.release();
+    softmax(S, m, l, alpha, row, 0, p);
+    P = as_operand<T>(S);
+    free_last_stage();
+    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
+      K.wait();
+      begin_turn();
+      start_scores();
+      start_output();
+      end_turn();
+      wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
+      K.release();
+      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
+      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
+      wgmma_wait<0>(O_sum, P);
+      V.release();
+      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      P = as_operand<T>(S);
+    }
+    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    start_output();
+    wgmma_wait<0>(O_sum, P);
+    V.release();
+    skip(kv_tiles - own_kv_tiles);
+    // With Q in registers none are left for stmatrix's places.
+    store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
+  }
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+}
+
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
+/// Q, and whenever it is done with one, the next that nobody has.
+template <class T, int Dh, int Br, int Bc>
+__global__ void __launch_bounds__(threads(Br), 1)
+    attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
+              const __grid_constant__ TensorMap map_V, const __grid_constant__ TensorMap map_O,
+              Hbm<float> LSE, Hbm<int> next, Problem p) {
+  using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
+  using TileKV = SwizzledTile<T, Bc, Dh>;
+  constexpr int kConsumers = Br / kWarpgroupRows;
+  SharedMemory smem;
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
+  const auto smem_work =
+      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+  Q.init(smem, "Q_full", "Q_free", 1);
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  V.init(smem, "V_full", "V_free", 4 * kConsumers);
+  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+  __syncthreads();                              // and before anybody waits there
+
+  if (warpgroup_id() == 0) {
+    setmaxnreg_dec<producer_registers(Br)>();
+    if (threadIdx.x == 0)
+      produce<Br, Bc, row_of<Br>>(
+          Q, K, V, {map_Q, map_K, map_V}, smem_work, [&](int) { return take_next(next); }, p);
+  } else {
+    setmaxnreg_inc<consumer_registers(Br)>();
+    consume<T, Dh, Br, Bc>(Q, K, V, map_O, LSE, smem_work, p);
+  }
+}
+
+Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  return plan_with_counter(p, device, request, kTiles, kStages);
+}
+
+void forward(const Problem& p, const Plan& plan, const Arrays& a) {
+  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    launch_with_counter<T>(attention<T, Dh, Br, Bc>, p, plan, a);
+  });
+}
+
+Traffic traffic(const Problem& p, const Plan& plan) {
+  return traffic_with_counter(p, plan, tiles_traffic(p, plan, kWarpgroupRows));
+}
+
+const Register step{{
+    .rung = "05_flash_v2",
+    .name = "q_registers",
+    .after = "own_keys",
+    .shown = {.idea = "Q in registers",
+              .change = {"sram_operand_bytes", "less", "--head-dim 128 --block-q 128"},
+              .summary = "and Q in registers at d = 128",
+              .colour = "#0072B2"},
+    .needs = {.min_compute_capability = 90, .exact_architecture = true},
+    .has_lse = true,
+    .tiles = kTiles,
+    .forward = {plan, forward, traffic},
+}};
+
+}  // namespace
+}  // namespace ladder::MACHINE
