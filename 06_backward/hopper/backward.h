@@ -37,23 +37,28 @@ struct Part {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
+/// What is kept between the kernels: arrays in whole tiles of rows, of all B·H heads; how many of
+/// these rows a head has, and how many tiles of keys a head of K and V.
+struct Kept {
+  Hbm<float> minus_delta, LSE_log2e, dQ_sum;
+  int rows, tiles;
+};
+
 /// What a lane of preprocess does for row `at` of all, which has kLanes lanes, at least Dh/8:
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞.
+/// of ln 2; and dQ's sums, 0 to begin with. Rows past p.N have LSE = +∞, which makes their P 0. So
+/// has a row that attends to no key, whose LSE is −∞.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
-                                               Hbm<const float> LSE, Hbm<float> minus_delta,
-                                               Hbm<float> LSE_log2e, Hbm<float> dQ_sum, int rows,
+                                               Hbm<const float> LSE, const Kept& kept,
                                                const Problem& p) {
   const int column = threadIdx.x % kLanes * 8;
-  const int64_t head = at / rows;
-  const int row = static_cast<int>(at % rows);
+  const int64_t head = at / kept.rows;
+  const int row = static_cast<int>(at % kept.rows);
   const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  if (column < Dh) write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (column < Dh) write_chunk(kept.dQ_sum + (at * Dh + column), Chunk<float>{});
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
@@ -61,17 +66,16 @@ __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<c
   }
   for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
   if (column == 0) {
-    minus_delta[at] = -sum;
-    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    kept.minus_delta[at] = -sum;
+    kept.LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 /// All rows. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
-__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                           int rows, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Kept kept,
+                           Problem p) {
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / (Dh / 8);
-  preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
+  preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, kept, p);
 }
 
 /// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
@@ -83,7 +87,51 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// Arrays as TMA copies them, a tile at a time: of keys; and all that a block reads.
+/// A block's work: the tile of keys from `key` on, of one of the B·Hk heads of K and V. The rows of
+/// Q that attend to one of them begin with first_row, in whole tiles, in each query head that
+/// shares the head of K and V; the block goes over them one head after the other.
+struct KeyTile {
+  int bh, key, first_row;
+};
+
+/// A consumer's rows of dK and dV, as sums.
+template <int Dh>
+struct KeyGradients {
+  Accumulator<16, Dh> dK, dV;
+};
+
+/// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
+/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
+/// block.
+template <int Dh, int N>
+__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
+                                          int column) {
+  const auto block = dQ_at + (row * Dh + 8 * column + 2 * lane_id());
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      atomic_add_pair(block + (8 * half * Dh + 64 * j), dQ.r[0][j][2 * half],
+                      dQ.r[0][j][2 * half + 1]);
+}
+
+/// dQ in the I/O type. Dh/8 lanes per row.
+template <class T, int Dh>
+__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+  constexpr int kLanes = Dh / 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  if (row >= p.N || column >= p.d) return;
+  const auto sum = read_chunk(dQ_sum + (at / 8 * 8 * Dh + 8 * column + row % 8 * 8));
+  Chunk<T> out;
+  for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
+  write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
+}
+
+/// Arrays as TMA copies them, a tile at a time: one of keys; all that a block reads; and, from
+/// `bulk_add` on, what it writes.
 template <class T, int Bc>
 TensorMap map_of_keys(const Problem& p, Array& array) {
   return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
@@ -91,10 +139,18 @@ TensorMap map_of_keys(const Problem& p, Array& array) {
 struct Maps {
   TensorMap Q, K, V, dO;
 };
+struct KeyMaps {
+  TensorMap dK, dV;
+};
 template <class T, int Br, int Bc>
 Maps maps_of(const Problem& p, const Arrays& a) {
   return {tensor_map<T>(a["Q"], p.d, p.N, p.H, p.B, Br), map_of_keys<T, Bc>(p, a["K"]),
           map_of_keys<T, Bc>(p, a["V"]), tensor_map<T>(a["dO"], p.d, p.N, p.H, p.B, Br)};
+}
+
+template <class T, int Bc>
+KeyMaps key_maps_of(const Problem& p, const Arrays& a) {
+  return {map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"])};
 }
 
 /// The plan of a step whose blocks take smem_bytes(Dh, Br, Bc) of shared memory.
@@ -110,28 +166,27 @@ Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
   return plan;
 }
 
-/// What is kept between the kernels, and its size.
-struct Kept {
-  Hbm<float> minus_delta, LSE_log2e, dQ_sum;
-  int rows, tiles;  // of a head of Q, in whole tiles; tiles of a head of K and V
-  int64_t rows_of_all, tiles_of_all;
-};
 inline Kept kept_of(const Problem& p, const Plan& plan, const Arrays& a) {
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
-  return {hbm<float>(a["minus_delta"]),
-          hbm<float>(a["LSE_log2e"]),
-          hbm<float>(a["dQ_sum"]),
-          rows,
-          tiles,
-          int64_t{p.B} * p.H * rows,
-          int64_t{p.B} * p.Hk * tiles};
+  return {hbm<float>(a["minus_delta"]), hbm<float>(a["LSE_log2e"]), hbm<float>(a["dQ_sum"]),
+          static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q,
+          static_cast<int>(ceil_div(p.N_kv, plan.block_kv))};
+}
+/// Blocks of a small kernel that has `lanes` lanes for each kept row; and tiles of keys of all.
+inline dim3 row_blocks(const Problem& p, const Kept& kept, int lanes) {
+  return dim3(ceil_div(int64_t{p.B} * p.H * kept.rows * lanes, kElementwise));
+}
+inline int64_t key_tiles(const Problem& p, const Kept& kept) {
+  return int64_t{p.B} * p.Hk * kept.tiles;
 }
 template <class T, int Dh>
 void launch_preprocess(const Problem& p, const Kept& kept, const Arrays& a) {
-  launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(kept.rows_of_all * (Dh / 8), kElementwise)),
-         dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
-         hbm<const float>(a["LSE"]), kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, kept.rows, p);
+  launch("preprocess", preprocess<T, Dh>, row_blocks(p, kept, Dh / 8), dim3(kElementwise), 0,
+         hbm<const T>(a["O"]), hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), kept, p);
+}
+template <class T, int Dh>
+void launch_postprocess(const Problem& p, const Kept& kept, const Arrays& a) {
+  launch("postprocess", postprocess<T, Dh>, row_blocks(p, kept, Dh / 8), dim3(kElementwise), 0,
+         kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that

@@ -20,52 +20,63 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
-/// block.
-template <int Dh, int N>
-__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
-                                          int column) {
-  const auto block = dQ_at + (row * Dh + 8 * column + 2 * lane_id());
-#pragma unroll
-  for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      atomic_add_pair(block + (8 * half * Dh + 64 * j), dQ.r[0][j][2 * half],
-                      dQ.r[0][j][2 * half + 1]);
-}
+/// What producer and consumers share: the block's tile of K and of V, filled once, and rings of
+/// stages of Q, with LSE, and of dO, with D.
+template <class T, int Dh, int Br, int Bc>
+struct Rings {
+  Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
+  StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
+
+  /// Takes the tiles.
+  __device__ __forceinline__ explicit Rings(SharedMemory& smem)
+      : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
+  /// Takes the barriers, once all tiles of the kernel are taken. By all threads.
+  __device__ __forceinline__ void init(SharedMemory& smem) {
+    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
+    Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
+    dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
+    K.init(smem, "K_full", "K_free", 1);
+    V.init(smem, "V_full", "V_free", 1);
+    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+    __syncthreads();                              // and before anybody waits there
+  }
+};
 
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// heads into their rings.
-template <int Br, class RingKV, class RingQ, class RingdO>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO, const Maps& maps,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        int bh, int key, int first_row, int rows,
-                                        const Problem& p) {
-  const int group = p.H / p.Hk, batch = bh / p.Hk, head_kv = bh % p.Hk;
-  K.fill(maps.K, 0, key, head_kv, batch);
-  V.fill(maps.V, 0, key, head_kv, batch);
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
+                                        const Kept& kept, const KeyTile& keys, const Problem& p) {
+  const int group = p.H / p.Hk, batch = keys.bh / p.Hk, head_kv = keys.bh % p.Hk;
+  rings.K.fill(maps.K, 0, keys.key, head_kv, batch);
+  rings.V.fill(maps.V, 0, keys.key, head_kv, batch);
 #pragma unroll 1  // or a fifth of the code would be copies of these loops, which only wait
-  for (int head = bh * group; head < (bh + 1) * group; ++head)
+  for (int head = keys.bh * group; head < (keys.bh + 1) * group; ++head)
 #pragma unroll 1
-    for (int row = first_row; row < p.N; row += Br) {
-      const int64_t at = int64_t{head} * rows + row;
-      Q.acquire();
-      Q.fill(maps.Q, 0, row, head % p.H, batch, LSE_log2e + at);
-      dO.acquire();
-      dO.fill(maps.dO, 0, row, head % p.H, batch, minus_delta + at);
+    for (int row = keys.first_row; row < p.N; row += Br) {
+      const int64_t at = int64_t{head} * kept.rows + row;
+      rings.Q.acquire();
+      rings.Q.fill(maps.Q, 0, row, head % p.H, batch, kept.LSE_log2e + at);
+      rings.dO.acquire();
+      rings.dO.fill(maps.dO, 0, row, head % p.H, batch, kept.minus_delta + at);
     }
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
-/// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
-__device__ __forceinline__ void accumulate(
-    RingQ& Q, RingdO& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
-    const SwizzledTile<T, Bc, Dh>& tile_V, const SwizzledTile<T, Br, Bc>& tile_P,
-    const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at, int key, int first_row,
-    const Problem& p, Accumulator<16, Dh>& dK_sum, Accumulator<16, Dh>& dV_sum) {
+/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
+                                                       const SwizzledTile<T, Br, Bc>& tile_P,
+                                                       const SwizzledTile<T, Br, Bc>& tile_dS,
+                                                       const Kept& kept, const KeyTile& keys,
+                                                       const Problem& p) {
+  const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
+  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto dO = rings.dO;
+  const auto [bh, key, first_row] = keys;
+  KeyGradients<Dh> sum;
+  const int group = p.H / p.Hk;
+  auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
@@ -74,7 +85,7 @@ __device__ __forceinline__ void accumulate(
 
   Accumulator<16, of_S.kColumns> S, dP;
   int row = first_row;
-  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
+  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     const int S_row = of_S.row() + warp_row;
 
@@ -102,19 +113,19 @@ __device__ __forceinline__ void accumulate(
     write(tile_dS, dS, S_row, of_S.column());
     fence_proxy_async();                         // the products read what threads have written
     named_barrier_sync(kAll, kBackwardThreads);  // P and dS are complete
-    wgmma_fence(dV_sum, dK_sum);
-    wgmma_AtB(dV_sum, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(sum.dV, sum.dK);
+    wgmma_AtB(sum.dV, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_AtB(dK_sum, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
+    wgmma_AtB(sum.dK, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    wgmma_wait<1>(dV_sum);  // dK, committed last, may still run
+    wgmma_wait<1>(sum.dV);  // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
     wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    wgmma_wait<0>(dQ, dK_sum);
+    wgmma_wait<0>(dQ, sum.dK);
     Q.release();
     add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
     row += Br;
@@ -124,78 +135,47 @@ __device__ __forceinline__ void accumulate(
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
+  return sum;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
-    key_gradients(const __grid_constant__ Maps maps, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK, Hbm<T> dV, int tiles,
-                  int rows, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
+    key_gradients(const __grid_constant__ Maps maps, Kept kept, Hbm<T> dK, Hbm<T> dV, Problem p) {
   using TileS = SwizzledTile<T, Br, Bc>;
-  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
+  const auto [bh, tile] = work_of(blockIdx.x, kept.tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x - kWarpgroup;  // of the consumers
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
 
   SharedMemory smem;
-  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  Rings<T, Dh, Br, Bc> rings{smem};
   const TileS tile_P{smem.tiles<TileS>("P")};
   const TileS tile_dS{smem.tiles<TileS>("dS")};
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  K.init(smem, "K_full", "K_free", 1);
-  V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  rings.init(smem);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that attends to a key of this tile.
-  const int group = p.H / p.Hk;
-  const int first_row = p.first_query(key) / Br * Br;
+  const KeyTile keys{bh, key, p.first_query(key) / Br * Br};
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    produce<Br>(K, V, Q, dO, maps, LSE_log2e, minus_delta, bh, key, first_row, rows, p);
+    if (threadIdx.x == 0) produce(rings, maps, kept, keys, p);
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
-  Accumulator<16, Dh> dK_sum, dV_sum;
-  K.wait();
-  V.wait();
-  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
-  accumulate<Br>(Q, dO, K.tile(), V.tile(), tile_P, tile_dS, dQ_at, key, first_row, p, dK_sum,
-                 dV_sum);
+  rings.K.wait();
+  rings.V.wait();
+  auto sum = accumulate(rings, tile_P, tile_dS, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
-  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(K.tile(), dK_sum, warp_row);
-  write(V.tile(), dV_sum, warp_row);
+  for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
+  write(tile_K, sum.dK, warp_row);
+  write(tile_V, sum.dV, warp_row);
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
-  copy_out<kBackwardThreads>(dK + kv_first, p.d, K.tile(), p.N_kv - key, p.d, thread);
-  copy_out<kBackwardThreads>(dV + kv_first, p.d, V.tile(), p.N_kv - key, p.d, thread);
-}
-
-/// dQ in the I/O type. Dh/8 lanes per row.
-template <class T, int Dh>
-__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  constexpr int kLanes = Dh / 8;
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  const int column = threadIdx.x % kLanes * 8;
-  const int64_t head = at / rows;
-  const int row = static_cast<int>(at % rows);
-  if (row >= p.N || column >= p.d) return;
-  const auto sum = read_chunk(dQ_sum + (at / 8 * 8 * Dh + 8 * column + row % 8 * 8));
-  Chunk<T> out;
-  for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
-  write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
+  copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
+  copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
@@ -206,13 +186,10 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const Kept kept = kept_of(p, plan, a);
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     launch_preprocess<T, Dh>(p, kept, a);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(kept.tiles_of_all),
-           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, maps_of<T, Br, Bc>(p, a),
-           kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]),
-           kept.tiles, kept.rows, p);
-    launch("postprocess", postprocess<T, Dh>,
-           dim3(ceil_div(kept.rows_of_all * (Dh / 8), kElementwise)), dim3(kElementwise), 0,
-           kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(key_tiles(p, kept)),
+           dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, maps_of<T, Br, Bc>(p, a), kept,
+           hbm<T>(a["dK"]), hbm<T>(a["dV"]), p);
+    launch_postprocess<T, Dh>(p, kept, a);
   });
 }
 

@@ -2,7 +2,7 @@
 // several blocks. Not a step of its own.
 #pragma once
 
-#include "backward.h"
+#include "gradients.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -42,36 +42,18 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
 constexpr int lanes_of(int Dh) {
   return Dh > 128 ? 32 : Dh / 8;
 }
-/// Clears the sums of dK and dV, chunks of 8 elements each; none where one block has all of a tile.
-__device__ __forceinline__ void clear_key_sums(Hbm<float> dK_sum, Hbm<float> dV_sum,
-                                               int64_t kv_chunks, int64_t chunk) {
-  if (chunk < kv_chunks) {
-    write_chunk(dK_sum + 8 * chunk, Chunk<float>{});
-    write_chunk(dV_sum + 8 * chunk, Chunk<float>{});
+/// The sums of dK and dV in HBM, and their chunks of 8. Where one block has all of a tile, nothing
+/// is added up, and the kernels touch neither.
+struct KeySums {
+  Hbm<float> dK, dV;
+  int64_t chunks;
+};
+/// Clears one chunk of each, if there are so many.
+__device__ __forceinline__ void clear(const KeySums& sums, int64_t chunk) {
+  if (chunk < sums.chunks) {
+    write_chunk(sums.dK + 8 * chunk, Chunk<float>{});
+    write_chunk(sums.dV + 8 * chunk, Chunk<float>{});
   }
-}
-
-/// As bulk_add.cu's, of sums of dQ, dK or dV times a factor: N rows of a head, `rows` in whole
-/// tiles of kRows, of which a block has 64, or all 64 and kColumns. grid: (parts of tiles, of all
-/// heads).
-template <class T, int Dh, int kRows, int kColumns>
-__global__ void __launch_bounds__(kWarpgroup)
-    postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
-  constexpr int kParts = kRows / 64 * (Dh / kColumns);
-  const int part = static_cast<int>(blockIdx.x) % kParts;
-  const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // its tile's first row of all
-  const int row = static_cast<int>(at % rows) + (kRows == 64 ? 0 : part * 64);
-  const int column = kRows == 64 ? part * kColumns : 0;
-  Accumulator<16, kColumns> sum;
-  read_fragments(sum, sums + (at * Dh + (part * 4 + warp_id()) * 16 * kColumns));
-  for_each(sum, [&](int, int, float& x) { x *= factor; });
-  using Tile = SwizzledTile<T, 64, kColumns>;
-  SharedMemory smem;
-  const Tile tile{smem.tiles<Tile>("tile")};
-  write(tile, sum, warp_id() * 16);
-  __syncthreads();
-  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
-                       threadIdx.x);
 }
 
 const Setting kSettings[] = {
@@ -125,36 +107,28 @@ inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
                " for each, on " + std::to_string(device.multiprocessors) + " SMs";
 }
 
-/// The sums of dK and dV, and their chunks of 8. Where nothing is added up, the kernels touch
-/// neither.
-struct KeySums {
-  Hbm<float> dK, dV;
-  int64_t chunks;
-};
-inline KeySums key_sums_of(const Plan& plan, const Kept& kept, const Arrays& a) {
+inline KeySums key_sums_of(const Problem& p, const Plan& plan, const Kept& kept, const Arrays& a) {
   if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};
   return {hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]),
-          kept.tiles_of_all * plan.block_kv * (plan.head_dim / 8)};
+          key_tiles(p, kept) * plan.block_kv * (plan.head_dim / 8)};
 }
-
-/// Launches postprocess for dQ's sums, in pieces of kQColumns, and where there are any for dK's and
-/// dV's.
-template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns>
-void launch_postprocess(const Problem& p, const Plan& plan, const Kept& kept, const KeySums& sums,
-                        const Arrays& a) {
-  launch("postprocess", postprocess<T, Dh, Br, kQColumns>,
-         dim3(kept.rows_of_all / 64 * (Dh / kQColumns)), dim3(kWarpgroup),
-         array_bytes<T>(64 * std::max(kQColumns, 64)), kept.dQ_sum, hbm<T>(a["dQ"]), p.N, kept.rows,
-         p.d, p.scale);
+/// Blocks of preprocess.
+template <int Dh>
+dim3 preprocess_blocks(const Problem& p, const Kept& kept, const KeySums& sums) {
+  const int64_t lanes = int64_t{p.B} * p.H * kept.rows * lanes_of(Dh);
+  return dim3(ceil_div(std::max(lanes, sums.chunks), kElementwise));
+}
+/// Launches postprocess for the sums of dK and of dV, where there are any.
+template <class T, int Dh, int Bc, int kColumns>
+void launch_postprocess_keys(const Problem& p, const Plan& plan, const Kept& kept,
+                             const KeySums& sums, const Arrays& a) {
   if (plan.parts == 1) return;
-  const auto for_keys = [&](const char* name, Hbm<float> from, const char* to) {
-    launch(name, postprocess<T, Dh, Bc, kKeyColumns>,
-           dim3(kept.tiles_of_all * Bc / 64 * (Dh / kKeyColumns)), dim3(kWarpgroup),
-           array_bytes<T>(64 * std::max(kKeyColumns, 64)), from, hbm<T>(a[to]), p.N_kv,
-           kept.tiles * Bc, p.d, 1.0f);
+  const auto of = [&](const char* name, Hbm<float> from, const char* to) {
+    launch_postprocess<T, Dh, Bc, kColumns>(name, int64_t{p.B} * p.Hk, from, hbm<T>(a[to]), p.N_kv,
+                                            kept.tiles * Bc, p.d, 1);
   };
-  for_keys("postprocess_dK", sums.dK, "dK");
-  for_keys("postprocess_dV", sums.dV, "dV");
+  of("postprocess_dK", sums.dK, "dK");
+  of("postprocess_dV", sums.dV, "dV");
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 // come while dK and dV of the last are written out. (Heads wider than 128 have kernels of their
 // own: wide.h.)
 
-#include "columns.h"
 #include "tile/rows.h"
 #include "wide.h"
 
@@ -34,84 +33,88 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// As before; and where several blocks add to the sums of dK and dV, it clears them. No block has
-/// asked for a further tile of keys yet.
+/// As before; and no block has asked for a further tile of keys yet.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                                     Hbm<float> minus_delta, Hbm<float> LSE_log2e,
-                                     Hbm<float> dQ_sum, Hbm<float> dK_sum, Hbm<float> dV_sum,
-                                     int64_t kv_chunks, Hbm<int> next, int rows, Problem p) {
+                                     Kept kept, KeySums sums, Hbm<int> next, Problem p) {
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
-  clear_key_sums(dK_sum, dV_sum, kv_chunks, chunk);
-  if (at >= int64_t{p.B} * p.H * rows) return;  // a whole block
+  clear(sums, chunk);
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // a whole block
   if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
-  preprocess_row<kLanes, Dh>(at, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
+  preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
-/// in register order, all of a warp together.
-template <int N>
-__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
-                                          const Accumulator<16, N>& dQ, int warp) {
-  const int at = warp * 16 * N;
-  write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // TMA reads what this lane has written,
-  __syncwarp();         // and all others of the warp
-  if (lane_id() == 0) {
-    bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
-    tma_store_commit();
+/// What producer and consumers share: as before, but that K and V are of a ring too, a slot each,
+/// and which share of work its stages are of.
+template <class T, int Dh, int Br, int Bc>
+struct PersistentRings {
+  Stages<SwizzledTile<T, Bc, Dh>, stages_of_KV(Dh), 2> KV;
+  StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
+  Smem<QuerySplit> splits;
+
+  __device__ __forceinline__ explicit PersistentRings(SharedMemory& smem)
+      : KV{smem, "KV"}, Q{smem, "Q"}, dO{smem, "dO"} {}
+  __device__ __forceinline__ void init(SharedMemory& smem) {
+    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
+    Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
+    dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
+    splits = smem.take<QuerySplit>("split", stages_of_KV(Dh));
+    KV.init(smem, "KV_full", "KV_free", 1);
+    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+    __syncthreads();                              // and before anybody waits there
   }
-}
+};
 
 /// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
 /// its share into their rings.
-template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
-__device__ __forceinline__ void produce(RingKV KV, RingQ Q, RingdO dO, const Maps& maps,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Smem<QuerySplit> smem_split, Hbm<int> next, int tiles,
-                                        int rows, int parts, const Problem& p) {
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, const Maps& maps,
+                                        const Kept& kept, Hbm<int> next, int parts,
+                                        const Problem& p) {
+  auto& [KV, Q, dO, splits] = rings;
   int index = blockIdx.x;
-  while (index < tiles * p.B * p.Hk * parts) {
-    const auto split = query_split<Br, Bc>(index, tiles, parts, gridDim.x, p);
+  while (index < kept.tiles * p.B * p.Hk * parts) {
+    const auto split = query_split<Br, Bc>(index, kept.tiles, parts, gridDim.x, p);
     int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
     int row = split.first_row + split.begin % split.tiles_of_head * Br;
 #pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
     for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
-      const int64_t at = int64_t{head} * rows + row;
+      const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
-      Q.fill(maps.Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
+      Q.fill(maps.Q, 0, row, head % p.H, head / p.H, kept.LSE_log2e + at);
       if (q_tile == split.begin) {
         KV.acquire();  // once the last dK has left
-        smem_split[KV.at.stage] = split;
+        splits[KV.at.stage] = split;
         KV.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
         KV.acquire();
         KV.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
       }
       dO.acquire();
-      dO.fill(maps.dO, 0, row, head % p.H, head / p.H, minus_delta + at);
+      dO.fill(maps.dO, 0, row, head % p.H, head / p.H, kept.minus_delta + at);
       row += Br;
       if (row >= p.N) ++head, row = split.first_row;
     }
     index = uniform(gridDim.x + atomicAdd(next, 1), 1);
   }
   KV.acquire();
-  smem_split[KV.at.stage] = QuerySplit{.bh = -1};  // the end
+  splits[KV.at.stage] = QuerySplit{.bh = -1};  // the end
   KV.signal_end();
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM, of which
-/// the B·H heads have `rows` rows each.
-template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
-__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
-                                           const SwizzledTile<T, Bc, Dh>& tile_K,
-                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
-                                           Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
-                                           const QuerySplit& split, const Problem& p,
-                                           Accumulator<16, Dh>& dK_sum,
-                                           Accumulator<16, Dh>& dV_sum) {
+/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM.
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ KeyGradients<Dh> accumulate(PersistentRings<T, Dh, Br, Bc>& rings,
+                                                       const SwizzledTile<T, Bc, Dh>& tile_K,
+                                                       const SwizzledTile<T, Bc, Dh>& tile_V,
+                                                       Smem<T> dS_stages, Smem<float> dQ_tile,
+                                                       const Kept& kept, const QuerySplit& split,
+                                                       const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  auto& Q = rings.Q;
+  auto& dO = rings.dO;
+  KeyGradients<Dh> sum;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -135,7 +138,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   int row = first_row + split.begin % split.tiles_of_head * Br;
   const int q_tiles = split.end - split.begin;
   const int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
-  auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
+  auto dQ_at = kept.dQ_sum + (int64_t{head} * kept.rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
@@ -159,18 +162,18 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(sum.dV, P_operand);
+    wgmma_AB(sum.dV, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
-    wgmma_wait<0>(dV_sum, P_operand);
+    wgmma_wait<0>(sum.dV, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(dK_sum, dS_operand);
-      wgmma_AB(dK_sum, dS_operand, Q.tile());
+      wgmma_fence(sum.dK, dS_operand);
+      wgmma_AB(sum.dK, dS_operand, Q.tile());
       wgmma_commit();
     };
 
@@ -192,7 +195,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    wgmma_wait<0>(dK_sum, dS_operand);
+    wgmma_wait<0>(sum.dK, dS_operand);
     Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
@@ -201,78 +204,58 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
+  return sum;
 }
 
-/// dK and dV, and what each tile of keys adds to dQ. There are `tiles` of a head of K and V, and
-/// `rows` of a head of Q in whole tiles. grid: as many blocks as SMs; each takes tiles of keys as
-/// long as there are any.
+/// dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs; each takes tiles
+/// of keys as long as there are any.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
-    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ TensorMap map_dK,
-                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
-                  Hbm<float> dV_sums, Hbm<int> next, int tiles, int rows, int parts, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
-  using TileS = SwizzledTile<T, Bc, Br>;
-
+    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
+                  const __grid_constant__ Kept kept, const __grid_constant__ KeySums sums,
+                  Hbm<int> next, int parts, Problem p) {
   SharedMemory smem;
-  Stages<TileKV, stages_of_KV(Dh), 2> K{smem, "KV"};
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const auto dS_stages = smem.tiles<TileS>("dS", kStages);
+  PersistentRings<T, Dh, Br, Bc> rings{smem};
+  const auto dS_stages = smem.tiles<SwizzledTile<T, Bc, Br>>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  const auto smem_split = smem.take<QuerySplit>("split", stages_of_KV(Dh));  // which K and V are of
-  K.init(smem, "KV_full", "KV_free", 1);
-  auto V = K;  // of a stage's two slots
-  V.slot = 1;
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  rings.init(smem);
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    produce<Br, Bc>(K, Q, dO, maps, LSE_log2e, minus_delta, smem_split, next, tiles, rows, parts,
-                    p);
+    if (threadIdx.x == 0) produce(rings, maps, kept, next, parts, p);
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
+  auto& K = rings.KV;
+  auto V = K;  // of a stage's two slots
+  V.slot = 1;
   for (;; K.at.next(), V.at.next()) {
     K.wait();
-    const QuerySplit split = of_warp(smem_split[K.at.stage]);
+    const QuerySplit split = of_warp(rings.splits[K.at.stage]);
     if (split.bh < 0) break;
     V.wait();
-    Accumulator<16, Dh> dK_sum, dV_sum;
-    accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, split, p, dK_sum,
-                   dV_sum);
+    auto sum = accumulate(rings, K.tile(), V.tile(), dS_stages, dQ_tile, kept, split, p);
     // Read anew: kept, it would take registers that are scarce there.
-    const QuerySplit of = of_warp(smem_split[K.at.stage]);
+    const QuerySplit of = of_warp(rings.splits[K.at.stage]);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
     // Of the tiles of K and V; not kept either, since a shuffle makes it.
     const int warp_row = (uniform(warp_id()) - 4) * 16;
-    for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+    for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
-      const int64_t at = ((int64_t{of.bh} * tiles + of.tile) * Bc + warp_row) * Dh;
-      add_fragments(dK_sums + at, dK_sum);
-      add_fragments(dV_sums + at, dV_sum);
+      const int64_t at = ((int64_t{of.bh} * kept.tiles + of.tile) * Bc + warp_row) * Dh;
+      add_fragments(sums.dK + at, sum.dK);
+      add_fragments(sums.dV + at, sum.dV);
       if (threadIdx.x == kWarpgroup) {
         K.set_free();
         V.set_free();
       }
       continue;
     }
-    // Through the tiles of K and V, from where TMA takes them.
-    write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
-    write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
-    fence_proxy_async();                         // TMA reads what threads have written
-    named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
+    start_stores(K.tile(), V.tile(), sum, warp_row, gradients, of.tile * Bc, of.bh % p.Hk,
+                 of.bh / p.Hk);
     if (threadIdx.x == kWarpgroup) {
-      tma_store(map_dK, K.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
-      tma_store(map_dV, V.tile(), 0, of.tile * Bc, of.bh % p.Hk, of.bh / p.Hk);
-      tma_store_commit();
       tma_store_wait_read<0>();  // dK and dV have left the tiles of K and V
       K.set_free();
       V.set_free();
@@ -294,19 +277,16 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
 template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns, class Kernel>
 void launch_all(const Problem& p, const Plan& plan, const Arrays& a, Kernel key_gradients) {
   const Kept kept = kept_of(p, plan, a);
-  const KeySums sums = key_sums_of(plan, kept, a);
+  const KeySums sums = key_sums_of(p, plan, kept, a);
   const auto next = hbm<int>(a["next"]);
-  const int64_t chunks = std::max(kept.rows_of_all * lanes_of(Dh), sums.chunks);
-  const int64_t blocks = std::min<int64_t>(kept.tiles_of_all * plan.parts, resident_blocks());
-  launch("preprocess", preprocess_and_clear<T, Dh>, dim3(ceil_div(chunks, kElementwise)),
+  const int64_t blocks = std::min<int64_t>(key_tiles(p, kept) * plan.parts, resident_blocks());
+  launch("preprocess", preprocess_and_clear<T, Dh>, preprocess_blocks<Dh>(p, kept, sums),
          dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
-         hbm<const float>(a["LSE"]), kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, sums.dK,
-         sums.dV, sums.chunks, next, kept.rows, p);
+         hbm<const float>(a["LSE"]), kept, sums, next, p);
   launch("key_gradients", key_gradients, dim3(blocks), dim3(32 * plan.warps), plan.smem_bytes,
-         maps_of<T, Br, Bc>(p, a), map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"]),
-         kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, sums.dK, sums.dV, next, kept.tiles,
-         kept.rows, plan.parts, p);
-  launch_postprocess<T, Dh, Br, Bc, kQColumns, kKeyColumns>(p, plan, kept, sums, a);
+         maps_of<T, Br, Bc>(p, a), key_maps_of<T, Bc>(p, a), kept, sums, next, plan.parts, p);
+  launch_postprocess_dQ<T, Dh, Br, kQColumns>(p, kept, a);
+  launch_postprocess_keys<T, Dh, Bc, kKeyColumns>(p, plan, kept, sums, a);
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {

@@ -11,83 +11,57 @@
 // says by what takes least time, since what they add up costs traffic. What sm90 keeps of this step
 // is in query_split.h.
 
-#include "columns.h"
 #include "query_split.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
-  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
-         array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
-         2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +
-         4 * array_bytes<Mbarrier>(kStages);
-}
-
 /// As before; and where several blocks add to the sums of dK and dV, it clears them.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
-                                     Hbm<float> minus_delta, Hbm<float> LSE_log2e,
-                                     Hbm<float> dQ_sum, Hbm<float> dK_sum, Hbm<float> dV_sum,
-                                     int64_t kv_chunks, int rows, Problem p) {
+                                     Kept kept, KeySums sums, Problem p) {
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
-  clear_key_sums(dK_sum, dV_sum, kv_chunks, chunk);
-  if (at >= int64_t{p.B} * p.H * rows) return;  // a whole block
-  preprocess_row<kLanes, Dh>(at, O, dO, LSE, minus_delta, LSE_log2e, dQ_sum, rows, p);
-}
-
-/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
-/// in register order, all of a warp together.
-template <int N>
-__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
-                                          const Accumulator<16, N>& dQ, int warp) {
-  const int at = warp * 16 * N;
-  write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // TMA reads what this lane has written,
-  __syncwarp();         // and all others of the warp
-  if (lane_id() == 0) {
-    bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
-    tma_store_commit();
-  }
+  clear(sums, chunk);
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // a whole block
+  preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// share into their rings.
-template <int Br, int Bc, class RingKV, class RingQ, class RingdO>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, RingQ Q, RingdO dO, const Maps& maps,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        const QuerySplit& split, int rows, const Problem& p) {
-  K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
-  V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
+                                        const Kept& kept, const QuerySplit& split,
+                                        const Problem& p) {
+  rings.K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
+  rings.V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
   int row = split.first_row + split.begin % split.tiles_of_head * Br;
 #pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
   for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
-    const int64_t at = int64_t{head} * rows + row;
-    Q.acquire();
-    Q.fill(maps.Q, 0, row, head % p.H, head / p.H, LSE_log2e + at);
-    dO.acquire();
-    dO.fill(maps.dO, 0, row, head % p.H, head / p.H, minus_delta + at);
+    const int64_t at = int64_t{head} * kept.rows + row;
+    rings.Q.acquire();
+    rings.Q.fill(maps.Q, 0, row, head % p.H, head / p.H, kept.LSE_log2e + at);
+    rings.dO.acquire();
+    rings.dO.fill(maps.dO, 0, row, head % p.H, head / p.H, kept.minus_delta + at);
     row += Br;
     if (row >= p.N) ++head, row = split.first_row;
   }
 }
 
 /// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM, of which
-/// the B·H heads have `rows` rows each.
-template <int Br, class T, int Bc, int Dh, class RingQ, class RingdO>
-__device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
-                                           const SwizzledTile<T, Bc, Dh>& tile_K,
-                                           const SwizzledTile<T, Bc, Dh>& tile_V, Smem<T> dS_stages,
-                                           Smem<float> dQ_tile, Hbm<float> dQ_sum, int rows,
-                                           const QuerySplit& split, const Problem& p,
-                                           Accumulator<16, Dh>& dK_sum,
-                                           Accumulator<16, Dh>& dV_sum) {
+/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM.
+template <class T, int Dh, int Br, int Bc>
+__device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
+                                                       Smem<T> dS_stages, Smem<float> dQ_tile,
+                                                       const Kept& kept, const QuerySplit& split,
+                                                       const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
+  const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
+  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto dO = rings.dO;
+  KeyGradients<Dh> sum;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -111,7 +85,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
   int row = first_row + split.begin % split.tiles_of_head * Br;
   const int q_tiles = split.end - split.begin;
   const int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
-  auto dQ_at = dQ_sum + (int64_t{head} * rows + row) * Dh;
+  auto dQ_at = kept.dQ_sum + (int64_t{head} * kept.rows + row) * Dh;
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
@@ -135,18 +109,18 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
     // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(sum.dV, P_operand);
+    wgmma_AB(sum.dV, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
-    wgmma_wait<0>(dV_sum, P_operand);
+    wgmma_wait<0>(sum.dV, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(dK_sum, dS_operand);
-      wgmma_AB(dK_sum, dS_operand, Q.tile());
+      wgmma_fence(sum.dK, dS_operand);
+      wgmma_AB(sum.dK, dS_operand, Q.tile());
       wgmma_commit();
     };
 
@@ -166,7 +140,7 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    wgmma_wait<0>(dK_sum, dS_operand);
+    wgmma_wait<0>(sum.dK, dS_operand);
     Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
@@ -175,93 +149,69 @@ __device__ __forceinline__ void accumulate(RingQ& Q, RingdO& dO,
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
+  return sum;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+/// dK and dV of one tile of keys by a share of the queries, and what it adds to dQ.
+/// grid: (tiles of K · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
-    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ TensorMap map_dK,
-                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
-                  Hbm<float> dV_sums, int tiles, int rows, int parts, int at_once, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
-  using TileS = SwizzledTile<T, Bc, Br>;
-  const auto split = query_split<Br, Bc>(blockIdx.x, tiles, parts, at_once, p);
+    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
+                  const __grid_constant__ Kept kept, const __grid_constant__ KeySums sums,
+                  int parts, int at_once, Problem p) {
+  const auto split = query_split<Br, Bc>(blockIdx.x, kept.tiles, parts, at_once, p);
   if (split.begin == split.end) return;
 
   SharedMemory smem;
-  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};  // filled once
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
-  const auto dS_stages = smem.tiles<TileS>("dS", kStages);
+  Rings<T, Dh, Br, Bc> rings{smem};
+  const auto dS_stages = smem.tiles<SwizzledTile<T, Bc, Br>>("dS", kStages);
   const auto dQ_tile = smem.take<float>("dQ", Br * Dh);
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 4 * kConsumersBackward);  // a release by each warp
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 4 * kConsumersBackward);
-  K.init(smem, "K_full", "K_free", 1);
-  V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  rings.init(smem);
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    produce<Br, Bc>(K, V, Q, dO, maps, LSE_log2e, minus_delta, split, rows, p);
+    if (threadIdx.x == 0) produce(rings, maps, kept, split, p);
     return;
   }
 
   setmaxnreg_inc<kConsumerRegisters>();
-  Accumulator<16, Dh> dK_sum, dV_sum;
-  K.wait();
-  V.wait();
-  accumulate<Br>(Q, dO, K.tile(), V.tile(), dS_stages, dQ_tile, dQ_sum, rows, split, p, dK_sum,
-                 dV_sum);
+  rings.K.wait();
+  rings.V.wait();
+  auto sum = accumulate(rings, dS_stages, dQ_tile, kept, split, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
-  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
   if (parts > 1) {
-    const int64_t at = ((int64_t{split.bh} * tiles + split.tile) * Bc + warp_row) * Dh;
-    add_fragments(dK_sums + at, dK_sum);
-    add_fragments(dV_sums + at, dV_sum);
+    const int64_t at = ((int64_t{split.bh} * kept.tiles + split.tile) * Bc + warp_row) * Dh;
+    add_fragments(sums.dK + at, sum.dK);
+    add_fragments(sums.dV + at, sum.dV);
     if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
     return;
   }
-  // Through the tiles of K and V, from where TMA takes them.
-  write_matrices(K.tile(), as_operand<T>(dK_sum), warp_row);
-  write_matrices(V.tile(), as_operand<T>(dV_sum), warp_row);
-  fence_proxy_async();                         // TMA reads what threads have written
-  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
-  if (threadIdx.x == kWarpgroup) {
-    tma_store(map_dK, K.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
-    tma_store(map_dV, V.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
-    tma_store_commit();
-  }
+  start_stores(rings.K.tile(), rings.V.tile(), sum, warp_row, gradients, split.tile * Bc,
+               split.bh % p.Hk, split.bh / p.Hk);
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  Plan plan = plan_of(p, device, backward_smem_bytes);
+  Plan plan = plan_of(p, device, bulk_smem_bytes);
   plan_parts(plan, p, device, request);
   return plan;
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const Kept kept = kept_of(p, plan, a);
-  const KeySums sums = key_sums_of(plan, kept, a);
+  const KeySums sums = key_sums_of(p, plan, kept, a);
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const int64_t chunks = std::max(kept.rows_of_all * lanes_of(Dh), sums.chunks);
-    launch("preprocess", preprocess_and_clear<T, Dh>, dim3(ceil_div(chunks, kElementwise)),
+    launch("preprocess", preprocess_and_clear<T, Dh>, preprocess_blocks<Dh>(p, kept, sums),
            dim3(kElementwise), 0, hbm<const T>(a["O"]), hbm<const T>(a["dO"]),
-           hbm<const float>(a["LSE"]), kept.minus_delta, kept.LSE_log2e, kept.dQ_sum, sums.dK,
-           sums.dV, sums.chunks, kept.rows, p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(kept.tiles_of_all * plan.parts),
+           hbm<const float>(a["LSE"]), kept, sums, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(key_tiles(p, kept) * plan.parts),
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, maps_of<T, Br, Bc>(p, a),
-           map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"]), kept.minus_delta,
-           kept.LSE_log2e, kept.dQ_sum, sums.dK, sums.dV, kept.tiles, kept.rows, plan.parts,
-           resident_blocks(), p);
-    launch_postprocess<T, Dh, Br, Bc, Part<Br, Dh>::kColumns, Part<Bc, Dh>::kColumns>(p, plan, kept,
-                                                                                      sums, a);
+           key_maps_of<T, Bc>(p, a), kept, sums, plan.parts, resident_blocks(), p);
+    launch_postprocess_dQ<T, Dh, Br, Part<Br, Dh>::kColumns>(p, kept, a);
+    launch_postprocess_keys<T, Dh, Bc, Part<Bc, Dh>::kColumns>(p, plan, kept, sums, a);
   });
 }
 

@@ -9,7 +9,6 @@
 // Each is at another tile of Q at a time, so that the tensor cores have work while one computes.
 #pragma once
 
-#include "columns.h"
 #include "query_split.h"
 #include "tile/rows.h"
 
@@ -87,23 +86,48 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
+/// What producer and consumers share: as in rings.h, and which share of work K and V are of.
+template <class T, int Dh>
+struct WideRings {
+  Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
+  StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
+  Smem<QuerySplit> split;
+
+  __device__ __forceinline__ explicit WideRings(SharedMemory& smem)
+      : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
+  __device__ __forceinline__ void init(SharedMemory& smem) {
+    constexpr int kReleases = 2 * 4;  // one by each warp of two consumers
+    Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
+    dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
+    split = smem.take<QuerySplit>("split", 1);
+    K.init(smem, "K_full", "K_free", 1);
+    V.init(smem, "V_full", "V_free", 1);
+    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+    __syncthreads();                              // and before anybody waits there
+  }
+  /// The share, in registers of the warp, as in sm90.cu.
+  __device__ __forceinline__ QuerySplit current() const {
+    const QuerySplit s = split[0];
+    return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
+            uniform(s.head), uniform(s.row),  uniform(s.q_tiles)};
+  }
+};
+
 /// The producer, one thread: as in sm90.cu.
-template <class RingKV, class Ring>
-__device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO,
-                                        Smem<QuerySplit> smem_split, const Maps& maps,
-                                        Hbm<const float> LSE_log2e, Hbm<const float> minus_delta,
-                                        Hbm<int> next, int tiles, int rows, int parts,
-                                        const Problem& p) {
+template <class T, int Dh>
+__device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps, const Kept& kept,
+                                        Hbm<int> next, int parts, const Problem& p) {
+  auto& [K, V, Q, dO, smem_split] = rings;
   int index = blockIdx.x;
-  while (index < tiles * p.B * p.Hk * parts) {
-    const QuerySplit split = query_split(index, tiles, parts, gridDim.x, p);
+  while (index < kept.tiles * p.B * p.Hk * parts) {
+    const QuerySplit split = query_split(index, kept.tiles, parts, gridDim.x, p);
     const int key = split.tile * Bc, batch = split.bh / p.Hk, head_kv = split.bh % p.Hk;
     int head = split.head, row = split.row;
 #pragma unroll 1  // unrolled, it would spill from its few registers
     for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
-      const int64_t at = int64_t{head} * rows + row;
+      const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
-      Q.fill(maps.Q, 0, row, head % p.H, batch, LSE_log2e + at);
+      Q.fill(maps.Q, 0, row, head % p.H, batch, kept.LSE_log2e + at);
       if (q_tile == 0) {
         K.acquire();  // once the last dK and dV have left
         smem_split[0] = split;
@@ -112,7 +136,7 @@ __device__ __forceinline__ void produce(RingKV K, RingKV V, Ring Q, Ring dO,
         V.fill(maps.V, 0, key, head_kv, batch);
       }
       dO.acquire();
-      dO.fill(maps.dO, 0, row, head % p.H, batch, minus_delta + at);
+      dO.fill(maps.dO, 0, row, head % p.H, batch, kept.minus_delta + at);
       row += Br;
       if (row >= p.N) ++head, row = split.first_row;
     }
@@ -312,51 +336,37 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
 /// As in sm90.cu: dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 1)
-    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ TensorMap map_dK,
-                  const __grid_constant__ TensorMap map_dV, Hbm<const float> minus_delta,
-                  Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<float> dK_sums,
-                  Hbm<float> dV_sums, Hbm<int> next, int tiles, int rows, int parts, Problem p) {
-  using TileKV = SwizzledTile<T, Bc, Dh>;
-  using TileQ = SwizzledTile<T, Br, Dh>;
+    key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
+                  const __grid_constant__ Kept kept, const __grid_constant__ KeySums sums,
+                  Hbm<int> next, int parts, Problem p) {
   using TileS = SwizzledTile<T, Bc, Br>;
-
   SharedMemory smem;
-  Stages<TileKV, 1> K{smem, "K"}, V{smem, "V"};
-  StagesWithRows<TileQ, kStages, Br> Q{smem, "Q"}, dO{smem, "dO"};
+  WideRings<T, Dh> rings{smem};
   const TileS tile_dS{smem.tiles<TileS>("dS")};
-  const auto tile_P = smem.take<float>("P", Bc * Br);    // in register order
-  Q.init(smem, "LSE_log2e", "Q_full", "Q_free", 2 * 4);  // a release by each warp of two consumers
-  dO.init(smem, "minus_delta", "dO_full", "dO_free", 2 * 4);
-  const auto smem_split = smem.take<QuerySplit>("split", 1);  // which K and V are of
-  K.init(smem, "K_full", "K_free", 1);
-  V.init(smem, "V_full", "V_free", 1);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  const auto tile_P = smem.take<float>("P", Bc * Br);  // in register order
+  rings.init(smem);
 
+  auto K = rings.K, V = rings.V;  // with each thread's own places in the rings
+  auto Q = rings.Q, dO = rings.dO;
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
-  const auto current = [&]() -> QuerySplit {  // in registers of the warp, as in sm90.cu
-    const QuerySplit s = smem_split[0];
-    return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
-            uniform(s.head), uniform(s.row),  uniform(s.q_tiles)};
-  };
   const auto each_split = [&](auto work) {
     for (;; K.at.next(), V.at.next()) {
       K.wait();
-      const QuerySplit split = current();
+      const QuerySplit split = rings.current();
       if (split.bh < 0) break;
       work(split);
     }
   };
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x == 0)
-      produce(K, V, Q, dO, smem_split, maps, LSE_log2e, minus_delta, next, tiles, rows, parts, p);
+    if (threadIdx.x == 0) produce(rings, maps, kept, next, parts, p);
     return;
   }
   if (warpgroup_id() == 1) {
     setmaxnreg_dec<kdQRegisters>();
     each_split([&](const QuerySplit& split) {
-      add_dQ(K.tile(), tile_dS, dQ_sum + (int64_t{split.head} * rows + split.row) * Dh, split, p);
+      const int64_t first = int64_t{split.head} * kept.rows + split.row;
+      add_dQ(K.tile(), tile_dS, kept.dQ_sum + first * Dh, split, p);
       named_barrier_arrive(kdQ_done, kPair);
     });
     return;
@@ -366,10 +376,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     each_split([&](const QuerySplit& split) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, split, p, dV_sum);
-      const QuerySplit of = current();  // read anew: kept, it would take registers
+      const QuerySplit of = rings.current();  // read anew: kept, it would take registers
       named_barrier_arrive(kdV_done, kPair);
       named_barrier_sync(kdK_done, kPair);  // with V
-      write_out<kdV_written, T>(V, dV_sum, map_dV, dV_sums, tiles, parts, of, p);
+      write_out<kdV_written, T>(V, dV_sum, gradients.dV, sums.dV, kept.tiles, parts, of, p);
     });
   } else {
     setmaxnreg_inc<kdKRegisters>();
@@ -377,12 +387,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       V.wait();
       Sums<Dh> dK_sum;
       sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, split.q_tiles, dK_sum);
-      const QuerySplit of = current();
+      const QuerySplit of = rings.current();
       named_barrier_arrive(kdK_done, kPair);
       named_barrier_sync(kdV_done, kPair);  // with K
       named_barrier_sync(kdQ_done, kPair);
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
-      write_out<kdK_written, T>(K, dK_sum, map_dK, dK_sums, tiles, parts, of, p);
+      write_out<kdK_written, T>(K, dK_sum, gradients.dK, sums.dK, kept.tiles, parts, of, p);
     });
   }
 }

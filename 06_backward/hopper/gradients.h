@@ -1,0 +1,92 @@
+// 06 on Hopper: what the steps from `ahead` on share, and bulk_add.cu shows where it is used first:
+// how the gradients leave a block. This header is not a step of its own.
+#pragma once
+
+#include "columns.h"
+#include "rings.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
+/// in register order, all of a warp together.
+template <int N>
+__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
+                                          const Accumulator<16, N>& dQ, int warp) {
+  const int at = warp * 16 * N;
+  write_fragments(dQ_tile + at, dQ);
+  fence_proxy_async();  // TMA reads what this lane has written,
+  __syncwarp();         // and all others of the warp
+  if (lane_id() == 0) {
+    bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
+    tma_store_commit();
+  }
+}
+
+/// By all consumers, when none needs K and V any more: starts the stores of dK and dV, rows from
+/// `key` on of a head of a batch, through the tiles of K and V.
+template <class T, int Dh, int Bc>
+__device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile_K,
+                                             const SwizzledTile<T, Bc, Dh>& tile_V,
+                                             const KeyGradients<Dh>& sum, int warp_row,
+                                             const KeyMaps& gradients, int key, int head,
+                                             int batch) {
+  write_matrices(tile_K, as_operand<T>(sum.dK), warp_row);
+  write_matrices(tile_V, as_operand<T>(sum.dV), warp_row);
+  fence_proxy_async();                         // TMA reads what threads have written
+  named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
+  if (threadIdx.x == kWarpgroup) {
+    tma_store(gradients.dK, tile_K, 0, key, head, batch);
+    tma_store(gradients.dV, tile_V, 0, key, head, batch);
+    tma_store_commit();
+  }
+}
+
+/// As bulk_add.cu's, of sums of dQ, dK or dV times a factor: N rows of a head, `rows` in whole
+/// tiles of kRows, of which a block has 64, or all 64 and kColumns. grid: (parts of tiles, of all
+/// heads).
+template <class T, int Dh, int kRows, int kColumns>
+__global__ void __launch_bounds__(kWarpgroup)
+    postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
+  constexpr int kParts = kRows / 64 * (Dh / kColumns);
+  const int part = static_cast<int>(blockIdx.x) % kParts;
+  const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // its tile's first row of all
+  const int row = static_cast<int>(at % rows) + (kRows == 64 ? 0 : part * 64);
+  const int column = kRows == 64 ? part * kColumns : 0;
+  Accumulator<16, kColumns> sum;
+  read_fragments(sum, sums + (at * Dh + (part * 4 + warp_id()) * 16 * kColumns));
+  for_each(sum, [&](int, int, float& x) { x *= factor; });
+  using Tile = SwizzledTile<T, 64, kColumns>;
+  SharedMemory smem;
+  const Tile tile{smem.tiles<Tile>("tile")};
+  write(tile, sum, warp_id() * 16);
+  __syncthreads();
+  copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
+                       threadIdx.x);
+}
+/// Launches it for `heads` heads.
+template <class T, int Dh, int kRows, int kColumns>
+void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T> out, int N,
+                        int rows, int d, float factor) {
+  launch(name, postprocess_tiles<T, Dh, kRows, kColumns>, dim3(heads * rows / 64 * (Dh / kColumns)),
+         dim3(kWarpgroup), array_bytes<T>(64 * std::max(kColumns, 64)), sums, out, N, rows, d,
+         factor);
+}
+/// For dQ, in pieces of kColumns.
+template <class T, int Dh, int Br, int kColumns>
+void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) {
+  launch_postprocess<T, Dh, Br, kColumns>("postprocess", int64_t{p.B} * p.H, kept.dQ_sum,
+                                          hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
+}
+
+/// Shared memory of a block, until blocks stay.
+inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
+  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
+         array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
+         2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +
+         4 * array_bytes<Mbarrier>(kStages);
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
