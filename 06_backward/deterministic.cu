@@ -68,27 +68,31 @@ int64_t query_smem_bytes(int Dh, int key_tile) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// delta = rowsum(dO∘O), which dS takes from dP; and LSE in units of ln 2.
-/// A row that attends to no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does once
-/// more; without it exp would first give ∞. Dh/8 lanes per row.
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; and LSE in
+/// units of ln 2. Both for whole tiles: heads have `rows` rows there, of which those past p.N have
+/// LSE = +∞, which makes their P 0. So has a row that attends to no key, whose LSE is −∞. Dh/8
+/// lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
-__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
-                           Hbm<float> LSE_log2e, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
-  const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
   const int column = threadIdx.x % kLanes * 8;
-  const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
-  const float lse = first ? LSE[row] : 0;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  const bool real = row < p.N;
+  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  if (inside && column < p.d) {
-    const int64_t at = row * p.d + column;
-    const auto o = read_chunk(O + at), g = read_chunk(dO + at);
+  if (real && column < p.d) {
+    const int64_t from = (head * p.N + row) * p.d + column;
+    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
   }
   for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
-  if (first) {
-    delta[row] = sum;
-    LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  if (column == 0) {
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 
@@ -105,12 +109,13 @@ struct Place {
   int head, row;
 };
 
-/// dK and dV of one tile of keys. grid: (tiles of K · B·Hk).
+/// dK and dV of one tile of keys. There are `tiles` of a head of K and V, and `rows` of a head of Q
+/// in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
-                  Problem p) {
+                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<T> dK, Hbm<T> dV,
+                  int tiles, int rows, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
@@ -119,7 +124,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
-  const auto [bh, tile] = work_of(blockIdx.x, static_cast<int>(ceil_div(p.N_kv, Bc)), p);
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -132,8 +137,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto dO_stages = smem.take<T>("dO", kStages * Br * Dh);
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto delta_stages = smem.take<float>("D", kStages * Br);
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
+  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that attends to a key of this tile.
@@ -142,17 +147,16 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto after = [&](Place last) {
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
-  const auto start_copies = [&](Place from, int stage) {
-    if (from.head < heads_end) {
-      const int rows = p.N - from.row;
-      const int64_t at = p.q_row(from.head) + from.row;
+  const auto start_copies = [&](Place place, int stage) {
+    if (place.head < heads_end) {
+      const int64_t at = int64_t{place.head} * rows + place.row;
+      const int64_t from = p.q_row(place.head) + place.row;
       const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
           tile_dO{dO_stages + stage * Br * Dh};
-      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
-      // Past N all are zeros: P is 1 there, harmless since dO and D are 0.
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, delta + at, rows, thread);
-      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, rows, thread);
+      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
   };
@@ -182,10 +186,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP begins at −D, which dS subtracts. Its products overlap the exponentials, so the mask is
+    // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
-    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+    fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
@@ -226,7 +230,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                    Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<T> dQ, Problem p) {
+                    Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<T> dQ, int rows,
+                    Problem p) {
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
@@ -236,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
-  const int64_t at = p.q_row(bh) + block_row;
+  const int64_t at = int64_t{bh} * rows + block_row, from = p.q_row(bh) + block_row;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
@@ -245,10 +250,13 @@ __global__ void __launch_bounds__(kThreads)
   SharedMemory smem;
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)}, tile_dO{smem.take<T>("dO", Br * Dh)};
   const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)}, tile_V{smem.take<T>("V", Bc * Dh)};
-  const auto delta_tile = smem.take<float>("D", Br), LSE_tile = smem.take<float>("LSE_log2e", Br);
-  copy_async<kThreads>(tile_Q, Q + at * p.d, p.d, p.N - block_row, p.d, thread);
-  copy_async<kThreads>(tile_dO, dO + at * p.d, p.d, p.N - block_row, p.d, thread);
-  copy_async<kThreads, Br>(delta_tile, delta + at, p.N - block_row, thread);
+  const auto LSE_tile = smem.take<float>("LSE_log2e", Br);
+  const auto delta_tile = smem.take<float>("minus_delta", Br);
+  copy_async<kThreads>(tile_Q, Q + from * p.d, p.d, p.N - block_row, p.d, thread);
+  copy_async<kThreads>(tile_dO, dO + from * p.d, p.d, p.N - block_row, p.d, thread);
+  // A tile of this kernel's may have more rows than are kept. Past N both are zeros: P is 1 there,
+  // harmless since dO and D are 0.
+  copy_async<kThreads, Br>(delta_tile, minus_delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
 
@@ -261,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // the tiles have arrived
 
     Accumulator<kWarpRows, Bc> S, dP;
-    fill_rows(dP, make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[warp_row + i]; }));
+    fill_rows(dP, load_rows<kWarpRows>(delta_tile + warp_row));
 #pragma unroll
     for (int k = 0; k < Dh; k += 16) {
       Operand<T, kWarpRows, 16> q, g;
@@ -299,29 +307,29 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
     return std::max(backward_smem_bytes(Dh, Br, Bc), query_smem_bytes(Dh, Bc));
   });
   plan.warps = backward_warps(plan.block_q);
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}};
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}};
   return plan;
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-    const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-    const auto LSE = hbm<const float>(a["LSE"]);
-    const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-    const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-    const int64_t rows = int64_t{p.B} * p.H * p.N;
-
-    launch("preprocess", preprocess<T, Dh>, dim3(ceil_div(rows * (Dh / 8), kElementwise)),
-           dim3(kElementwise), 0, O, dO, LSE, delta, LSE_log2e, p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-           dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dK, dV,
-           p);
+    const auto dO = hbm<const T>(a["dO"]);
+    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+           dO, hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, rows, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
+           dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, minus_delta, LSE_log2e,
+           hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
     constexpr TileSize tile = query_tile(Dh, Bc);
     launch("query_gradients", query_gradients<T, Dh, tile.block_q, tile.block_kv>,
            dim3(ceil_div(p.N, tile.block_q) * p.B * p.H), dim3(kThreads), query_smem_bytes(Dh, Bc),
-           Q, K, V, dO, delta, LSE_log2e, dQ, p);
+           Q, K, V, dO, minus_delta, LSE_log2e, hbm<T>(a["dQ"]), rows, p);
   });
 }
 
@@ -331,28 +339,33 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
-  const int64_t rows = heads * p.N * 4;                   // bytes of LSE, LSE_log2e and D
-  int64_t queries = 0;  // rows that the tiles of keys of a head read
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
-    const int first = p.first_query(static_cast<int>(key));
-    if (first < p.N) queries += p.N - first / plan.block_q * plan.block_q;
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    queries += p.N - first;
+    tiles += ceil_div(p.N - first, plan.block_q);
   }
-  queries *= heads;
-  const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;      // of LSE and D
   const int block_q = query_tile(plan.head_dim, plan.block_kv).block_q;
   int64_t keys = 0;  // rows that the tiles of queries of a head read
   for (int64_t row = 0; row < p.N; row += block_q)
     keys += p.keys(static_cast<int>(std::min<int64_t>(row + block_q, p.N) - 1));
   const int64_t k = heads * keys * p.d * kIoBytes;  // bytes of K, and of V, that they read
   return {{"preprocess",
-           {{"O", q, 0}, {"dO", q, 0}, {"LSE", rows, 0}, {"D", 0, rows}, {"LSE_log2e", 0, rows}}},
+           {{"O", q, 0},
+            {"dO", q, 0},
+            {"LSE", heads * p.N * 4, 0},
+            {"minus_delta", 0, padded * 4},
+            {"LSE_log2e", 0, padded * 4}}},
           {"key_gradients",
-           {{"Q", tiles, 0},
+           {{"Q", read, 0},
             {"K", kv, 0},
             {"V", kv, 0},
-            {"dO", tiles, 0},
-            {"D", queries * 4, 0},
-            {"LSE_log2e", queries * 4, 0},
+            {"dO", read, 0},
+            {"minus_delta", rows * 4, 0},
+            {"LSE_log2e", rows * 4, 0},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
           {"query_gradients",
@@ -360,8 +373,8 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"K", k, 0},
             {"V", k, 0},
             {"dO", q, 0},
-            {"D", rows, 0},
-            {"LSE_log2e", rows, 0},
+            {"minus_delta", heads * p.N * 4, 0},
+            {"LSE_log2e", heads * p.N * 4, 0},
             {"dQ", 0, q}}}};
 }
 

@@ -42,28 +42,32 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// delta = rowsum(dO∘O), which dS takes from dP; LSE in units of ln 2; and dQ's sums, 0 to begin
-/// with. A row that attends to no key has LSE = −∞: +∞ in its place makes its P 0, as the mask does
-/// once more; without it exp would first give ∞. Dh/8 lanes per row.
+/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
+/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
+/// to no key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
-__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Hbm<float> delta,
-                           Hbm<float> LSE_log2e, Hbm<float> dQ_sum, Problem p) {
+__global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
+                           Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
+                           int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
-  const int64_t row = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
-  const bool inside = row < int64_t{p.B} * p.H * p.N, first = inside && column == 0;
-  const float lse = first ? LSE[row] : 0;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  const bool real = row < p.N;
+  const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  if (inside && column < p.d) {
-    const int64_t at = row * p.d + column;
-    const auto o = read_chunk(O + at), g = read_chunk(dO + at);
+  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (real && column < p.d) {
+    const int64_t from = (head * p.N + row) * p.d + column;
+    const auto o = read_chunk(O + from), g = read_chunk(dO + from);
     for (int e = 0; e < 8; ++e) sum += float(o[e]) * float(g[e]);
-    write_chunk(dQ_sum + at, Chunk<float>{});
   }
   for (int bit = kLanes / 2; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
-  if (first) {
-    delta[row] = sum;
-    LSE_log2e[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  if (column == 0) {
+    minus_delta[at] = -sum;
+    LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
 
@@ -76,17 +80,18 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
+/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
-                  Hbm<const float> delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum, Hbm<T> dK,
-                  Hbm<T> dV, Problem p) {
+                  Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
+                  Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
   const WarpTile<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
   const WarpTile<Bc, Dh, kWarpRows, kBackwardWarps> of_sum;  // of dV and of dK
-  const auto [bh, tile] = work_of(blockIdx.x, static_cast<int>(ceil_div(p.N_kv, Bc)), p);
+  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -99,8 +104,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const Tile<T, Br, Dh> tile_dO{smem.take<T>("dO", Br * Dh)};
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
-  const auto delta_tile = smem.take<float>("D", Br);
   const auto LSE_tile = smem.take<float>("LSE_log2e", Br);
+  const auto delta_tile = smem.take<float>("minus_delta", Br);
 
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
@@ -112,13 +117,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   Accumulator<kWarpRows, of_sum.kColumns> dV_sum, dK_sum;
   for (int head = bh * group; head < heads_end; ++head)
     for (int row = first_row; row < p.N; row += Br) {
-      const int rows = p.N - row;
-      const int64_t at = p.q_row(head) + row;
-      copy_async<kBackwardThreads>(tile_Q, Q + at * p.d, p.d, rows, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + at * p.d, p.d, rows, p.d, thread);
-      // Past N all are zeros: P is 1 there, harmless since dO and D are 0.
-      copy_async<kBackwardThreads, Br>(delta_tile, delta + at, rows, thread);
-      copy_async<kBackwardThreads, Br>(LSE_tile, LSE_log2e + at, rows, thread);
+      const int64_t at = int64_t{head} * rows + row, from = p.q_row(head) + row;
+      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(delta_tile, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(LSE_tile, LSE_log2e + at, Br, thread);
       cp_async_commit();
       cp_async_wait<0>();
       __syncthreads();  // these tiles are here
@@ -128,11 +131,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       auto P = S;
       exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-      // dP begins at −D, which dS subtracts. Its products overlap the exponentials, so the mask is
+      // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
       // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
       Accumulator<kWarpRows, of_S.kColumns> dP;
-      fill_rows(dP,
-                make_rows<kWarpRows>([&](int i) -> float { return -delta_tile[of_S.row + i]; }));
+      fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
       mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
       if (key + Bc > p.keys(row))
         for_each(P, [&](int i, int j, float& x) {
@@ -155,10 +157,10 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       }
       Accumulator<kWarpRows, of_dQ.kColumns> dQ;
       mma_AB(dQ, tile_dS, of_dQ.row, tile_K, of_dQ.column);
-      const auto dQ_tile = dQ_sum + at * p.d;
+      const auto dQ_tile = dQ_sum + at * Dh;
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
         i += of_dQ.row, j += of_dQ.column;
-        if (row + i < p.N && j < p.d) atomic_add_pair(dQ_tile + (i * p.d + j), a, b);
+        if (j < p.d) atomic_add_pair(dQ_tile + (i * Dh + j), a, b);
       });
       __syncthreads();  // all warps are done with these tiles, P and dS, and at last with K and V
     }
@@ -172,15 +174,19 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. A thread has 8 elements.
-template <class T>
-__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, Problem p) {
-  const int64_t at = 8 * (int64_t{blockIdx.x} * kElementwise + threadIdx.x);
-  if (at >= int64_t{p.B} * p.H * p.N * p.d) return;
-  const auto sum = read_chunk(dQ_sum + at);
+/// dQ in the I/O type. Dh/8 lanes per row.
+template <class T, int Dh>
+__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
+  constexpr int kLanes = Dh / 8;
+  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  const int column = threadIdx.x % kLanes * 8;
+  const int64_t head = at / rows;
+  const int row = static_cast<int>(at % rows);
+  if (row >= p.N || column >= p.d) return;
+  const auto sum = read_chunk(dQ_sum + (at * Dh + column));
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
-  write_chunk(dQ + at, out);
+  write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
@@ -189,59 +195,63 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   choose_tile(plan, kBackwardTiles, {}, device.smem_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
-  const int64_t rows = int64_t{p.B} * p.H * p.N;
-  plan.workspace = {{"D", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * p.d * 4}};
+  const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
   return plan;
 }
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
+  const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
+  const auto dQ_sum = hbm<float>(a["dQ_sum"]);
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
-    const auto O = hbm<const T>(a["O"]), dO = hbm<const T>(a["dO"]);
-    const auto LSE = hbm<const float>(a["LSE"]);
-    const auto delta = hbm<float>(a["D"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-    const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-    const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
-    const dim3 of_rows(ceil_div(int64_t{p.B} * p.H * p.N * (Dh / 8), kElementwise));
-
-    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, O, dO, LSE, delta,
-           LSE_log2e, dQ_sum, p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(ceil_div(p.N_kv, Bc) * p.B * p.Hk),
-           dim3(32 * backward_warps(Br)), plan.smem_bytes, Q, K, V, dO, delta, LSE_log2e, dQ_sum,
-           dK, dV, p);
-    launch("postprocess", postprocess<T>, of_rows, dim3(kElementwise), 0, dQ_sum, dQ, p);
+    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
+    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
+           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
+           p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
+           dim3(32 * backward_warps(Br)), plan.smem_bytes, hbm<const T>(a["Q"]),
+           hbm<const T>(a["K"]), hbm<const T>(a["V"]), hbm<const T>(a["dO"]), minus_delta,
+           LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
+    launch("postprocess", postprocess<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum,
+           hbm<T>(a["dQ"]), rows, p);
   });
 }
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and adds to dQ there.
+/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
+/// tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
-  const int64_t rows = heads * p.N * 4;                   // bytes of LSE, LSE_log2e and D
-  int64_t queries = 0;  // rows that the tiles of keys of a head read
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
+  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
-    const int first = p.first_query(static_cast<int>(key));
-    if (first < p.N) queries += p.N - first / plan.block_q * plan.block_q;
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    queries += p.N - first;
+    tiles += ceil_div(p.N - first, plan.block_q);
   }
-  queries *= heads;
-  const int64_t tiles = queries * p.d * kIoBytes;  // bytes of Q, and of dO, that they read
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},
-            {"LSE", rows, 0},
-            {"D", 0, rows},
-            {"LSE_log2e", 0, rows},
-            {"dQ_sum", 0, 2 * q}}},
+            {"LSE", heads * p.N * 4, 0},
+            {"minus_delta", 0, padded * 4},
+            {"LSE_log2e", 0, padded * 4},
+            {"dQ_sum", 0, sums}}},
           {"key_gradients",
-           {{"Q", tiles, 0},
+           {{"Q", read, 0},
             {"K", kv, 0},
             {"V", kv, 0},
-            {"dO", tiles, 0},
-            {"D", queries * 4, 0},
-            {"LSE_log2e", queries * 4, 0},
-            {"dQ_sum", 2 * tiles, 2 * tiles},
+            {"dO", read, 0},
+            {"minus_delta", rows * 4, 0},
+            {"LSE_log2e", rows * 4, 0},
+            {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
           {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};

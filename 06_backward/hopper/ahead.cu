@@ -23,7 +23,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   auto Q = rings.Q;  // with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
-  KeyGradients<Dh> sum;
+  KeyGradients<Dh> sums;
+  auto& [dK_sum, dV_sum] = sums;
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
@@ -70,18 +71,18 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(sum.dV, P_operand);
-    wgmma_AB(sum.dV, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(dV_sum, P_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
-    wgmma_wait<0>(sum.dV, P_operand);
+    wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(sum.dK, dS_operand);
-      wgmma_AB(sum.dK, dS_operand, Q.tile());
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile());
       wgmma_commit();
     };
 
@@ -101,7 +102,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    wgmma_wait<0>(sum.dK, dS_operand);
+    wgmma_wait<0>(dK_sum, dS_operand);
     Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
@@ -110,7 +111,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  return sum;
+  return sums;
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).

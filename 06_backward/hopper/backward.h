@@ -94,6 +94,28 @@ struct KeyTile {
   int bh, key, first_row;
 };
 
+/// What producer and consumers share: the block's tile of K and of V, filled once, and rings of
+/// stages of Q, with LSE, and of dO, with D.
+template <class T, int Dh, int Br, int Bc>
+struct Rings {
+  Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
+  StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
+
+  /// Takes the tiles.
+  __device__ __forceinline__ explicit Rings(SharedMemory& smem)
+      : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
+  /// Takes the barriers, once all tiles of the kernel are taken. By all threads.
+  __device__ __forceinline__ void init(SharedMemory& smem) {
+    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
+    Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
+    dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
+    K.init(smem, "K_full", "K_free", 1);
+    V.init(smem, "V_full", "V_free", 1);
+    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+    __syncthreads();                              // and before anybody waits there
+  }
+};
+
 /// A consumer's rows of dK and dV, as sums.
 template <int Dh>
 struct KeyGradients {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "columns.h"
-#include "rings.h"
+#include "produce.h"
 
 namespace ladder::MACHINE {
 namespace {

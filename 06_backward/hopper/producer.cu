@@ -20,28 +20,6 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// What producer and consumers share: the block's tile of K and of V, filled once, and rings of
-/// stages of Q, with LSE, and of dO, with D.
-template <class T, int Dh, int Br, int Bc>
-struct Rings {
-  Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
-  StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
-
-  /// Takes the tiles.
-  __device__ __forceinline__ explicit Rings(SharedMemory& smem)
-      : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
-  /// Takes the barriers, once all tiles of the kernel are taken. By all threads.
-  __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
-    Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
-    dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
-    K.init(smem, "K_full", "K_free", 1);
-    V.init(smem, "V_full", "V_free", 1);
-    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-    __syncthreads();                              // and before anybody waits there
-  }
-};
-
 /// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
 /// heads into their rings.
 template <class T, int Dh, int Br, int Bc>
@@ -74,32 +52,35 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   auto Q = rings.Q;  // with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
-  KeyGradients<Dh> sum;
+  KeyGradients<Dh> sums;
+  auto& [dK_sum, dV_sum] = sums;
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
   const Part<Br, Dh> of_dQ{consumer};
+  const int S_row = of_S.row() + warp_row;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, of_S.kColumns> S, dP;
   int row = first_row;
   const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
-    const int S_row = of_S.row() + warp_row;
-
     Q.wait();
     dO.wait();
-    fill_rows(dP, make_rows<16>([&](int i) -> float { return dO.of_rows()[S_row + i]; }));
+    const auto tile_Q = Q.tile(), tile_dO = dO.tile();
+    const auto delta_tile = dO.of_rows(), LSE_tile = Q.of_rows();
+
+    fill_rows(dP, load_rows<16>(delta_tile + S_row));
     wgmma_fence(S, dP);
-    wgmma_set_ABt(S, Q.tile(), of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
+    wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
-    wgmma_ABt(dP, dO.tile(), of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
+    wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
-    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return Q.of_rows()[S_row + i]; }));
+    exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
     // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
@@ -107,25 +88,27 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       });
     named_barrier_sync(kAll, kBackwardThreads);  // both are done with the last P and dS
     write(tile_P, P, S_row, of_S.column());
+
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
     write(tile_dS, dS, S_row, of_S.column());
     fence_proxy_async();                         // the products read what threads have written
     named_barrier_sync(kAll, kBackwardThreads);  // P and dS are complete
-    wgmma_fence(sum.dV, sum.dK);
-    wgmma_AtB(sum.dV, tile_P, consumer_key, dO.tile());  // dV += Pᵀ·dO
+
+    wgmma_fence(dV_sum, dK_sum);
+    wgmma_AtB(dV_sum, tile_P, consumer_key, tile_dO);  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_AtB(sum.dK, tile_dS, consumer_key, Q.tile());  // dK += dSᵀ·Q
+    wgmma_AtB(dK_sum, tile_dS, consumer_key, tile_Q);  // dK += dSᵀ·Q
     wgmma_commit();
-    wgmma_wait<1>(sum.dV);  // dK, committed last, may still run
+    wgmma_wait<1>(dV_sum);  // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
     wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    wgmma_wait<0>(dQ, sum.dK);
+    wgmma_wait<0>(dQ, dK_sum);
     Q.release();
     add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
     row += Br;
@@ -135,7 +118,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  return sum;
+  return sums;
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
@@ -164,15 +147,15 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   rings.K.wait();
   rings.V.wait();
-  auto sum = accumulate(rings, tile_P, tile_dS, kept, keys, p);
+  auto [dK_sum, dV_sum] = accumulate(rings, tile_P, tile_dS, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
-  for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, sum.dK, warp_row);
-  write(tile_V, sum.dV, warp_row);
+  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);

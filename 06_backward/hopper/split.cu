@@ -61,7 +61,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   auto Q = rings.Q;  // with this warp's own place in the ring
   auto dO = rings.dO;
-  KeyGradients<Dh> sum;
+  KeyGradients<Dh> sums;
+  auto& [dK_sum, dV_sum] = sums;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
@@ -109,18 +110,18 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(sum.dV, P_operand);
-    wgmma_AB(sum.dV, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(dV_sum, P_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would want more registers than there are,
     // and the compiler would have each of them wait for the one before (C7512).
-    wgmma_wait<0>(sum.dV, P_operand);
+    wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(sum.dK, dS_operand);
-      wgmma_AB(sum.dK, dS_operand, Q.tile());
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile());
       wgmma_commit();
     };
 
@@ -140,7 +141,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       wgmma_wait<1>(dQ);  // dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
     }
-    wgmma_wait<0>(sum.dK, dS_operand);
+    wgmma_wait<0>(dK_sum, dS_operand);
     Q.release();
     row += Br;
     dQ_at = dQ_at + Br * Dh;
@@ -149,7 +150,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  return sum;
+  return sums;
 }
 
 /// dK and dV of one tile of keys by a share of the queries, and what it adds to dQ.

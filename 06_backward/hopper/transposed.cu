@@ -10,7 +10,7 @@
 // all keys meet; it has two stages, and an iteration one barrier less.
 
 #include "columns.h"
-#include "rings.h"
+#include "produce.h"
 #include "tile/rows.h"
 
 namespace ladder::MACHINE {
@@ -34,7 +34,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   auto Q = rings.Q;  // with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
-  KeyGradients<Dh> sum;
+  KeyGradients<Dh> sums;
+  auto& [dK_sum, dV_sum] = sums;
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
@@ -74,21 +75,21 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     // not the one before.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(sum.dV, sum.dK, P_operand, dS_operand);
-    wgmma_AB(sum.dV, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    wgmma_AB(sum.dK, dS_operand, Q.tile());  // dK += dSᵀ·Q
+    wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
     fence_proxy_async();                         // dQ reads what threads have written
     named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
-    wgmma_wait<1>(sum.dV, P_operand);            // dK, committed last, may still run
+    wgmma_wait<1>(dV_sum, P_operand);            // dK, committed last, may still run
     dO.release();
 
     Accumulator<16, of_dQ.kColumns> dQ;
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    wgmma_wait<0>(dQ, sum.dK, dS_operand);
+    wgmma_wait<0>(dQ, dK_sum, dS_operand);
     Q.release();
     add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
     row += Br;
@@ -98,7 +99,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
       dQ_at = dQ_at + int64_t{first_row} * Dh;
     }
   }
-  return sum;
+  return sums;
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
@@ -125,15 +126,15 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   rings.K.wait();
   rings.V.wait();
-  auto sum = accumulate(rings, dS_stages, kept, keys, p);
+  auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
-  for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, sum.dK, warp_row);
-  write(tile_V, sum.dV, warp_row);
+  for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
+  write(tile_K, dK_sum, warp_row);
+  write(tile_V, dV_sum, warp_row);
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);

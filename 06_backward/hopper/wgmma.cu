@@ -4,8 +4,7 @@
 //
 // Since `split_sums`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores
 // read both operands of all five products from shared memory themselves. The forward pass, from
-// here on, is 05's `sm90`; and what is kept between the kernels has whole tiles, so that nothing
-// asks where a head ends.
+// here on, is 05's `sm90`.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -82,6 +81,11 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
+/// A tile of Q: its head of Q and its first row.
+struct Place {
+  int head, row;
+};
+
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
 /// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
 /// block.
@@ -97,79 +101,6 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM. dQ_at: those of
-/// row first_row of the first head.
-template <int Br, class T, int Bc, int Dh, class StartCopies>
-__device__ __forceinline__ void accumulate(
-    Smem<T> Q_stages, Smem<T> dO_stages, Smem<float> LSE_stages, Smem<float> delta_stages,
-    const SwizzledTile<T, Bc, Dh>& tile_K, const SwizzledTile<T, Bc, Dh>& tile_V,
-    const SwizzledTile<T, Br, Bc>& tile_P, const SwizzledTile<T, Br, Bc>& tile_dS, Hbm<float> dQ_at,
-    int key, int first_row, const Problem& p, Accumulator<16, Dh>& dK_sum,
-    Accumulator<16, Dh>& dV_sum, StartCopies start_copies) {
-  using TileQ = SwizzledTile<T, Br, Dh>;
-  const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
-  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
-  const Part<Br, Dh> of_dQ{consumer};
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-
-  Accumulator<16, of_S.kColumns> S, dP;
-  int row = first_row;
-  const int q_tiles = p.H / p.Hk * static_cast<int>(ceil_div(p.N - first_row, Br));
-  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
-    const int stage = q_tile % kStages;
-    cp_async_wait<0>();
-    fence_proxy_async();  // the products read what threads have copied
-    __syncthreads();      // these tiles are here, and all warps are done with the last, P and dS
-    start_copies();
-    const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
-    const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
-    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
-    const int S_row = of_S.row() + warp_row;
-
-    fill_rows(dP, make_rows<16>([&](int i) -> float { return delta_tile[S_row + i]; }));
-    wgmma_fence(S, dP);
-    wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
-    wgmma_commit();
-    wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
-    wgmma_commit();
-    wgmma_wait<1>(S);  // dP, committed last, may still run
-    auto& P = S;
-    exp2_rows(P, c, make_rows<16>([&](int i) -> float { return LSE_tile[S_row + i]; }));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (key + Bc > p.keys(row))
-      for_each(P, [&](int i, int j, float& x) {
-        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
-      });
-    write(tile_P, P, S_row, of_S.column());
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    write(tile_dS, dS, S_row, of_S.column());
-    fence_proxy_async();  // the products read what threads have written
-    __syncthreads();      // P and dS are complete
-    wgmma_fence(dV_sum, dK_sum);
-    wgmma_AtB(dV_sum, tile_P, consumer_key, tile_dO);  // dV += Pᵀ·dO
-    wgmma_commit();
-    wgmma_AtB(dK_sum, tile_dS, consumer_key, tile_Q);  // dK += dSᵀ·Q
-    wgmma_commit();
-
-    Accumulator<16, of_dQ.kColumns> dQ;
-    wgmma_fence(dQ);
-    wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
-    wgmma_commit();
-    wgmma_wait<0>(dQ, dK_sum, dV_sum);
-    add_to_dQ<Dh>(dQ_at, dQ, of_dQ.row() + warp_row, of_dQ.column());
-    row += Br;
-    dQ_at = dQ_at + Br * Dh;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + int64_t{first_row} * Dh;
-    }
-  }
-}
-
 /// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
 /// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
@@ -180,10 +111,16 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
+  const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
+  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
+  const Part<Br, Dh> of_dQ{consumer};
+  const int S_row = of_S.row() + warp_row;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
   const TileKV tile_K{smem.tiles<TileKV>("K")};
@@ -195,44 +132,89 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q
-  // from the first row that attends to a key of this tile.
-  const int group = p.H / p.Hk;
+  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
+  // first row that attends to a key of this tile.
+  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  // The next tiles of Q and dO, into the stage that is free.
-  int next_head = bh * group, next_row = first_row, stage = 0;
-  const auto start_copies = [&] {
-    if (next_head < (bh + 1) * group) {
-      const int64_t at = int64_t{next_head} * rows + next_row;
-      const int64_t from = p.q_row(next_head) + next_row;
-      const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
-      const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
-      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - next_row, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - next_row, p.d, thread);
+  const auto after = [&](Place last) {
+    return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
+  };
+  const auto start_copies = [&](Place place, int stage) {
+    if (place.head < heads_end) {
+      const int64_t at = int64_t{place.head} * rows + place.row;
+      const int64_t from = p.q_row(place.head) + place.row;
+      const TileQ tile_Q{Q_stages + stage * TileQ::kElements},
+          tile_dO{dO_stages + stage * TileQ::kElements};
+      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
       copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
-    stage = 1 - stage;
-    next_row += Br;
-    if (next_row >= p.N) next_row = first_row, ++next_head;
   };
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  start_copies();
+  Place next{bh * group, first_row};
+  int stage = 0;
+  start_copies(next, stage);
 
+  Accumulator<16, of_S.kColumns> S, dP;
   Accumulator<16, Dh> dK_sum, dV_sum;
-  const auto dQ_at = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
-  accumulate<Br>(Q_stages, dO_stages, LSE_stages, delta_stages, tile_K, tile_V, tile_P, tile_dS,
-                 dQ_at, key, first_row, p, dK_sum, dV_sum, start_copies);
+  while (next.head < heads_end) {
+    const auto [head, row] = next;
+    next = after(next);
+    cp_async_wait<0>();
+    fence_proxy_async();  // the products read what threads have copied
+    __syncthreads();      // these tiles are here, and all warps are done with the last, P and dS
+    const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
+    const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
+    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    start_copies(next, 1 - stage);
+
+    fill_rows(dP, load_rows<16>(delta_tile + S_row));
+    wgmma_fence(S, dP);
+    wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
+    wgmma_commit();
+    wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
+    wgmma_commit();
+    wgmma_wait<1>(S);  // dP, committed last, may still run
+    auto& P = S;
+    exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    if (key + Bc > p.keys(row))
+      for_each(P, [&](int i, int j, float& x) {
+        if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
+      });
+    write(tile_P, P, S_row, of_S.column());
+
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    write(tile_dS, dS, S_row, of_S.column());
+    fence_proxy_async();  // the products read what threads have written
+    __syncthreads();      // P and dS are complete
+
+    wgmma_fence(dV_sum, dK_sum);
+    wgmma_AtB(dV_sum, tile_P, consumer_key, tile_dO);  // dV += Pᵀ·dO
+    wgmma_commit();
+    wgmma_AtB(dK_sum, tile_dS, consumer_key, tile_Q);  // dK += dSᵀ·Q
+    wgmma_commit();
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    wgmma_wait<0>(dQ, dK_sum, dV_sum);
+    const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
+    add_to_dQ<Dh>(dQ_tile, dQ, of_dQ.row() + warp_row, of_dQ.column());
+    stage = 1 - stage;
+  }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
-  const int warp_row = warp_id() * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
-  write(tile_K, dK_sum, warp_row);
-  write(tile_V, dV_sum, warp_row);
-  __syncthreads();  // all rows are written
+  write(tile_K, dK_sum, consumer_key + warp_row);
+  write(tile_V, dV_sum, consumer_key + warp_row);
+  __syncthreads();
   copy_out<kBackwardThreads>(dK + kv_first, p.d, tile_K, p.N_kv - key, p.d, thread);
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }

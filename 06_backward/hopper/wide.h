@@ -86,7 +86,7 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
-/// What producer and consumers share: as in rings.h, and which share of work K and V are of.
+/// What producer and consumers share: as in backward.h, and which share of work K and V are of.
 template <class T, int Dh>
 struct WideRings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;

@@ -5,6 +5,7 @@ exercises.py say."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import os
@@ -72,9 +73,9 @@ class Task:
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
         # Name → text, but of what is in a header of the folder, too.
-        shared = {name for text in real.headers.values() for name in defined(text)}
+        self.shared = {name for text in real.headers.values() for name in defined(text)}
         self.was, self.now = ({name: text for name, text in defined(source.text).items()
-                               if "const Register" not in text and name not in shared}
+                               if "const Register" not in text and name not in self.shared}
                               for source in (self.old, real))
 
     def start(self) -> str:
@@ -98,17 +99,23 @@ class Task:
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
-        """The real step's file with what is new in its kernels as in the step before."""
+        """The real step's file with what is new in its kernels as in the step before; but what a
+        header has now is not taken from there."""
         if not self.check.blanks:
             raise CommandError("there are no blanks: without its new lines the file does not "
                                "compile. --hint leads to them one by one", BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__(?:global|device)__", r"\nPlan \w+\("))
-        lines = [line for tag, i1, i2, j1, j2 in self.diff.matcher.get_opcodes()
+        old = copy.copy(self.old)
+        kept = old.text
+        for name, text in defined(kept).items():
+            kept = kept.replace(text, "") if name in self.shared else kept
+        old.lines = kept.splitlines()
+        lines = [line for tag, i1, i2, j1, j2 in Diff(old, self.real).matcher.get_opcodes()
                  for line in (self.real.lines[j1:j2] if tag == "equal" or not first <= j1 < last
                               else [f"// yours; new lines here: {j2 - j1}" if j2 > j1 else
                                     "// yours: change these lines, or take them out",
-                                    *self.old.lines[i1:i2]])]
+                                    *old.lines[i1:i2]])]
         # What the old lines use and is no more.
         gone = "".join(text for name, text in self.was.items()
                        if name not in self.now and "(" not in text)
