@@ -45,13 +45,14 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+/// to no key, whose LSE is −∞. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -182,7 +183,7 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
-  if (row >= p.N || column >= p.d) return;
+  if (at >= int64_t{p.B} * p.H * rows || row >= p.N || column >= p.d) return;
   const auto sum = read_chunk(dQ_sum + (at * Dh + column));
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
