@@ -158,10 +158,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       }
       Accumulator<kWarpRows, of_dQ.kColumns> dQ;
       mma_AB(dQ, tile_dS, of_dQ.row, tile_K, of_dQ.column);
-      const auto dQ_tile = dQ_sum + at * Dh;
+      const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
         i += of_dQ.row, j += of_dQ.column;
-        if (j < p.d) atomic_add_pair(dQ_tile + (i * Dh + j), a, b);
+        // 64 bits, or addresses would take registers that d = 256 lacks.
+        if (j < p.d) atomic_add_pair(dQ_tile + (int64_t{i} * Dh + j), a, b);
       });
       __syncthreads();  // all warps are done with these tiles, P and dS, and at last with K and V
     }
