@@ -66,8 +66,9 @@ def planted(path):
     for number, (was, now, _) in enumerate(mistakes_in(path)):
         def changed(found, now=now, number=number):
             array = re.search(r"Hbm<(?:const )?\w+> (\w+)", found[0])
+            name = array[1] if array else "kept.dQ_sum" if "Kept kept" in found[0] else ""
             return (now.replace("ON", f"(ladder::kMistake == {number})")
-                    .replace("WAS", found[0]).replace("ARRAY", array[1] if array else ""))
+                    .replace("WAS", found[0]).replace("ARRAY", name))
         alone = isinstance(was, str)
         end = len(text if alone else text.partition("\nPlan plan(")[0])  # of all kernels
         text = re.sub(re.escape(was) if alone else was, changed, text[:end], count=int(alone)
