@@ -14,7 +14,8 @@
 //
 // Since `stored`: nothing N × N is in HBM. The five products of a tile are in one kernel, and P, dP
 // and dS stay on the chip. A small kernel before it computes D, and one after it rounds dQ's sums,
-// which are fp32. The forward pass is `split_sums`'s, which writes LSE instead of P.
+// which are fp32. What is kept between them has whole tiles of rows, so that nothing asks where a
+// head ends. The forward pass is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"

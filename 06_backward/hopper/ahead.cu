@@ -3,7 +3,8 @@
 //   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
 // Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
-// and so is dK, so that the tensor cores have something to do meanwhile.
+// and so is dK, so that the tensor cores have something to do meanwhile. How the gradients leave,
+// as in `bulk_add`, is in gradients.h from here on.
 
 #include "gradients.h"
 #include "tile/rows.h"
