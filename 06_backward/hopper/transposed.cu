@@ -7,8 +7,8 @@
 //
 // Since `producer`: S and dP are computed transposed, so that Pᵀ and dSᵀ lie in registers as the
 // products dV and dK want their left operand. Only dS goes through shared memory, for dQ, in which
-// all keys meet; it has two stages, and an iteration one barrier less. The producer, as before, is in
-// produce.h from here on.
+// all keys meet; it has two stages, and an iteration one barrier less. The producer, as before, is
+// in produce.h from here on.
 
 #include "columns.h"
 #include "produce.h"
