@@ -8,11 +8,10 @@
 //
 // Since `ahead`: where tiles of keys are few, as with a short sequence or with one head of K and V
 // under many of Q, they would leave most SMs idle. So several blocks share one; how many, the plan
-// says by what takes least time, since what they add up costs traffic. What sm90 keeps of this step
-// is in query_split.h.
+// says by what takes least time, since what they add up costs traffic. A consumer's loop is
+// `ahead`'s, over a share. What sm90 keeps of this step is in query_split.h and accumulate.h.
 
-#include "query_split.h"
-#include "tile/rows.h"
+#include "accumulate.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -36,8 +35,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
                                         const Problem& p) {
   rings.K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   rings.V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
-  int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
-  int row = split.first_row + split.begin % split.tiles_of_head * Br;
+  int head = head_of(split, p), row = row_of<Br>(split);
 #pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
   for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
     const int64_t at = int64_t{head} * kept.rows + row;
@@ -48,109 +46,6 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
     row += Br;
     if (row >= p.N) ++head, row = split.first_row;
   }
-}
-
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM.
-template <class T, int Dh, int Br, int Bc>
-__device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
-                                                       Smem<T> dS_stages, Smem<float> dQ_tile,
-                                                       const Kept& kept, const QuerySplit& split,
-                                                       const Problem& p) {
-  using TileS = SwizzledTile<T, Bc, Br>;
-  const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // with this warp's own place in the ring
-  auto dO = rings.dO;
-  KeyGradients<Dh> sums;
-  auto& [dK_sum, dV_sum] = sums;
-  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
-  const Part<Br, Dh> of_dQ{consumer};
-  const int key = split.tile * Bc, first_row = split.first_row;
-  // The first query that attends to key i of the tile is first_attending + i.
-  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
-  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
-
-  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
-  auto Q_ahead = Q;                // where S is computed, a tile before the rest
-  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // or the compiler would keep the last tile's
-    Q_ahead.wait();
-    wgmma_fence(S);
-    wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
-    wgmma_commit();
-    Q_ahead.at.next();
-  };
-  start_scores();
-  wgmma_wait<0>(S);
-  int row = first_row + split.begin % split.tiles_of_head * Br;
-  const int q_tiles = split.end - split.begin;
-  const int head = split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
-  auto dQ_at = kept.dQ_sum + (int64_t{head} * kept.rows + row) * Dh;
-  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
-    dO.wait();
-    fill_columns(dP, columns_of_rows<Br>(dO));
-    wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
-    wgmma_commit();
-    auto& P = S;
-    exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
-    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
-      for_each(P, [&](int i, int j, float& x) {
-        i += consumer_key + warp_row;
-        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
-      });
-    auto P_operand = as_operand<T>(P);
-    wgmma_wait<0>(dP);
-    auto& dS = dP;
-    mul(dS, P);
-    auto dS_operand = as_operand<T>(dS);
-    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
-    // not the one before.
-    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
-    write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
-    wgmma_fence(dV_sum, P_operand);
-    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
-    wgmma_commit();
-    fence_proxy_async();                           // dQ reads what threads have written
-    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
-    named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    // With dV still in flight, the products from here on would want more registers than there are,
-    // and the compiler would have each of them wait for the one before (C7512).
-    wgmma_wait<0>(dV_sum, P_operand);
-    const auto start_dK = [&] {  // dK += dSᵀ·Q
-      wgmma_fence(dK_sum, dS_operand);
-      wgmma_AB(dK_sum, dS_operand, Q.tile());
-      wgmma_commit();
-    };
-
-    Accumulator<16, of_dQ.kColumns> dQ;
-    wgmma_fence(dQ);
-    wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
-    wgmma_commit();
-    dO.release();  // dV has read it; before dQ, this would only hold dQ up
-    if (q_tile + 1 < q_tiles) {
-      start_scores();  // of the next tile
-      start_dK();
-      wgmma_wait<2>(dQ);  // S and dK may still run
-      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
-    } else {
-      start_dK();
-      wgmma_wait<1>(dQ);  // dK may still run
-      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-    }
-    wgmma_wait<0>(dK_sum, dS_operand);
-    Q.release();
-    row += Br;
-    dQ_at = dQ_at + Br * Dh;
-    if (row >= p.N) {  // the next head
-      row = first_row;
-      dQ_at = dQ_at + int64_t{first_row} * Dh;
-    }
-  }
-  return sums;
 }
 
 /// dK and dV of one tile of keys by a share of the queries, and what it adds to dQ.
@@ -178,7 +73,9 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   rings.K.wait();
   rings.V.wait();
-  auto sum = accumulate(rings, dS_stages, dQ_tile, kept, split, p);
+  auto Q = rings.Q, dO = rings.dO;  // with this warp's own places in the rings
+  auto sum = accumulate<Br, false>(Q, dO, rings.K.tile(), rings.V.tile(), dS_stages, dQ_tile, kept,
+                                   split, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V

@@ -1,0 +1,132 @@
+// 06 on Hopper: what a consumer of `split` and `sm90` does with a share, as ahead.cu shows it for a
+// whole tile of keys. This header is not a step of its own.
+#pragma once
+
+#include "query_split.h"
+#include "tile/rows.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+/// The head of Q and the row with which a share begins. Example: two query heads share head 3 of K
+/// and V, first_row is 128, from there to N lie 5 tiles of 64 rows, and a share begins with tile 7
+/// of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, its first row 128 + 7 % 5 · 64 = 256.
+__device__ __forceinline__ int head_of(const QuerySplit& split, const Problem& p) {
+  return split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
+}
+template <int Br>
+__device__ __forceinline__ int row_of(const QuerySplit& split) {
+  return split.first_row + split.begin % split.tiles_of_head * Br;
+}
+
+/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
+/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and dO
+/// are at this warp's own places in the rings. kAheadAnew: the place of the tile ahead is worked
+/// out in each iteration, since kept it would take registers, which are scarce where blocks are
+/// persistent.
+template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
+__device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
+                                                       const SwizzledTile<T, Bc, Dh>& tile_K,
+                                                       const SwizzledTile<T, Bc, Dh>& tile_V,
+                                                       Smem<T> dS_stages, Smem<float> dQ_tile,
+                                                       const Kept& kept, const QuerySplit& split,
+                                                       const Problem& p) {
+  using TileS = SwizzledTile<T, Bc, Br>;
+  KeyGradients<Dh> sums;
+  auto& [dK_sum, dV_sum] = sums;
+  const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
+  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const Part<Br, Dh> of_dQ{consumer};
+  const int key = split.tile * Bc, first_row = split.first_row;
+  // The first query that attends to key i of the tile is first_attending + i.
+  const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
+  const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
+
+  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
+  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
+    S = {};                        // or the compiler would keep the last tile's
+    Q_ahead.wait();
+    wgmma_fence(S);
+    wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
+    wgmma_commit();
+    Q_ahead.at.next();
+  };
+  start_scores();
+  wgmma_wait<0>(S);
+  int row = row_of<Br>(split);
+  const int q_tiles = split.end - split.begin;
+  const int head = head_of(split, p);
+  auto dQ_at = kept.dQ_sum + (int64_t{head} * kept.rows + row) * Dh;
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    dO.wait();
+    fill_columns(dP, columns_of_rows<Br>(dO));
+    wgmma_fence(dP);
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_commit();
+    auto& P = S;
+    exp2_columns(P, c, columns_of_rows<Br>(Q));
+    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
+      for_each(P, [&](int i, int j, float& x) {
+        i += consumer_key + warp_row;
+        if (row + j < first_attending + i || key + i >= p.N_kv) x = 0;
+      });
+    auto P_operand = as_operand<T>(P);
+    wgmma_wait<0>(dP);
+    auto& dS = dP;
+    mul(dS, P);
+    auto dS_operand = as_operand<T>(dS);
+    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
+    // not the one before.
+    const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
+    write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
+    wgmma_fence(dV_sum, P_operand);
+    wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
+    wgmma_commit();
+    fence_proxy_async();                           // dQ reads what threads have written
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
+    // With dV still in flight, the products from here on would want more registers than there are,
+    // and the compiler would have each of them wait for the one before (C7512).
+    wgmma_wait<0>(dV_sum, P_operand);
+    const auto start_dK = [&] {  // dK += dSᵀ·Q
+      wgmma_fence(dK_sum, dS_operand);
+      wgmma_AB(dK_sum, dS_operand, Q.tile());
+      wgmma_commit();
+    };
+
+    Accumulator<16, of_dQ.kColumns> dQ;
+    wgmma_fence(dQ);
+    wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
+    wgmma_commit();
+    dO.release();  // dV has read it; before dQ, this would only hold dQ up
+    if (q_tile + 1 < q_tiles) {
+      if constexpr (kAheadAnew) {
+        Q_ahead = Q;
+        Q_ahead.at.next();
+      }
+      start_scores();  // of the next tile
+      start_dK();
+      wgmma_wait<2>(dQ);  // S and dK may still run (ahead.cu shows the groups in flight)
+      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
+      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
+    } else {
+      start_dK();
+      wgmma_wait<1>(dQ);  // dK may still run
+      add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
+    }
+    wgmma_wait<0>(dK_sum, dS_operand);
+    Q.release();
+    row += Br;
+    dQ_at = dQ_at + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_at = dQ_at + int64_t{first_row} * Dh;
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE
