@@ -2,6 +2,12 @@
 //
 //   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
+//   S of the first tile
+//   for each tile of Q and dO:
+//     P, dP, dS and dV, as before
+//     start dQ = dS·K,  S of the next tile,  dK += dSᵀ·Q
+//     dQ to HBM, by TMA           while S and dK run
+//
 // Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
 // and so is dK, so that the tensor cores have something to do meanwhile. How the gradients leave,
 // as in `bulk_add`, is in gradients.h from here on.
@@ -92,6 +98,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     dO.release();  // dV has read it; before dQ, this would only hold dQ up
+    // Groups in flight, the oldest first. wgmma_wait<n> waits until the n last remain:
+    //   before another tile:  dQ, S, dK  → wait<2>: S, dK  → wait<0>: none
+    //   in the last:          dQ, dK     → wait<1>: dK     → wait<0>: none
     if (q_tile + 1 < q_tiles) {
       start_scores();  // of the next tile
       start_dK();

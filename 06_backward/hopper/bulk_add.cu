@@ -7,6 +7,8 @@
 // Since `transposed`: dQ is written to shared memory, from where TMA adds it to HBM, thousands of
 // floats with one instruction. It adds a row of floats to a row of floats, so they lie in HBM as
 // they lay in the registers, and `postprocess` puts them in order. dK and dV leave by TMA too.
+// TMA's additions are atomic, but blocks still add in any order, so dQ's last bits may differ from
+// run to run.
 
 #include "columns.h"
 #include "produce.h"

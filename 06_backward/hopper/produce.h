@@ -1,5 +1,6 @@
-// 06 on Hopper: what the steps from `transposed` on share, and producer.cu shows where it is used
-// first. This header is not a step of its own.
+// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`, as producer.cu shows it
+// first.
+// (`split` and `sm90` have a produce of their own.) This header is not a step of its own.
 #pragma once
 
 #include "backward.h"

@@ -2,6 +2,10 @@
 //
 //   build/bin/06_backward --step producer --seqlen 512 --causal
 //
+//   for each tile of Q and dO:
+//     producer, one thread:       wait for a free stage of each ring;  start the copies, by TMA
+//     consumers, two warpgroups:  wait for the tiles;  the five products;  free the stages
+//
 // Since `wgmma`: the copies, as in 05. A warpgroup of its own has one thread have TMA fetch the
 // tiles of Q and dO into rings of stages, LSE with Q and D with dO; a stage is free again when each
 // warp that multiplies has said so. The others of that warpgroup give their registers to the two

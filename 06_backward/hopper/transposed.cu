@@ -42,7 +42,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that attends to key i of the tile is first_attending + i.
+  // The first query that attends to key i of the tile is first_attending + i. Of 100 queries and
+  // 160 keys the last see all: key 128 + i is seen from query 128 − 160 + 100 + i = 68 + i on.
+  // Without a mask −Bc makes it negative for all i < Bc, so that no row comes before it.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 

@@ -2,6 +2,11 @@
 //
 //   build/bin/06_backward --step wgmma --seqlen 512 --causal
 //
+//   for each tile of Q and dO, a warpgroup:
+//     S = Q·Kᵀ,  dP = dO·Vᵀ − D                   both in flight at once
+//     P = exp(scale·S − LSE),  dS = P∘dP          to shared memory
+//     dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ = dS·K       all three in flight at once
+//
 // Since `split_sums`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores
 // read both operands of all five products from shared memory themselves. The forward pass, from
 // here on, is 05's `sm90`.
