@@ -23,7 +23,8 @@ constexpr int kStages = 2;  // of copies of Q and dO; from `transposed` on, of d
 
 /// Registers of a thread of a consumer, and of the producer: together what three started with.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kAll = 1;  // the named barrier of all consumers
+constexpr int kAll = 1;             // the named barrier of all consumers
+constexpr unsigned kFirstLane = 1;  // a mask of lanes: the producer is one thread
 
 /// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
 /// columns.

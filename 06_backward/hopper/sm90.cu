@@ -99,7 +99,7 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
       row += Br;
       if (row >= p.N) ++head, row = split.first_row;
     }
-    index = uniform(gridDim.x + atomicAdd(next, 1), 1);
+    index = uniform(gridDim.x + atomicAdd(next, 1), kFirstLane);
   }
   KV.acquire();
   splits[KV.at.stage] = QuerySplit{.bh = -1};  // the end

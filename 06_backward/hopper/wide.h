@@ -1,6 +1,6 @@
 // 06 on Hopper: the backward pass of heads wider than 128, chosen by sm90.cu's plan. Not a step of
-// its own. A consumer has no registers for dK and for dV of 64 keys; so three consumers share one
-// tile of keys by products, and none is computed twice:
+// its own. One consumer has no registers for the sums dK and dV of 64 keys. So three share a tile of
+// keys by products. None is computed twice; P and dS go through shared memory (→):
 //
 //   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
 //   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
@@ -23,11 +23,29 @@ constexpr int kConsumers = 3;                            // warpgroups that mult
 constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // of a block
 constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
 constexpr int kPiece = 64;                               // columns of dQ, one after the other
-/// Registers of a thread: of the consumers that keep sums, of the one that does not, and of the
-/// producer; together what four started with.
-constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64, kProducerRegisters = 24;
-/// Named barriers: what one consumer tells another (at the end: 2 tells 1 that it has read K and
-/// dS, 0 tells 1 the same of K, and 1 tells 0 of V and P), and of the warps of one.
+/// Which warpgroup is what: consumer 0 makes dV, consumer 1 dK and consumer 2 dQ.
+enum Warpgroup { kProducerWarpgroup, kdQWarpgroup, kdVWarpgroup, kdKWarpgroup };
+/// Registers of a thread of each consumer. With the producer's kProducerRegisters (backward.h) they
+/// are 512: each of the four warpgroups starts with 128. The two consumers with sums need the most.
+constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64;
+
+/// Named barriers. The consumer that arrives goes on at once, the one that waits stops until then;
+/// at the last two a consumer's own warps wait for each other. Once for each tile of Q, the `free`
+/// ones not after the share's last, where the `done` ones say it too:
+///
+///   barrier       arrives     waits       what it protects
+///   kP_full       consumer 0  consumer 1  P is written before it is read
+///   kP_free       consumer 1  consumer 0  P is read before the next tile's overwrites it
+///   kdS_full      consumer 1  consumer 2  dS is written before it is read
+///   kdS_free      consumer 2  consumer 1  dS is read before the next tile's overwrites it
+///
+/// Once for each share. dK leaves through K's tile and dV through V's, which then get new tiles:
+///
+///   kdQ_done      consumer 2  consumer 1  K is read before dK overwrites it; dS before the next
+///   kdV_done      consumer 0  consumer 1  K is read before dK overwrites it
+///   kdK_done      consumer 1  consumer 0  V is read before dV overwrites it; P before the next
+///   kdV_written   consumer 0  itself      dV is complete before TMA reads it, if not added in HBM
+///   kdK_written   consumer 1  itself      dK, likewise
 enum Named {
   kP_full = 1,
   kP_free,
@@ -40,19 +58,19 @@ enum Named {
   kdK_written
 };
 
-/// What is to be done at once, as in query_split.h: a share of the tiles of Q that see a tile of
-/// keys.
-struct QuerySplit {
+/// A share of the tiles of Q that see a tile of keys, as QuerySplit in query_split.h is; but this
+/// has head and row of its first tile worked out.
+struct WideSplit {
   int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
   int first_row;  // of each head of Q that attends to one of the keys; in whole tiles
-  int head, row;  // of the first of its tiles of Q
-  int q_tiles;    // of Q from there on; none where there are more parts than tiles
+  int head, row;  // with which the share begins
+  int q_tiles;    // that it has; none where there are more parts than tiles
 };
 
 inline int64_t smem_bytes(int Dh, int, int) {
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(kStages * Br * Dh) +
          array_bytes<fp16>(Bc * Br) + array_bytes<float>(Bc * Br) +
-         2 * array_bytes<float>(kStages * Br) + array_bytes<QuerySplit>(1) +
+         2 * array_bytes<float>(kStages * Br) + array_bytes<WideSplit>(1) +
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
@@ -62,10 +80,10 @@ __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
 }
 
-/// Share `index` of `parts` for each tile of keys: as in query_split.h, but with the divisions of
-/// the consumers, whose registers are all in use.
-__device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
-                                                  const Problem& p) {
+/// Share `index` of `parts` for each tile of keys, as query_split in query_split.h. The producer
+/// does the divisions that give head and row too: consumers have no registers left for them.
+__device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts, int at_once,
+                                                const Problem& p) {
   const int group = p.H / p.Hk;
   const auto [bh_part, tile] =
       longest_first(index, {.heads = p.B * p.Hk * parts,
@@ -86,12 +104,12 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
-/// What producer and consumers share: as in backward.h, and which share of work K and V are of.
+/// What producer and consumers share: as Rings in backward.h, and the share that K and V are of.
 template <class T, int Dh>
 struct WideRings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
   StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
-  Smem<QuerySplit> split;
+  Smem<WideSplit> split;
 
   __device__ __forceinline__ explicit WideRings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
@@ -99,15 +117,15 @@ struct WideRings {
     constexpr int kReleases = 2 * 4;  // one by each warp of two consumers
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
-    split = smem.take<QuerySplit>("split", 1);
+    split = smem.take<WideSplit>("split", 1);
     K.init(smem, "K_full", "K_free", 1);
     V.init(smem, "V_full", "V_free", 1);
     if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
     __syncthreads();                              // and before anybody waits there
   }
   /// The share, in registers of the warp, as in sm90.cu.
-  __device__ __forceinline__ QuerySplit current() const {
-    const QuerySplit s = split[0];
+  __device__ __forceinline__ WideSplit current() const {
+    const WideSplit s = split[0];
     return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
             uniform(s.head), uniform(s.row),  uniform(s.q_tiles)};
   }
@@ -120,7 +138,7 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
   auto& [K, V, Q, dO, smem_split] = rings;
   int index = blockIdx.x;
   while (index < kept.tiles * p.B * p.Hk * parts) {
-    const QuerySplit split = query_split(index, kept.tiles, parts, gridDim.x, p);
+    const WideSplit split = wide_split(index, kept.tiles, parts, gridDim.x, p);
     const int key = split.tile * Bc, batch = split.bh / p.Hk, head_kv = split.bh % p.Hk;
     int head = split.head, row = split.row;
 #pragma unroll 1  // unrolled, it would spill from its few registers
@@ -140,10 +158,10 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
       row += Br;
       if (row >= p.N) ++head, row = split.first_row;
     }
-    index = uniform(gridDim.x + atomicAdd(next, 1), 1);
+    index = uniform(gridDim.x + atomicAdd(next, 1), kFirstLane);
   }
   K.acquire();
-  smem_split[0] = QuerySplit{.bh = -1};  // the end
+  smem_split[0] = WideSplit{.bh = -1};  // the end
   K.signal_end();
 }
 
@@ -186,10 +204,10 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
 /// Consumer 0: P, and the sums dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
-                                       Smem<float> P_of_warp, const QuerySplit& split,
+                                       Smem<float> P_of_warp, const WideSplit& split,
                                        const Problem& p, Sums<Dh>& dV_sum) {
   const int warp_row = warp_id() % 4 * 16, key = split.tile * Bc;
-  // The first query that attends to key i of the tile is first_attending + i.
+  // The first query that attends to key i of the tile is first_attending + i (as in transposed.cu).
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
   Accumulator<16, Br> S;             // transposed: rows are keys, columns are queries
@@ -280,7 +298,7 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
-                                       const QuerySplit& split, const Problem& p) {
+                                       const WideSplit& split, const Problem& p) {
   const int warp = uniform(warp_id() % 4);
   int row = split.row;
   for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
@@ -305,12 +323,12 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
   }
 }
 
-/// By a consumer, once all are done with the ring's tile: its sums to a map by way of that tile or,
-/// of one of several parts, added to those in HBM. Then the tile is free.
+/// Writes a consumer's sums out, once all are done with the ring's tile, and frees that. A tile's
+/// only block stores them to `map` by way of the ring's tile; several add them to those in HBM.
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
                                           Hbm<float> sums_of_parts, int tiles, int parts,
-                                          const QuerySplit& split, const Problem& p) {
+                                          const WideSplit& split, const Problem& p) {
   const int warp = warp_id() % 4;
   if (parts > 1) {
     if (threadIdx.x % kWarpgroup == 0) ring.set_free();
@@ -352,45 +370,45 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto each_split = [&](auto work) {
     for (;; K.at.next(), V.at.next()) {
       K.wait();
-      const QuerySplit split = rings.current();
+      const WideSplit split = rings.current();
       if (split.bh < 0) break;
       work(split);
     }
   };
-  if (warpgroup_id() == 0) {
+  if (warpgroup_id() == kProducerWarpgroup) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x == 0) produce(rings, maps, kept, next, parts, p);
     return;
   }
-  if (warpgroup_id() == 1) {
+  if (warpgroup_id() == kdQWarpgroup) {
     setmaxnreg_dec<kdQRegisters>();
-    each_split([&](const QuerySplit& split) {
+    each_split([&](const WideSplit& split) {
       const int64_t first = int64_t{split.head} * kept.rows + split.row;
       add_dQ(K.tile(), tile_dS, kept.dQ_sum + first * Dh, split, p);
       named_barrier_arrive(kdQ_done, kPair);
     });
     return;
   }
-  if (warpgroup_id() == 2) {
+  if (warpgroup_id() == kdVWarpgroup) {
     setmaxnreg_inc<kdVRegisters>();
-    each_split([&](const QuerySplit& split) {
+    each_split([&](const WideSplit& split) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, split, p, dV_sum);
-      const QuerySplit of = rings.current();  // read anew: kept, it would take registers
+      const WideSplit of = rings.current();  // read anew: kept, it would take registers
       named_barrier_arrive(kdV_done, kPair);
-      named_barrier_sync(kdK_done, kPair);  // with V
+      named_barrier_sync(kdK_done, kPair);  // V may be overwritten
       write_out<kdV_written, T>(V, dV_sum, gradients.dV, sums.dV, kept.tiles, parts, of, p);
     });
-  } else {
+  } else {  // kdKWarpgroup
     setmaxnreg_inc<kdKRegisters>();
-    each_split([&](const QuerySplit& split) {
+    each_split([&](const WideSplit& split) {
       V.wait();
       Sums<Dh> dK_sum;
       sum_dK(Q, dO, V.tile(), P_of_warp, tile_dS, split.q_tiles, dK_sum);
-      const QuerySplit of = rings.current();
+      const WideSplit of = rings.current();
       named_barrier_arrive(kdK_done, kPair);
-      named_barrier_sync(kdV_done, kPair);  // with K
-      named_barrier_sync(kdQ_done, kPair);
+      named_barrier_sync(kdV_done, kPair);
+      named_barrier_sync(kdQ_done, kPair);  // K may be overwritten
       for (auto& sum : dK_sum.of) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
       write_out<kdK_written, T>(K, dK_sum, gradients.dK, sums.dK, kept.tiles, parts, of, p);
     });
