@@ -207,7 +207,7 @@ void launch_preprocess(const Problem& p, const Kept& kept, const Arrays& a) {
          hbm<const T>(a["O"]), hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), kept, p);
 }
 template <class T, int Dh>
-void launch_postprocess(const Problem& p, const Kept& kept, const Arrays& a) {
+void launch_postprocess_rows(const Problem& p, const Kept& kept, const Arrays& a) {
   launch("postprocess", postprocess<T, Dh>, row_blocks(p, kept, Dh / 8), dim3(kElementwise), 0,
          kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }

@@ -1,5 +1,5 @@
-// 06 on Hopper: what the steps from `ahead` on share, and bulk_add.cu shows where it is used first:
-// how the gradients leave a block. This header is not a step of its own.
+// 06 on Hopper: how the gradients leave a block in the steps from `ahead` on, as bulk_add.cu shows
+// it first. This header is not a step of its own.
 #pragma once
 
 #include "columns.h"
@@ -42,17 +42,20 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
   }
 }
 
-/// As bulk_add.cu's, of sums of dQ, dK or dV times a factor: N rows of a head, `rows` in whole
-/// tiles of kRows, of which a block has 64, or all 64 and kColumns. grid: (parts of tiles, of all
-/// heads).
+/// Converts sums of dQ, dK or dV, times a factor, to the I/O type, as in bulk_add.cu. A head has N
+/// rows, in the sums `rows`, whole tiles of kRows. A block has a part of a tile, 64 rows and
+/// kColumns columns: a tile of 128 rows has two parts of whole rows, one of 64 rows parts side by
+/// side. grid: (parts of a tile · tiles of all heads).
 template <class T, int Dh, int kRows, int kColumns>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
-  constexpr int kParts = kRows / 64 * (Dh / kColumns);
+  constexpr int kPartsDown = kRows / 64, kPartsAcross = Dh / kColumns;
+  static_assert(kPartsDown == 1 || kPartsAcross == 1);
+  constexpr int kParts = kPartsDown * kPartsAcross;
   const int part = static_cast<int>(blockIdx.x) % kParts;
   const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // its tile's first row of all
-  const int row = static_cast<int>(at % rows) + (kRows == 64 ? 0 : part * 64);
-  const int column = kRows == 64 ? part * kColumns : 0;
+  const int row = static_cast<int>(at % rows) + part / kPartsAcross * 64;
+  const int column = part % kPartsAcross * kColumns;
   Accumulator<16, kColumns> sum;
   read_fragments(sum, sums + (at * Dh + (part * 4 + warp_id()) * 16 * kColumns));
   for_each(sum, [&](int, int, float& x) { x *= factor; });
@@ -64,7 +67,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
                        threadIdx.x);
 }
-/// Launches it for `heads` heads.
+/// Launches postprocess_tiles for `heads` heads. (backward.h's launch_postprocess_rows launches the
+/// kernel of the steps before.)
 template <class T, int Dh, int kRows, int kColumns>
 void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T> out, int N,
                         int rows, int d, float factor) {
@@ -79,7 +83,7 @@ void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) 
                                           hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
 }
 
-/// Shared memory of a block, until blocks stay.
+/// Shared memory of a block of `ahead` and `split`. (`sm90` has more stages.)
 inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +

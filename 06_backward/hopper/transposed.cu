@@ -154,7 +154,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(key_tiles(p, kept)),
            dim3(kWarpgroup + kBackwardThreads), plan.smem_bytes, maps_of<T, Br, Bc>(p, a), kept,
            hbm<T>(a["dK"]), hbm<T>(a["dV"]), p);
-    launch_postprocess<T, Dh>(p, kept, a);
+    launch_postprocess_rows<T, Dh>(p, kept, a);
   });
 }
 

@@ -1,6 +1,6 @@
 // 06 on Hopper: the backward pass of heads wider than 128, chosen by sm90.cu's plan. Not a step of
-// its own. One consumer has no registers for the sums dK and dV of 64 keys. So three share a tile of
-// keys by products. None is computed twice; P and dS go through shared memory (→):
+// its own. One consumer has no registers for the sums dK and dV of 64 keys. So three share a tile
+// of keys by products. None is computed twice; P and dS go through shared memory (→):
 //
 //   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
 //   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
