@@ -1,5 +1,5 @@
 // 06 on Hopper: what a consumer of `split` and `sm90` does with a share, as ahead.cu shows it for a
-// whole tile of keys. This header is not a step of its own.
+// whole tile of keys, and what shares cost in bytes. This header is not a step of its own.
 #pragma once
 
 #include "query_split.h"
@@ -126,6 +126,35 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     }
   }
   return sums;
+}
+
+/// What several blocks for each tile of keys, plan.parts, change in requested bytes: each that has
+/// a tile of Q reads K and V and adds its part of dK and dV to sums in HBM, which others clear and
+/// convert.
+inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& plan) {
+  if (plan.parts == 1) return;
+  const int64_t kv_heads = int64_t{p.B} * p.Hk;
+  int64_t keys = 0, shares = 0;  // rows of K and of V that a head's blocks read, and how many
+  for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
+    const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    const int64_t q_tiles = p.H / p.Hk * ceil_div(p.N - first, plan.block_q);
+    const int64_t of_tile = std::min<int64_t>(plan.parts, q_tiles);
+    keys += of_tile * std::min<int64_t>(plan.block_kv, p.N_kv - key);
+    shares += of_tile;
+  }
+  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's sums, and of dV's
+  const int64_t sums = kv_heads * ceil_div(p.N_kv, plan.block_kv) * tile_bytes;
+  const int64_t added = kv_heads * shares * tile_bytes;
+  for (ArrayTraffic& array : all[1].arrays) {
+    if (array.array == "K" || array.array == "V") array.read = kv_heads * keys * p.d * kIoBytes;
+    if (array.array == "dK" || array.array == "dV") array.write = 0;
+  }
+  for (const std::string name : {"dK", "dV"}) {
+    all[0].arrays.push_back({name + "_sum", 0, sums});
+    all[1].arrays.push_back({name + "_sum", added, added});
+    all.push_back({"postprocess_" + name,
+                   {{name + "_sum", sums, 0}, {name, 0, kv_heads * p.N_kv * p.d * kIoBytes}}});
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// 06 on Hopper: what the steps from `producer` on split. wgmma.cu shows most of it where it is
+// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it where it is
 // used first. This header is not a step of its own.
 #pragma once
 
@@ -30,6 +30,7 @@ constexpr unsigned kFirstLane = 1;  // a mask of lanes: the producer is one thre
 /// columns.
 template <int R, int C>
 struct Part {
+  static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
   static constexpr int kColumns = R == 64 ? C / 2 : C;
   int consumer;
   __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
@@ -153,12 +154,12 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-/// Arrays as TMA copies them, a tile at a time: one of keys; all that a block reads; and, from
-/// `bulk_add` on, what it writes.
+/// An array of keys, K, V, dK or dV, as TMA copies it: a tile of Bc rows at a time.
 template <class T, int Bc>
 TensorMap map_of_keys(const Problem& p, Array& array) {
   return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
 }
+/// What a block reads by TMA; and what it writes, from `bulk_add` on.
 struct Maps {
   TensorMap Q, K, V, dO;
 };
@@ -212,62 +213,48 @@ void launch_postprocess_rows(const Problem& p, const Kept& kept, const Arrays& a
          kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
-/// tiles; whether postprocess reads the sums of whole tiles, or those of dQ's elements alone, a
-/// step says. From `split` on several blocks, plan.parts, may share a tile of keys: each that has a
-/// tile of Q reads K and V and adds its part of dK and dV to sums in HBM.
-inline Traffic traffic_of(const Problem& p, const Plan& plan, bool whole_tiles) {
+/// Bytes of dQ's sums that postprocess reads: of dQ's own elements, or of whole tiles.
+inline int64_t bytes_of_elements(const Problem& p) {
+  return int64_t{p.B} * p.H * p.N * p.d * 4;
+}
+inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
+  return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
+}
+
+/// Requested bytes of the backward pass where one block has a tile of keys: it reads Q and dO from
+/// the first row that attends to one of its keys, and adds to dQ there. What is kept between the
+/// kernels has whole tiles. sums_read: by postprocess.
+inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
-  const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
-  int64_t keys = 0, shares = 0;    // rows of K and of V that a head's blocks read, and how many
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
-    const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);
-    const int64_t of_tile = std::min<int64_t>(plan.parts, p.H / p.Hk * q_tiles);
     queries += p.N - first;
-    tiles += q_tiles;
-    keys += of_tile * std::min<int64_t>(plan.block_kv, p.N_kv - key);
-    shares += of_tile;
+    tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const bool split = plan.parts > 1;
-  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;      // bytes of K, and of V
-  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's sums, and of dV's
-  const int64_t kv_sums = kv_heads * ceil_div(p.N_kv, plan.block_kv) * tile_bytes;
-  const int64_t added = kv_heads * shares * tile_bytes;
   const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
   const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  Traffic all{{"preprocess",
-               {{"O", q, 0},
-                {"dO", q, 0},
-                {"LSE", heads * p.N * 4, 0},
-                {"minus_delta", 0, padded * 4},
-                {"LSE_log2e", 0, padded * 4},
-                {"dQ_sum", 0, sums}}},
-              {"key_gradients",
-               {{"Q", read, 0},
-                {"K", kv_read, 0},
-                {"V", kv_read, 0},
-                {"dO", read, 0},
-                {"minus_delta", rows * 4, 0},
-                {"LSE_log2e", rows * 4, 0},
-                {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
-                {"dK", 0, split ? 0 : kv},
-                {"dV", 0, split ? 0 : kv}}},
-              {"postprocess", {{"dQ_sum", whole_tiles ? sums : 2 * q, 0}, {"dQ", 0, q}}}};
-  if (split) {
-    for (const char* name : {"dK_sum", "dV_sum"}) {
-      all[0].arrays.push_back({name, 0, kv_sums});
-      all[1].arrays.push_back({name, added, added});
-    }
-    all.push_back({"postprocess_dK", {{"dK_sum", kv_sums, 0}, {"dK", 0, kv}}});
-    all.push_back({"postprocess_dV", {{"dV_sum", kv_sums, 0}, {"dV", 0, kv}}});
-  }
-  return all;
+  return {{"preprocess",
+           {{"O", q, 0},
+            {"dO", q, 0},
+            {"LSE", heads * p.N * 4, 0},
+            {"minus_delta", 0, padded * 4},
+            {"LSE_log2e", 0, padded * 4},
+            {"dQ_sum", 0, bytes_of_tiles(p, plan)}}},
+          {"key_gradients",
+           {{"Q", read, 0},
+            {"K", kv, 0},
+            {"V", kv, 0},
+            {"dO", read, 0},
+            {"minus_delta", rows * 4, 0},
+            {"LSE_log2e", rows * 4, 0},
+            {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
+            {"dK", 0, kv},
+            {"dV", 0, kv}}},
+          {"postprocess", {{"dQ_sum", sums_read, 0}, {"dQ", 0, q}}}};
 }
 
 }  // namespace

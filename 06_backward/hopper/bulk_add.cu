@@ -203,7 +203,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// As before, but that postprocess reads whole tiles of sums.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
-  return traffic_of(p, plan, true);
+  return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }
 
 const Register step{{

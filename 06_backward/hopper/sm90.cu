@@ -206,7 +206,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 /// As before; and a block asks for another share after each that it has had, the last time in vain.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * plan.parts * ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
-  Traffic all = traffic_of(p, plan, true);
+  Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
+  add_traffic_of_parts(all, p, plan);
   all[0].arrays.push_back({"next", 0, 4});
   all[1].arrays.push_back({"next", asked, asked});
   return all;

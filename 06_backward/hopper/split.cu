@@ -115,7 +115,9 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// As before. With several parts, more blocks read K and V, and each adds its sums of dK and dV.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
-  return traffic_of(p, plan, true);
+  Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
+  add_traffic_of_parts(all, p, plan);
+  return all;
 }
 
 const Register step{{

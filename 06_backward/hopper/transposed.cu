@@ -160,7 +160,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// postprocess reads the sums of dQ's own elements, and no others of a tile.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
-  return traffic_of(p, plan, false);
+  return traffic_of(p, plan, bytes_of_elements(p));
 }
 
 const Register step{{

@@ -40,6 +40,7 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 /// columns.
 template <int R, int C>
 struct Part {
+  static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
   static constexpr int kColumns = R == 64 ? C / 2 : C;
   int consumer;
   __device__ int row() const { return R == 64 ? 0 : consumer * 64; }
