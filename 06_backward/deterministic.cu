@@ -71,7 +71,7 @@ constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; and LSE in
 /// units of ln 2. Both for whole tiles: heads have `rows` rows there, of which those past p.N have
 /// LSE = +∞, which makes their P 0. So has a row that attends to no key, whose LSE is −∞. Dh/8
-/// lanes per row: those of a tile fill whole blocks.
+/// lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {

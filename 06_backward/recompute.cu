@@ -14,8 +14,9 @@
 //
 // Since `stored`: nothing N × N is in HBM. The five products of a tile are in one kernel, and P, dP
 // and dS stay on the chip. A small kernel before it computes D, and one after it rounds dQ's sums,
-// which are fp32. What is kept between them has whole tiles of rows, so that nothing asks where a
-// head ends. The forward pass is `split_sums`'s, which writes LSE instead of P.
+// which are fp32. The arrays that only these kernels use have whole tiles of rows for each head, so
+// that key_gradients uses tiles of them without asking where a head's rows end. The forward pass is
+// `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -167,6 +168,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       });
       __syncthreads();  // all warps are done with these tiles, P and dS, and at last with K and V
     }
+  // K and V have arrived: they were waited for with the first tile of Q. There is always one, since
+  // the last query attends to every key: first_query(key) ≤ N − 1.
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

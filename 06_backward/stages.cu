@@ -187,6 +187,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
+  // K and V have arrived: they were waited for with the first tile of Q. There is always one, since
+  // the last query attends to every key: first_query(key) ≤ N − 1.
 
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

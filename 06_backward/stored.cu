@@ -24,8 +24,9 @@ constexpr int kWarps = 8;        // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // of dS: warps, and so rows, of a block
 
-/// Elements from one row of S (and P) to the next: N_kv in whole chunks of 8. Rows are copied and
-/// read by chunks, so to them an end at N_kv and one at the pitch are the same.
+/// Elements from one row of P, or of dP, to the next: N_kv rounded up to a multiple of 8, so that
+/// each row begins with a whole chunk. Copies move whole chunks, so a copy that is to end at N_kv
+/// and one that is to end at the pitch move the same; the padding is 0.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
@@ -44,14 +45,15 @@ struct Product {
 /// 32 × kBlockColumns/2. grid: (heads of C, row blocks, column blocks).
 template <class T, Form kForm, int kBlockColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
-    product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product g, Problem p) {
+    product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product shape, Problem p) {
   constexpr bool kAtB = kForm == Form::AtB;
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * kBlockRows, column = blockIdx.z * kBlockColumns;
   const int thread = threadIdx.x;
   const int warp_row = warp_id() % 4 * 32, warp_column = warp_id() / 4 * (kBlockColumns / 2);
-  const auto A_head = A + (kAtB ? bh * g.inner * g.pitch_A + row : (bh * g.rows + row) * g.pitch_A);
-  const auto B_head = B + (kAtB ? bh * g.inner : p.kv_row(bh)) * g.pitch_B;
+  const auto A_head =
+      A + (kAtB ? bh * shape.inner * shape.pitch_A + row : (bh * shape.rows + row) * shape.pitch_A);
+  const auto B_head = B + (kAtB ? bh * shape.inner : p.kv_row(bh)) * shape.pitch_B;
 
   // A stage holds a tile of A and one of B. A's tile is kInner × kBlockRows for Aᵀ·B, B's is
   // kBlockColumns × kInner for A·Bᵀ.
@@ -67,22 +69,22 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto tile_B = [&](int slice) {
     return Tile<T, kRows_B, kColumns_B>{stages + (slice % kStages * kStage + kBlockRows * kInner)};
   };
-  const int slices = ceil_div(g.inner, kInner);
+  const int slices = ceil_div(shape.inner, kInner);
   const auto start_copies = [&](int slice) {
     const int k = slice * kInner;
     if (slice < slices) {
       if constexpr (kAtB)
-        copy_async<kThreads>(tile_A(slice), A_head + k * g.pitch_A, g.pitch_A, g.inner - k,
-                             g.pitch_A - row, thread);
+        copy_async<kThreads>(tile_A(slice), A_head + k * shape.pitch_A, shape.pitch_A,
+                             shape.inner - k, shape.pitch_A - row, thread);
       else
-        copy_async<kThreads>(tile_A(slice), A_head + k, g.pitch_A, g.rows - row, g.inner - k,
-                             thread);
+        copy_async<kThreads>(tile_A(slice), A_head + k, shape.pitch_A, shape.rows - row,
+                             shape.inner - k, thread);
       if constexpr (kForm == Form::ABt)
-        copy_async<kThreads>(tile_B(slice), B_head + (column * g.pitch_B + k), g.pitch_B,
-                             g.columns - column, g.inner - k, thread);
+        copy_async<kThreads>(tile_B(slice), B_head + (column * shape.pitch_B + k), shape.pitch_B,
+                             shape.columns - column, shape.inner - k, thread);
       else
-        copy_async<kThreads>(tile_B(slice), B_head + (k * g.pitch_B + column), g.pitch_B,
-                             g.inner - k, g.columns - column, thread);
+        copy_async<kThreads>(tile_B(slice), B_head + (k * shape.pitch_B + column), shape.pitch_B,
+                             shape.inner - k, shape.columns - column, thread);
     }
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
@@ -109,13 +111,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   cp_async_wait<0>();
   __syncthreads();  // nobody reads the last slices any more
 
-  for_each(acc, [&](int, int, float& c) { c *= g.factor; });
+  for_each(acc, [&](int, int, float& c) { c *= shape.factor; });
   // Through shared memory, so that C is written in rows of whole 16-byte pieces.
   const Tile<T, kBlockRows, kBlockColumns> tile_C{stages};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
-  copy_out<kThreads>(C + (bh * g.rows + row) * g.pitch_C + column, g.pitch_C, tile_C, g.rows - row,
-                     g.columns - column, thread);
+  copy_out<kThreads>(C + (bh * shape.rows + row) * shape.pitch_C + column, shape.pitch_C, tile_C,
+                     shape.rows - row, shape.columns - column, thread);
 }
 
 /// P·x; 0 where P is, as of a key that its query does not see, whose dP may be ∞ in the I/O type.
