@@ -68,10 +68,10 @@ int64_t query_smem_bytes(int Dh, int key_tile) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; and LSE in
-/// units of ln 2. Both for whole tiles: heads have `rows` rows there, of which those past p.N have
-/// LSE = +∞, which makes their P 0. So has a row that attends to no key, whose LSE is −∞. Dh/8
-/// lanes per row.
+/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; and
+/// LSE in units of ln 2. Both for whole tiles: heads have `rows` rows there, of which those past
+/// p.N have LSE = +∞, which makes their P 0. So has a row that attends to no key, whose LSE is −∞.
+/// Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
-  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
+  const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that attends to a key of this tile.
@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(minus_delta_stages + stage * Br, minus_delta + at, Br,
+                                       thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
@@ -173,7 +174,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     cp_async_wait<0>();
     __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
-    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const auto minus_delta_tile = minus_delta_stages + stage * Br,
+               LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kWarpRows, of_S.kColumns> S;
 #pragma unroll 2  // unrolled wholly, registers would spill at d = 128
@@ -189,7 +191,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
-    fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
+    fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
@@ -251,12 +253,12 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)}, tile_dO{smem.take<T>("dO", Br * Dh)};
   const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)}, tile_V{smem.take<T>("V", Bc * Dh)};
   const auto LSE_tile = smem.take<float>("LSE_log2e", Br);
-  const auto delta_tile = smem.take<float>("minus_delta", Br);
+  const auto minus_delta_tile = smem.take<float>("minus_delta", Br);
   copy_async<kThreads>(tile_Q, Q + from * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + from * p.d, p.d, p.N - block_row, p.d, thread);
   // A tile of this kernel's may have more rows than are kept. Past N both are zeros: P is 1 there,
   // harmless since dO and D are 0.
-  copy_async<kThreads, Br>(delta_tile, minus_delta + at, p.N - block_row, thread);
+  copy_async<kThreads, Br>(minus_delta_tile, minus_delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
 
@@ -269,7 +271,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // the tiles have arrived
 
     Accumulator<kWarpRows, Bc> S, dP;
-    fill_rows(dP, load_rows<kWarpRows>(delta_tile + warp_row));
+    fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + warp_row));
 #pragma unroll
     for (int k = 0; k < Dh; k += 16) {
       Operand<T, kWarpRows, 16> q, g;

@@ -37,8 +37,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
+/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
 /// to no key, whose LSE is −∞. Dh/8 lanes per row.
 template <class T, int Dh>
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
   const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
-  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
+  const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that attends to a key of this tile.
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(minus_delta_stages + stage * Br, minus_delta + at, Br,
+                                       thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
@@ -141,7 +142,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     cp_async_wait<0>();
     __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
-    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const auto minus_delta_tile = minus_delta_stages + stage * Br,
+               LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kWarpRows, of_S.kColumns> S;
     mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
-    fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
+    fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {

@@ -47,9 +47,9 @@ struct Kept {
 };
 
 /// What a lane of preprocess does for row `at` of all, which has kLanes lanes, at least Dh/8:
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. Rows past p.N have LSE = +∞, which makes their P 0. So
-/// has a row that attends to no key, whose LSE is −∞.
+/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
+/// units of ln 2; and dQ's sums, 0 to begin with. Rows past p.N have LSE = +∞, which makes their P
+/// 0. So has a row that attends to no key, whose LSE is −∞.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
                                                Hbm<const float> LSE, const Kept& kept,

@@ -74,9 +74,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     Q.wait();
     dO.wait();
     const auto tile_Q = Q.tile(), tile_dO = dO.tile();
-    const auto delta_tile = dO.of_rows(), LSE_tile = Q.of_rows();
+    const auto minus_delta_tile = dO.of_rows(), LSE_tile = Q.of_rows();
 
-    fill_rows(dP, load_rows<16>(delta_tile + S_row));
+    fill_rows(dP, load_rows<16>(minus_delta_tile + S_row));
     wgmma_fence(S, dP);
     wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();

@@ -49,8 +49,8 @@ struct Part {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
+/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
 /// to no key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
 template <class T, int Dh>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const TileS tile_P{smem.tiles<TileS>("P")};
   const TileS tile_dS{smem.tiles<TileS>("dS")};
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
-  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
+  const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
   // first row that attends to a key of this tile.
@@ -153,7 +153,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
           tile_dO{dO_stages + stage * TileQ::kElements};
       copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(minus_delta_stages + stage * Br, minus_delta + at, Br,
+                                       thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
@@ -174,10 +175,11 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     __syncthreads();      // these tiles are here, and all warps are done with the last, P and dS
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
-    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const auto minus_delta_tile = minus_delta_stages + stage * Br,
+               LSE_tile = LSE_stages + stage * Br;
     start_copies(next, 1 - stage);
 
-    fill_rows(dP, load_rows<16>(delta_tile + S_row));
+    fill_rows(dP, load_rows<16>(minus_delta_tile + S_row));
     wgmma_fence(S, dP);
     wgmma_set_ABt(S, tile_Q, of_S.row(), tile_K, of_S.column());  // S = Q·Kᵀ
     wgmma_commit();
