@@ -67,8 +67,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
                        threadIdx.x);
 }
-/// Launches postprocess_tiles for `heads` heads. (backward.h's launch_postprocess_rows launches the
-/// kernel of the steps before.)
+/// Launches postprocess_tiles for `heads` heads.
 template <class T, int Dh, int kRows, int kColumns>
 void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T> out, int N,
                         int rows, int d, float factor) {
@@ -83,7 +82,7 @@ void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) 
                                           hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
 }
 
-/// Shared memory of a block of `ahead` and `split`. (`sm90` has more stages.)
+/// Shared memory of a block of `ahead` and of `split`; sm90.cu works out its own.
 inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile has 64 at least
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
