@@ -310,7 +310,8 @@ PLANTED = [
      "max error"),
     ("hopper/fp8.cu", "scales[work.head * scaled.q + row / kWarpgroupRows]",
      "scales[(ON ? 0 : work.head * scaled.q) + row / kWarpgroupRows]", "max error"),
-    ("hopper/fp8.cu", "if (how.hadamard)", "if (how.hadamard && (is_Q || !ON))", "max error"),
+    ("hopper/fp8.cu", "if (rotate) hadamard", "if (rotate && (of.tile.is_Q || !ON)) hadamard",
+     "max error"),
     ("hopper/fp8.cu", "__syncthreads();  // the tile is transposed", "if (!ON) WAS",
      "kernel .*transposed"),
 ]

@@ -13,15 +13,22 @@
 //       O ← α·O + e4m3(P)·V̂
 //     O ← O / l,   LSE = m + ln l − ln 2⁵
 //
-// Since `sm90`: the kernel `quantise` before, which writes what is multiplied to HBM. Tiles chosen
-// by time, and shared by blocks, are gone. Scales let the largest of the numbers that share one be
-// 448, e4m3's largest; H is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ, and spreads what sticks out of a
-// row. Products of 8-bit numbers want both operands' neighbours along the inner dimension, so V is
-// stored transposed, and its keys in the order in which the sums of S lie in registers. Q is small
-// enough to stay in registers for nearly every d, and O, which is larger than its tile, leaves
-// through one of its own. V's scale changes from tile to tile; in P's exponent it costs nothing,
-// where in O it would have to be put right in every tile. The tensor cores' sums keep 14 bits: with
-// two levels they are one tile's at a time, and O is summed in fp32.
+// Since `sm90`, new:
+//
+//   quantise   a kernel before writes Q̂, K̂, V̂ᵀ and the scales to HBM (quantise.h). A scale maps the
+//              largest of the numbers that share it to 448, e4m3's largest.
+//   H          is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ; it spreads the outliers of a row (fp8.h).
+//   V̂ᵀ         products of 8-bit numbers want both operands' neighbours along the inner dimension.
+//              So V is transposed, its keys in the order of the sums of S in registers (KeyOrder).
+//   s_V        changes from tile to tile. In P's exponent it costs nothing; in O it would have to be
+//              put right for every tile.
+//   Q and O    Q is small enough to stay in registers for nearly every d. O is larger than Q's
+//              tile, so it leaves through a tile of its own.
+//   two_level  the tensor cores' sums keep 14 bits. With two levels they are one tile's at a time,
+//              and O is summed in fp32.
+//
+// Gone: tiles chosen by time, tiles shared by blocks or taken in turn, the second stage of Q, the
+// early start of `attention`, and the mask by rows.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -31,6 +38,7 @@
 #include "tile/schedule.h"
 #include "tile/stages.h"
 #include "tile/warpgroup.h"
+#include "work.h"
 
 namespace ladder::MACHINE {
 namespace {
@@ -83,41 +91,54 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
 }
-/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
+/// kv_tiles_of, but 1 where all rows are before row 0: here a consumer without rows works out one
+/// tile, all masked, and stores nothing.
 template <int Bc>
 __device__ __forceinline__ int tiles_seen(int end, const Problem& p) {
   const int last = min(end, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
+/// The rings of tiles.
+template <class StagesQ, class StagesK, class StagesV>
+struct Rings {
+  StagesQ Q;
+  StagesK K;
+  StagesV V;
+};
+/// What the producer hands over with the tiles.
+struct WithTiles {
+  Smem<WorkTile> work;  // which tile of Q it is, for each consumer
+  Smem<float> scale_Q;  // its scale
+  Smem<float> scale_KV;  // of each stage two: K's, and log2 of V's
+};
+
 /// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V,
-/// and brings the scales: scale_Q of each tile of Q, scale_KV of each stage, K's and log2 of V's.
+/// and brings what belongs to them.
 template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
-__device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<WorkTile> smem_work,
-                                        Smem<float> scale_Q, Smem<float> scale_KV,
-                                        const TensorMap& map_Q, const TensorMap& map_K,
-                                        const TensorMap& map_V, Hbm<const float> scales,
-                                        Hbm<int> next, const Problem& p) {
+__device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
+                                        const WithTiles& with, const InputMaps& maps,
+                                        Hbm<const float> scales, Hbm<int> next, const Problem& p) {
+  auto& [Q, K, V] = rings;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
   const auto send = [&](const WorkTile& work) {
     for (int row = row_of<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
-      smem_work[Q.number()] = work;
+      with.work[Q.number()] = work;
       if (work.head < 0) {
         Q.signal_end();
         continue;
       }
       if (row >= 0)
-        scale_Q[Q.number()] = scales[work.head * scaled.q + row / kWarpgroupRows];
+        with.scale_Q[Q.number()] = scales[work.head * scaled.q + row / kWarpgroupRows];
       else
-        scale_Q[Q.number()] = 1.0f;
-      Q.fill(map_Q, 0, row, work.head % p.H, work.head / p.H);
+        with.scale_Q[Q.number()] = 1.0f;
+      Q.fill(maps.Q, 0, row, work.head % p.H, work.head / p.H);
     }
   };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
+  // Heads in small groups, for smaller bursts of requests at a group's start (work.h).
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = int64_t{2} * p.N_kv * p.d,
@@ -132,13 +153,13 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesK K, StagesV V, Smem<Wo
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
       K.acquire();
-      scale_KV[2 * K.number()] = of_K;
-      scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
-      K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
+      with.scale_KV[2 * K.number()] = of_K;
+      with.scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
+      K.fill(maps.K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
       if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
       V.acquire();
-      V.fill(map_V, kv_tile * Bc, 0, head_kv, batch);
+      V.fill(maps.V, kv_tile * Bc, 0, head_kv, batch);
     }
   }
   send({-1, -1});
@@ -215,18 +236,14 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   });
 }
 
-/// No block has asked for a further tile of Q yet.
-__global__ void clear(Hbm<int> next) {
-  next[0] = 0;
-}
-
 /// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel, class StagesQ, class StagesK,
           class StagesV>
-__device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<WorkTile> smem_work,
-                                        Smem<float> scale_Q, Smem<float> scale_KV, Smem<T> smem_O,
+__device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
+                                        const WithTiles& with, Smem<T> smem_O,
                                         const TensorMap& map_O, Hbm<float> LSE, int p_exponent,
                                         const Problem& p) {
+  auto& [Q, K, V] = rings;
   using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
@@ -277,15 +294,15 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
   };
   for (;;) {
     Q.wait();
-    const WorkTile work = smem_work[Q.number()];
+    const WorkTile work = with.work[Q.number()];
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
     const int own_kv_tiles = tiles_seen<Bc>(tile_row + kWarpgroupRows, p),
               kv_tiles = tiles_seen<Bc>(block_row + Br, p);
-    const float c_Q = p.scale * kLog2e * scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
+    const float c_Q = p.scale * kLog2e * with.scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) load(Q_rows, Q.tile(), warp_row);
-    __syncwarp();  // all lanes have read these before one releases the tile
+    __syncwarp();  // all lanes have read these: release() does not wait for them
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s).
@@ -294,9 +311,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesK K, StagesV V, Smem<Wo
     float c, of_V;  // this tile's: c with the scales of Q and K, and log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
-      c = fmaxf(c_Q * scale_KV[2 * K.number()], kLeast);
-      of_V = scale_KV[2 * K.number() + 1];
-      __syncwarp();  // all lanes have read them before one releases the stage
+      c = fmaxf(c_Q * with.scale_KV[2 * K.number()], kLeast);
+      of_V = with.scale_KV[2 * K.number() + 1];
+      __syncwarp();  // as above, before one lane releases the stage
     };
 
     // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
@@ -358,9 +375,9 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
   const auto smem_O = smem.tiles<TileO>("O", kConsumers);
-  const auto smem_work = smem.take<WorkTile>("work", kConsumers);  // which tile of Q it is
-  const auto scale_Q = smem.take<float>("scale_Q", kConsumers);
-  const auto scale_KV = smem.take<float>("scale_KV", 2 * kStages);
+  const WithTiles with{smem.take<WorkTile>("work", kConsumers),
+                       smem.take<float>("scale_Q", kConsumers),
+                       smem.take<float>("scale_KV", 2 * kStages)};
   // A release by each warp.
   Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
@@ -371,11 +388,10 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
     if (threadIdx.x == 0)
-      produce<Br, Bc>(Q, K, V, smem_work, scale_Q, scale_KV, map_Q, map_K, map_V, scales, next, p);
+      produce<Br, Bc>(Rings{Q, K, V}, with, {map_Q, map_K, map_V}, scales, next, p);
   } else {
     setmaxnreg_inc<consumer_registers(Br)>();
-    consume<T, Dh, Br, Bc, kTwoLevel>(Q, K, V, smem_work, scale_Q, scale_KV, smem_O, map_O, LSE,
-                                      p_exponent, p);
+    consume<T, Dh, Br, Bc, kTwoLevel>(Rings{Q, K, V}, with, smem_O, map_O, LSE, p_exponent, p);
   }
 }
 
@@ -476,17 +492,15 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   };
   const int64_t rows = sum(plan.block_kv, p.N_kv), columns = sum(plan.block_kv, pitch),
                 all_kv_tiles = sum(1, p.N_kv);
-  // A block asks for another tile of Q after each that it has had, the last time in vain.
-  const int64_t asked = 4 * heads * ceil_div(p.N, plan.block_q);
-  traffic.push_back({"clear", {{"next", 0, 4}}});
-  traffic.push_back({"attention",
-                     {{"Q8", heads * p.N * Dh, 0},
-                      {"K8", heads * rows * Dh, 0},
-                      {"V8", heads * columns * p.d, 0},
-                      {"scales", 4 * heads * (tiles.q + 2 * all_kv_tiles), 0},
-                      {"O", 0, q},
-                      {"LSE", 0, heads * p.N * 4},
-                      {"next", asked, asked}}});
+  const Traffic rest = traffic_with_counter(
+      p, plan,
+      {{"Q8", heads * p.N * Dh, 0},
+       {"K8", heads * rows * Dh, 0},
+       {"V8", heads * columns * p.d, 0},
+       {"scales", 4 * heads * (tiles.q + 2 * all_kv_tiles), 0},
+       {"O", 0, q},
+       {"LSE", 0, heads * p.N * 4}});
+  traffic.insert(traffic.end(), rest.begin(), rest.end());
   return traffic;
 }
 

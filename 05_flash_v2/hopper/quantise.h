@@ -45,72 +45,96 @@ template <int Dh, int Bc>
 constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
                                    array_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
 
-/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
-/// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is
-/// the key of a tile that column i of V̂ᵀ has: that of i + e, i a multiple of 8, is that of i plus
-/// that of e.
-template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
-__global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
-    quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
-             Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
-  constexpr int kThreads = quantisers(Dh, Bc), kWarps = kThreads / 32;
-  SharedMemory smem;
-  const auto of_warps = smem.take<float>("of_warps", kWarps);
-  const ScaledTiles tiles = scaled_tiles(p, Bc);
-  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+/// A block's tile of Q, K or V.
+struct OwnTile {
+  bool is_Q, is_V;
+  int number, head, of_head;                    // of all tiles; its head, and its number there
+  int first, array_tiles, head_tiles;           // of its array: the first, of all heads, of one
+};
+__device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
+  const int block = static_cast<int>(blockIdx.x);
   const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
-  const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;  // of this array
-  const int of_head = is_Q ? tiles.q : tiles.kv, of_array = is_Q ? tiles.of_Q : tiles.of_K;
-  const int head = (block - first) / of_head, tile = (block - first) % of_head;
+  const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;
+  const int head_tiles = is_Q ? tiles.q : tiles.kv, array_tiles = is_Q ? tiles.of_Q : tiles.of_K;
+  return {is_Q,  is_V,        block, (block - first) / head_tiles, (block - first) % head_tiles,
+          first, array_tiles, head_tiles};
+}
 
-  // The scale, once the thread knows the largest number that it has.
-  const auto scale_of = [&](float own) {
-    if (how.scope != Quantisation::Scope::tile) {
-      const bool whole = how.scope == Quantisation::Scope::tensor;
-      const int begin = whole ? first : block - tile, end = begin + (whole ? of_array : of_head);
-      for (int i = begin + thread; i < end; i += kThreads) own = fmaxf(own, maxima[i]);
+/// The largest number or the scale of a block's tile, once each thread knows the largest that it
+/// has. of_warps: kThreads / 32 floats of shared memory.
+template <int kThreads>
+struct TileScale {
+  OwnTile tile;
+  Quantisation::Scope scope;
+  Hbm<float> maxima, scales;
+  Smem<float> of_warps;
+
+  __device__ __forceinline__ void write_maximum(float own) const {
+    own = block_max<kThreads / 32>(own, of_warps);
+    if (threadIdx.x == 0) maxima[tile.number] = own;
+  }
+  /// The scale, for every thread, and to HBM: by the largest maximum of the tiles that share it.
+  __device__ __forceinline__ float write_scale(float own) const {
+    if (scope != Quantisation::Scope::tile) {
+      const bool whole = scope == Quantisation::Scope::tensor;
+      const int begin = whole ? tile.first : tile.number - tile.of_head,
+                end = begin + (whole ? tile.array_tiles : tile.head_tiles);
+      for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kThreads)
+        own = fmaxf(own, maxima[i]);
     }
-    const float scale = e4m3_scale(block_max<kWarps>(own, of_warps));
-    if (thread == 0) scales[block] = scale;
+    const float scale = e4m3_scale(block_max<kThreads / 32>(own, of_warps));
+    if (threadIdx.x == 0) scales[tile.number] = scale;
     return scale;
-  };
-  const auto write_maximum = [&](float own) {
-    own = block_max<kWarps>(own, of_warps);
-    if (thread == 0) maxima[block] = own;
-  };
+  }
+};
 
-  const auto rows_to_e4m3 = [&]<int R>(Hbm<const T> X, Hbm<e4m3> X8, int N) {
-    // A thread has 8 columns of every kStride-th row.
-    constexpr int kStride = kThreads / (Dh / 8), n = (R + kStride - 1) / kStride;
-    const int64_t first_row = int64_t{head} * N + tile * R;
-    const int rows = min(R, N - tile * R), row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
-    const auto source = X + ((first_row + row) * p.d + column);
-    Chunk<T> chunks[n];
+/// A tile of R rows of Q or K to e4m3. A thread has 8 columns of every kStride-th row.
+template <int R, int Dh, bool only_maxima, class T, int kThreads>
+__device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int N,
+                                              const TileScale<kThreads>& of, bool rotate,
+                                              const Problem& p) {
+  constexpr int kStride = kThreads / (Dh / 8), n = (R + kStride - 1) / kStride;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t first_row = int64_t{of.tile.head} * N + of.tile.of_head * R;
+  const int rows = min(R, N - of.tile.of_head * R);
+  const int row = thread / (Dh / 8), column = thread % (Dh / 8) * 8;
+  const auto source = X + ((first_row + row) * p.d + column);
+  Chunk<T> chunks[n];
 #pragma unroll
-    for (int k = 0; k < n; ++k)
-      chunks[k] = read_chunk(source + k * kStride * p.d, row + k * kStride < rows && column < p.d);
-    float x[n][8], own = 0;
+  for (int k = 0; k < n; ++k)
+    chunks[k] = read_chunk(source + k * kStride * p.d, row + k * kStride < rows && column < p.d);
+  float x[n][8], own = 0;
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      widen(x[k], chunks[k]);
-      if (how.hadamard) hadamard<Dh>(x[k], column);
-      own = fmaxf(own, largest(x[k]));
-    }
-    if constexpr (only_maxima) return write_maximum(own);
-    const float inverse = 1 / scale_of(own);
-    const auto target = X8 + ((first_row + row) * Dh + column);
+  for (int k = 0; k < n; ++k) {
+    widen(x[k], chunks[k]);
+    if (rotate) hadamard<Dh>(x[k], column);
+    own = fmaxf(own, largest(x[k]));
+  }
+  if constexpr (only_maxima) return of.write_maximum(own);
+  const float inverse = 1 / of.write_scale(own);
+  const auto target = X8 + ((first_row + row) * Dh + column);
 #pragma unroll
-    for (int k = 0; k < n; ++k)
-      if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
-  };
-  if (is_Q) return rows_to_e4m3.template operator()<kWarpgroupRows>(Q, Q8, p.N);
-  if (!is_V) return rows_to_e4m3.template operator()<Bc>(K, K8, p.N_kv);
+  for (int k = 0; k < n; ++k)
+    if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
+}
 
-  // Of V a thread has 8 columns of 8 keys, those that become neighbours: as rows 8 lanes read 128
-  // bytes of one, and through shared memory 8 lanes write 128 bytes of a row of V̂ᵀ.
+/// A tile of Bc rows of V to e4m3, transposed, its keys in KeyOrder. With `column_at` the columns
+/// of V̂ᵀ have, of each 16 keys:
+///
+///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
+///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
+///
+/// A thread has 8 columns of V of 8 keys, those of 8 neighbouring columns of V̂ᵀ, from `place` on:
+/// with place 8 keys 4 + 0, 4 + 1, 4 + 8, …, 4 + 11. So 8 lanes read 128 bytes of a row of V, and,
+/// through shared memory, 8 lanes write 128 bytes of a row of V̂ᵀ.
+template <class KeyOrder, int Dh, int Bc, bool only_maxima, class T, int kThreads>
+__device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<const T> V,
+                                                    Hbm<e4m3> V8, const TileScale<kThreads>& of,
+                                                    const Problem& p) {
+  const int thread = static_cast<int>(threadIdx.x), tile_key = of.tile.of_head * Bc;
   const int place = thread / 8 % (Bc / 8) * 8, column = (thread % 8 + thread / Bc * 8) * 8;
-  const int first_key = tile * Bc + KeyOrder{}(place);  // place is a multiple of 8
-  const auto source = V + ((int64_t{head} * p.N_kv + first_key) * p.d + column);
+  const int first_key = tile_key + KeyOrder{}(place);
+  const auto source = V + ((int64_t{of.tile.head} * p.N_kv + first_key) * p.d + column);
   Chunk<T> chunks[8];
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
@@ -123,8 +147,8 @@ __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantise
     widen(x[e], chunks[e]);
     own = fmaxf(own, largest(x[e]));
   }
-  if constexpr (only_maxima) return write_maximum(own);
-  const float inverse = 1 / scale_of(own);
+  if constexpr (only_maxima) return of.write_maximum(own);
+  const float inverse = 1 / of.write_scale(own);
   const auto transposed = smem.take<e4m3>("transposed", transposed_row<Bc>(std::max(Dh, 64)));
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -134,13 +158,32 @@ __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantise
     write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
   }
   __syncthreads();  // the tile is transposed
-  constexpr int kPieces = Bc / 16;
+  constexpr int kPieces = Bc / 16;  // of a row of V̂ᵀ
   const int64_t pitch = padded_keys(p.N_kv);
   const int piece = thread % kPieces * 16;
-  const auto target = V8 + (int64_t{head} * p.d * pitch + tile * Bc + piece);
-  if (tile * Bc + piece < pitch)
+  const auto target = V8 + (int64_t{of.tile.head} * p.d * pitch + tile_key + piece);
+  if (tile_key + piece < pitch)
     for (int row = thread / kPieces; row < p.d; row += kThreads / kPieces)
       store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
+}
+
+/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
+/// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is
+/// the key of a tile that column i of V̂ᵀ has: that of i + e, i a multiple of 8, is that of i plus
+/// that of e.
+template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
+__global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
+    quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
+             Hbm<e4m3> V8, Hbm<float> maxima, Hbm<float> scales, Quantisation how, Problem p) {
+  constexpr int kThreads = quantisers(Dh, Bc);
+  SharedMemory smem;
+  const auto of_warps = smem.take<float>("of_warps", kThreads / 32);
+  const OwnTile tile = own_tile(scaled_tiles(p, Bc));
+  const TileScale<kThreads> of{tile, how.scope, maxima, scales, of_warps};
+  if (tile.is_Q)
+    return quantise_rows<kWarpgroupRows, Dh, only_maxima>(Q, Q8, p.N, of, how.hadamard, p);
+  if (!tile.is_V) return quantise_rows<Bc, Dh, only_maxima>(K, K8, p.N_kv, of, how.hadamard, p);
+  quantise_transposed<KeyOrder, Dh, Bc, only_maxima>(smem, V, V8, of, p);
 }
 
 }  // namespace
