@@ -1,6 +1,7 @@
-// 05 on Hopper: what the steps from `overlap` on share, because it does not change any more. These
-// are the parts of a block of one producer and several consumers, which `producer` shows first, and
-// the host code. (`persistent` has a produce of its own.) This header is not a step of its own.
+// 05 on Hopper: what the steps from `overlap` on share, because it does not change any more: the
+// numbers of a block of one producer and several consumers, store_output, the plan and the tensor
+// maps. `producer` shows them first. Its `produce` serves `overlap` and `ping_pong`; `persistent`
+// and `counter` have their own, and later steps work.h's. This header is not a step of its own.
 #pragma once
 
 #include "bytes.h"
@@ -69,7 +70,9 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
+/// takes it. A warp writes where it read Q, and no barrier comes before: we assume that its part of
+/// a product reads no other rows of Q, so that its own wait is enough. Without kStmatrix, as in
+/// `q_registers` and `sm90` at d = 128, addresses take fewer registers.
 template <class T, bool kStmatrix = true, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16> l, const TensorMap& map_O,

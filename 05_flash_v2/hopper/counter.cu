@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
+    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);  // > 0, or index would stay
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
@@ -179,8 +179,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
+      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

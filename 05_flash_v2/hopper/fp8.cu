@@ -20,7 +20,8 @@
 //   H          is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ; it spreads the outliers of a row (fp8.h).
 //   V̂ᵀ         products of 8-bit numbers want both operands' neighbours along the inner dimension.
 //              So V is transposed, its keys in the order of the sums of S in registers (KeyOrder).
-//   s_V        changes from tile to tile. In P's exponent it costs nothing; in O it would have to be
+//   s_V        changes from tile to tile. In P's exponent it costs nothing; in O it would have to
+//   be
 //              put right for every tile.
 //   Q and O    Q is small enough to stay in registers for nearly every d. O is larger than Q's
 //              tile, so it leaves through a tile of its own.
@@ -108,8 +109,8 @@ struct Rings {
 };
 /// What the producer hands over with the tiles.
 struct WithTiles {
-  Smem<WorkTile> work;  // which tile of Q it is, for each consumer
-  Smem<float> scale_Q;  // its scale
+  Smem<WorkTile> work;   // which tile of Q it is, for each consumer
+  Smem<float> scale_Q;   // its scale
   Smem<float> scale_KV;  // of each stage two: K's, and log2 of V's
 };
 
@@ -305,7 +306,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     __syncwarp();  // all lanes have read these: release() does not wait for them
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
 
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
     float c, of_V;  // this tile's: c with the scales of Q and K, and log2 of V's scale
@@ -344,11 +345,11 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as below for V, though the turns alone would do
+      K.wait();  // as for V, though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release may end the round before, whose V others still read
+      V.wait();  // or the release would count for the last tile there, which others may still read
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);
@@ -382,8 +383,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
@@ -492,14 +493,14 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   };
   const int64_t rows = sum(plan.block_kv, p.N_kv), columns = sum(plan.block_kv, pitch),
                 all_kv_tiles = sum(1, p.N_kv);
-  const Traffic rest = traffic_with_counter(
-      p, plan,
-      {{"Q8", heads * p.N * Dh, 0},
-       {"K8", heads * rows * Dh, 0},
-       {"V8", heads * columns * p.d, 0},
-       {"scales", 4 * heads * (tiles.q + 2 * all_kv_tiles), 0},
-       {"O", 0, q},
-       {"LSE", 0, heads * p.N * 4}});
+  const Traffic rest =
+      traffic_with_counter(p, plan,
+                           {{"Q8", heads * p.N * Dh, 0},
+                            {"K8", heads * rows * Dh, 0},
+                            {"V8", heads * columns * p.d, 0},
+                            {"scales", 4 * heads * (tiles.q + 2 * all_kv_tiles), 0},
+                            {"O", 0, q},
+                            {"LSE", 0, heads * p.N * 4}});
   traffic.insert(traffic.end(), rest.begin(), rest.end());
   return traffic;
 }

@@ -6,8 +6,9 @@
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V that one of these rows attends to:
 //       S = scale·Q·Kᵀ
-//       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
-//       else:                       m_new = m,          α = 1, so nothing is rescaled
+//       if one of the warp's rows has rowmax S > m + 8·ln 2:
+//         m_new = max(m, rowmax S),   α = exp(m − m_new)
+//       else:   m_new = m,   α = 1, so nothing is rescaled
 //       P = exp(S − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
@@ -105,7 +106,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
@@ -131,8 +132,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
+      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -167,8 +168,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

@@ -4,12 +4,16 @@
 //   build/bin/05_flash_v2 --step overlap --seqlen 512 --causal
 //
 //   for each tile of Br rows of Q, one block each:
-//     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of these rows attends to:
-//       S = scale·Q·Kᵀ
-//       m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
-//       l ← α·l + rowsum P
-//       O ← α·O + P·V
+//     O = 0
+//     of the first tile of Bc rows of K:   S = scale·Q·Kᵀ,   m = rowmax S,   P = exp(S − m),
+//                                          l = rowsum P
+//     for each further tile of K and V that one of these rows attends to:
+//       start S = scale·Q·Kᵀ
+//       start O ← O + P·V of the tile before
+//       when S is done:   m_new = max(m, rowmax S),   P_new = exp(S − m_new),   α = exp(m − m_new)
+//                         l ← α·l + rowsum P_new
+//       when O is done:   O ← α·O,   P = P_new
+//     O ← O + P·V of the last tile
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `producer`: a consumer's product P·V of one tile runs on while it works out the softmax of
@@ -138,8 +142,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

@@ -6,8 +6,9 @@
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
 //       S = scale·Q·Kᵀ
-//       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
-//       else:                       m_new = m,          α = 1, so nothing is rescaled
+//       if one of the warp's rows has rowmax S > m + 8·ln 2:
+//         m_new = max(m, rowmax S),   α = exp(m − m_new)
+//       else:   m_new = m,   α = 1, so nothing is rescaled
 //       P = exp(S − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
@@ -83,14 +84,18 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets tiles of keys pass that only other consumers' rows attend to.
+  // Lets tiles of keys pass that only other consumers' rows attend to. They count on this one:
+  //
+  //   a tile of keys       K                       turn                   V
+  //   own rows attend      wait, S = Q·Kᵀ, release begin, products, end   wait, P·V, release
+  //   only others' do      wait, release           begin, end             wait, release
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as below for V, though the turns alone would do
+      K.wait();  // as for V, though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release may end the round before, whose V others still read
+      V.wait();  // or the release would count for the last tile there, which others may still read
       V.release();
     }
   };
@@ -105,7 +110,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       skip(kv_tiles);
       continue;
     }
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
@@ -129,8 +134,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
+      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -166,8 +171,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

@@ -13,8 +13,8 @@
 //
 // Since `ping_pong`: one block per SM; block b takes tiles b, b + gridDim.x, … of Q. The next tile
 // of Q is fetched, and O of the last one stored, while this one is worked on: a ring of two stages
-// of Q, through which O leaves. How many tiles of K and V rows attend to, kv_tiles_of in block.h
-// says.
+// of Q, through which O leaves. scheduling_barrier() goes: ptxas then sinks the softmax below the
+// wait for P·V, which is faster here.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -167,8 +167,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
+      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

@@ -12,8 +12,7 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `overlap`: consumers take turns to issue their products, so that one's softmax overlaps
-// another's products, too, instead of all multiplying at once and then none. The end of a tile,
-// which stays as it is, is in output.h from here on.
+// another's products, too, instead of all multiplying at once and then none.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -147,8 +146,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

@@ -80,7 +80,8 @@ __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
 }
 
 /// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it.
+/// takes it. A warp writes where it read Q, and no barrier comes before: we assume that its part of
+/// a product reads no other rows of Q, so that its own wait is enough.
 template <class T, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
@@ -127,8 +128,8 @@ __global__ void __launch_bounds__(threads(Br), 1)
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();

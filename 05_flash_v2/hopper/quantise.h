@@ -48,15 +48,15 @@ constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
 /// A block's tile of Q, K or V.
 struct OwnTile {
   bool is_Q, is_V;
-  int number, head, of_head;                    // of all tiles; its head, and its number there
-  int first, array_tiles, head_tiles;           // of its array: the first, of all heads, of one
+  int number, head, of_head;           // of all tiles; its head, and its number there
+  int first, array_tiles, head_tiles;  // of its array: the first, of all heads, of one
 };
 __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
   const int block = static_cast<int>(blockIdx.x);
   const bool is_Q = block < tiles.of_Q, is_V = block >= tiles.of_Q + tiles.of_K;
   const int first = is_Q ? 0 : is_V ? tiles.of_Q + tiles.of_K : tiles.of_Q;
   const int head_tiles = is_Q ? tiles.q : tiles.kv, array_tiles = is_Q ? tiles.of_Q : tiles.of_K;
-  return {is_Q,  is_V,        block, (block - first) / head_tiles, (block - first) % head_tiles,
+  return {is_Q,  is_V,        block,     (block - first) / head_tiles, (block - first) % head_tiles,
           first, array_tiles, head_tiles};
 }
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
     for (int e = 0; e < 8; ++e) of_column[e] = x[e][i];
     write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
   }
-  __syncthreads();  // the tile is transposed
+  __syncthreads();                  // the tile is transposed
   constexpr int kPieces = Bc / 16;  // of a row of V̂ᵀ
   const int64_t pitch = padded_keys(p.N_kv);
   const int piece = thread % kPieces * 16;

@@ -6,8 +6,9 @@
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
 //       S = scale·Q·Kᵀ
-//       if rowmax S > m + 8·ln 2:   m_new = rowmax S,   α = exp(m − m_new)
-//       else:                       m_new = m,          α = 1, so nothing is rescaled
+//       if one of the warp's rows has rowmax S > m + 8·ln 2:
+//         m_new = max(m, rowmax S),   α = exp(m − m_new)
+//       else:   m_new = m,   α = 1, so nothing is rescaled
 //       P = exp(S − m_new)
 //       l ← α·l + rowsum P
 //       O ← α·O + P·V
@@ -40,7 +41,8 @@ namespace {
 
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
-/// Whether a consumer keeps Q in registers. For three consumers, or a wider O, there are too few.
+/// Whether a consumer keeps Q in registers: three consumers, those of narrower heads, have too few
+/// for it, and so has one that holds a wider O.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
@@ -82,7 +84,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   };
   if (consumer == kConsumers - 1) end_turn();  // the first one's turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; of two the second follows at its tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -105,20 +107,28 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the last tile's stage of Q, or the only one, this tile's, once its O has left.
-  const auto free_last_stage = [&] {
+  // A stage of Q is free once the O of its tile, which leaves through it, has left. With two stages
+  // that of the last tile is freed early in this one, so that the next tile of Q comes during this
+  // one. With one stage it is this tile's, at its very end.
+  const auto free_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
+  const auto free_last_tiles = [&] {
+    if (kTwoStages) free_stage();
+  };
+  const auto free_this_tiles = [&] {
+    if (!kTwoStages) free_stage();
+  };
   // Lets tiles of keys pass that only other consumers' rows attend to.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as below for V, though the turns alone would do
+      K.wait();  // as for V, though the turns alone would do
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release may end the round before, whose V others still read
+      V.wait();  // or the release would count for the last tile there, which others may still read
       V.release();
     }
   };
@@ -130,12 +140,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     const auto [begin, end] = key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
-      if (kTwoStages) free_last_stage();
+      free_last_tiles();
       skip(end - begin);
-      if (!kTwoStages) free_last_stage();  // not before all its warps have read which tile it is
+      free_this_tiles();  // K's and V's waits come before, so all its warps have read `work`
       continue;
     }
-    // m is kept in units of ln 2, like the exponents of 2^(c·s).
+    // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
@@ -145,13 +155,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    // Meanwhile. Of a part all consumers do all: merge counts on each.
+    // Worked out while S is. Of a part of the keys each consumer does all tiles, even if its own
+    // rows attend to none: merge reads m, l and O of every row.
     const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wait_for_scores<0>(S, Q_rows);
     K.release();
     softmax<Mask::by_row>(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
-    if (kTwoStages) free_last_stage();
+    free_last_tiles();
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
     for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
@@ -161,8 +172,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
-      // No more scheduling_barrier(): ptxas puts the softmax behind the wait for P·V. So V's stage
-      // is free sooner, products of other consumers overlap it, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
+      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
       const bool raised = softmax<Mask::by_row>(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -176,16 +187,16 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     skip(end - own_end);
     if constexpr (kSplit)
       store_part(O_sum, m, l, parts, work.head, tile_row, p);
-    else  // With Q in registers none are left for stmatrix's places.
+    else  // with Q in registers too few are left for stmatrix's addresses
       store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
-    if (!kTwoStages) free_last_stage();
+    free_this_tiles();
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once; each takes a tile of Q,
-/// and whenever it is done with one, the next: if blocks `ask`, the next that nobody has.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once. Each takes one tile of Q
+/// after another: if blocks `ask`, the next that nobody has, else every gridDim.x-th.
 /// If kSplit: m, l and O of a part of the keys. grid: (tiles of Q · B·H, parts), a block for each.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
@@ -204,17 +215,17 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-  __syncthreads();                              // and before anybody waits there
+  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
-    setmaxnreg_dec<producer_registers(Dh, Br, Bc)>();
+    setmaxnreg_dec<producer_registers_of_tile(Dh, Br, Bc)>();
     if (threadIdx.x == 0)
       produce<Br, Bc, row_of<Br>, key_tiles_of_split<kSplit>>(
           Q, K, V, {map_Q, map_K, map_V}, smem_work,
           [&](int index) -> int { return ask ? take_next(next) : index + gridDim.x; }, p);
   } else {
-    setmaxnreg_inc<consumer_registers(Dh, Br, Bc)>();
+    setmaxnreg_inc<consumer_registers_of_tile(Dh, Br, Bc)>();
     consume<T, Dh, Br, Bc, kSplit>(Q, K, V, map_O, LSE, smem_work, parts, p);
   }
 }
@@ -227,9 +238,9 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Whether blocks ask for their next tile of Q: then there is a counter.
+/// Whether blocks ask for their next tile of Q: then the plan has the counter.
 bool asks(const Plan& plan) {
-  return plan.parts == 1 && !plan.workspace.empty();
+  return std::ranges::any_of(plan.workspace, [](const auto& a) { return a.name == "next"; });
 }
 
 /// Launches the attention kernel; `next` is the counter, if blocks ask.

@@ -79,11 +79,12 @@ constexpr int stages_of_KV(int Dh, int Bc) {
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
-/// Registers of a thread: the producer needs few, and the consumers, one to three, get the others.
-constexpr int producer_registers(int Dh, int Br, int Bc) {
+/// Registers of a thread, instead of block.h's numbers: the producer needs few, and the consumers,
+/// one to three, get the others.
+constexpr int producer_registers_of_tile(int Dh, int Br, int Bc) {
   return Br == 192 || blocks_of_SM(Dh, Br, Bc) == 3 ? 32 : 40;
 }
-constexpr int consumer_registers(int Dh, int Br, int Bc) {
+constexpr int consumer_registers_of_tile(int Dh, int Br, int Bc) {
   return Br == 192 ? 160 : Br == 128 ? 232 : blocks_of_SM(Dh, Br, Bc) == 2 ? 216 : 128;
 }
 
@@ -93,11 +94,18 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          array_bytes<WorkTile>(of_Q * Br / kWarpgroupRows);
 }
 
+// Numbers of time_of_tiles and `fastest`, fitted to times on an H200.
+constexpr double kEmptyTime = 0.4;    // of a whole tile's time: what one without rows would take
+constexpr double kAloneTime = 0.8;    // of its time: a block's, alone on an SM for two or three
+constexpr double kMergeStart = 4;     // µs that `merge` takes besides its bytes
+constexpr double kMergeRate = 2;      // TB/s, of the bytes of parts that are written and read
+constexpr double kWorthwhile = 0.95;  // of the least time: what more parts have to beat
+
 /// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
 /// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
 /// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
-/// Each part starts and ends, and to merge them takes 4 µs and their bytes, written and read, at
-/// 2 TB/s.
+/// Each part starts and ends, and to merge them takes kMergeStart and their bytes, written and
+/// read, at kMergeRate.
 double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
   const auto [max_d, Br, Bc] = timed.size;
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
@@ -105,7 +113,8 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
   for (int64_t row = ceil_div(p.N, kWarpgroupRows) * kWarpgroupRows; row > 0; row -= Br) {
     const int keys = p.keys(static_cast<int>(std::min<int64_t>(row, p.N) - 1));
     const int64_t kv_tiles = std::max<int64_t>(1, ceil_div(keys, Bc));
-    const double share = 0.4 + 0.6 * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
+    const double share =
+        kEmptyTime + (1 - kEmptyTime) * static_cast<double>(std::min<int64_t>(row, Br)) / Br;
     all += share * (timed.kv_tile * static_cast<double>(kv_tiles) + timed.ends * parts);
     const int64_t of_part = ceil_div(kv_tiles, parts);
     longest =
@@ -115,8 +124,8 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
   const double time = std::min(time_of(heads * all, longest, blocks, at_once, p.causal),
                                heads * all / at_once + longest);  // no schedule takes longer
   const double megabytes = 8e-6 * parts * static_cast<double>(heads * p.N * p.d);
-  return (of_SM > 1 && blocks <= multiprocessors ? 0.8 : 1) * (time + timed.once) +
-         (parts > 1 ? 4 + megabytes / 2 : 0);
+  return (of_SM > 1 && blocks <= multiprocessors ? kAloneTime : 1) * (time + timed.once) +
+         (parts > 1 ? kMergeStart + megabytes / kMergeRate : 0);
 }
 
 /// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
@@ -138,7 +147,7 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
     const int first = split && asked_parts > 0 ? asked_parts : 1;
     for (int parts = first; parts <= (asked_parts > 0 || !split ? first : kMostParts); ++parts) {
       const double time = time_of_tiles(p, timed, parts, device.multiprocessors);
-      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      if (least != 0 && time >= (parts > 1 ? kWorthwhile : 1) * least) continue;
       least = time;
       best = {{Br, Bc}, parts};
     }

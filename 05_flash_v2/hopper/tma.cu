@@ -101,9 +101,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     Q_full[0].init(1);
     K_full[0].init(1);
     V_full[0].init(1);
-    fence_mbarrier_init();  // before TMA counts bytes at the barriers,
+    fence_mbarrier_init();  // TMA sees the barriers initialised
   }
-  __syncthreads();  // and before anybody waits there
+  __syncthreads();  // all threads see them initialised
   // Promises the barrier a tile's bytes, and has them copied. By one thread.
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {

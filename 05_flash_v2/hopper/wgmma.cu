@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  // Not as `large_tiles` without the mask: both ways of counting in one kernel would spill
-  // registers.
+  // In this order without the mask too, where `large_tiles` numbers tiles another way: code for
+  // both would spill registers.
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,

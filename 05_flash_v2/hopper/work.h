@@ -22,7 +22,8 @@ __device__ __forceinline__ int take_next(Hbm<int> next) {
   return gridDim.x + atomicAdd(next, 1);
 }
 
-/// Numbers begin to end − 1 of the tiles of K and V that a tile of Q needs.
+/// Numbers begin to end − 1 of the tiles of K and V that a tile of Q needs: one at least, because
+/// `produce` asks for the next tile of Q at the last of them.
 struct KeyTiles {
   int begin, end;
 };
@@ -55,8 +56,9 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
+  // A block of 128 or 192 rows has the SM to itself, so half as many work at once as in
+  // `large_tiles`. So half as many heads make a group, which requests smaller bursts of HBM at its
+  // start. (sm90's tiles of 64 rows have groups as small, though more blocks.)
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
