@@ -56,8 +56,8 @@ BUG_HUNTS = [
 ATTEMPTS = [
     ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
         (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),
-        (r"const float s = logit\(j\);", "const float s = scores[j] = logit(j);"),
-        (r"expf\(logit\(j\) - m\)", "expf(scores[j] - m)"),
+        (r"const float s = score\(j\);", "const float s = scores[j] = score(j);"),
+        (r"expf\(score\(j\) - m\)", "expf(scores[j] - m)"),
         (r'\{"K", 2 \* k, 0\}', '{"K", k, 0}')], False, "exp_count: 196,608; .* 131,072"),
     ("03/one_pass", "03_online_softmax/two_pass.cu", [
         (r"Hbm<const T> K, Hbm<const T> V", "const T* K, const T* V"),

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) q[c] = read_chunk(Q + (q_row + 8 * c));
 
-  const auto logit = [&](int j) {
+  const auto score = [&](int j) {
     const int64_t k_row = (p.kv_row(bh) + j) * p.d;
     float s = 0;
     for (int c = 0; c < Dh / 8; ++c)
@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(kRowThreads)
   // The least float and not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, l = 0, o[Dh] = {};
   for (int j = 0; j < p.keys(i); ++j) {
-    const float s = logit(j);
+    const float s = score(j);
     const float m_new = fmaxf(m, s);
     l = l * expf(m - m_new) + expf(s - m_new);
     m = m_new;
   }
   for (int j = 0; j < p.keys(i); ++j) {
-    const float weight = expf(logit(j) - m);
+    const float weight = expf(score(j) - m);
     const int64_t v_row = (p.kv_row(bh) + j) * p.d;
     for (int c = 0; c < Dh / 8; ++c)
       if (8 * c < p.d) {
