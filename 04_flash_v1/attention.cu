@@ -14,8 +14,8 @@
 //
 // Since 03: a tile of K and V is in shared memory once for the whole block, and all tiles of Q
 // stream past it. One block has a whole head, because O, l and m make round trips through HBM. The
-// warps split the keys: each has Bc/4 columns of S, so that row statistics and sums for O have to
-// be combined through shared memory.
+// warps split the keys: each of the four has Bc/4 columns of S (of two, at 32 keys, Bc/2), so that
+// row statistics and sums for O have to be combined through shared memory.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -177,14 +177,15 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64, whatever d:
-/// 64 rows are what the registers of four warps hold of S; two warps have as many or fewer.
+/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
+/// tile. Br is 64 and does not follow d: 64 rows are what the registers of four warps hold of S.
+/// Only where 64 × 64 of wide heads do not fit is it 32.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
-  if (request.any())
+  if (request.is_empty())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.smem_bytes,

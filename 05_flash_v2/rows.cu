@@ -12,7 +12,7 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `defer`: a warp has whole rows of S and O to itself, in registers, and nothing of them is
-// exchanged. Tiles and the order of blocks are those of `defer`.
+// exchanged. The order of blocks is that of `defer`, and so is the largest tile for each head size.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived, too (`skip` needs this: its tiles may have no key)
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
@@ -105,14 +105,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
-/// an mma's 16 rows for each of four warps.
+/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
+/// tile. Br is 64 for every d: an mma's 16 rows for each of four warps.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
-  if (request.any())
+  if (request.is_empty())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.smem_bytes,

@@ -115,14 +115,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc is rounded down to a compiled tile. Br is 64 for every d:
-/// an mma's 16 rows for each of four warps.
+/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
+/// tile. Br is 64 for every d: an mma's 16 rows for each of four warps.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
   std::vector<TileSize> tiles(std::begin(kTiles), std::end(kTiles));
   const int64_t rule = ceil_div(device.smem_bytes / kIoBytes, 4 * p.d);
-  if (request.any())
+  if (request.is_empty())
     std::erase_if(tiles,
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.smem_bytes,

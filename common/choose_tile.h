@@ -22,10 +22,11 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
 /// Sets block_q, block_kv and smem_bytes of a plan: of the compiled tiles for its head_dim, best
 /// first, the first whose shared memory fits, or exactly what --block-q and --block-kv ask for.
 /// smem_bytes(Br, Bc): bytes of shared memory of a block. The plan's note receives a line where a
-/// better one did not fit. Where nothing is asked for and `blocks` is 2, the first of which two fit
-/// an SM, which has about as much as one of its blocks may have; the first that fits where of none
-/// two do. Throws Error(bad_usage), naming the sizes that do, where the size asked for is not
-/// compiled for this head size or does not fit, or where none fits.
+/// better one did not fit. Where the request is empty and `blocks` is 2, it is the first tile of
+/// which an SM holds two blocks (an SM has about as much shared memory as one block may have), or,
+/// if it holds two of no tile, the first that fits. Throws Error(bad_usage), naming the sizes that
+/// do, where the size asked for is not compiled for this head size or does not fit, or where none
+/// fits.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {
@@ -34,7 +35,7 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
   };
   const int max_d = tiles_for(tiles, plan.head_dim);
   const bool several =
-      blocks > 1 && request.any() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
+      blocks > 1 && request.is_empty() && std::ranges::any_of(tiles, [&](const TileSize& tile) {
         return tile.max_d == max_d && blocks * smem_bytes(tile.block_q, tile.block_kv) <= available;
       });
   const int64_t most = available / (several ? blocks : 1);
@@ -58,7 +59,7 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     plan.smem_bytes = bytes;
     return;
   }
-  const std::string asked = request.any()
+  const std::string asked = request.is_empty()
                                 ? ""
                                 : "--block-q " + std::to_string(request.block_q) + " --block-kv " +
                                       std::to_string(request.block_kv) + " (0: any): ";

@@ -144,7 +144,7 @@ struct TileRequest {
   int block_kv = 0;
   Settings settings = {};
   bool operator==(const TileRequest&) const = default;
-  bool any() const { return block_q == 0 && block_kv == 0; }
+  bool is_empty() const { return block_q == 0 && block_kv == 0; }  // of tile sizes
   bool matches(const TileSize& tile) const {
     return (block_q == 0 || block_q == tile.block_q) &&
            (block_kv == 0 || block_kv == tile.block_kv);

@@ -71,7 +71,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
 
   const auto chosen = std::ranges::find_if(candidates, [&](const Step* step) {
     const auto matches = [&](const TileSize& tile) { return asked.matches(tile); };
-    return asked.any() || std::ranges::any_of(step->tiles, matches);
+    return asked.is_empty() || std::ranges::any_of(step->tiles, matches);
   });
   if (chosen == candidates.end()) {
     std::string given;

@@ -1,6 +1,7 @@
 // For a block whose warps have split the keys: each has its own columns of S, so that a row's
 // maximum and sum, and the sums for O, are combined through shared memory.
-// On the simulator each function counts one FLOP per element (or row) and operation.
+// On the simulator each function counts one FLOP per element (or row) and operation, unless it says
+// that it counts nothing.
 #pragma once
 
 #include "tile/rows.h"
@@ -26,7 +27,7 @@ __device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const R
   write(target.data + warp_id() * M, rows);
 }
 
-/// The largest of the warps' values of one row, for the thread that has it.
+/// The largest of the warps' values of one row, for a thread that asks for this row alone.
 template <int M, int kWarps>
 __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -34,7 +35,7 @@ __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int
   count_flops(kWarps - 1);
   return {x};
 }
-/// The same for all rows, in every warp. Counts nothing: all warps repeat what is needed once.
+/// The same for all rows, in every warp. Counts nothing, because all warps repeat the same work.
 template <int M, int kWarps>
 __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of) {
   return make_rows<M>([&](int row) {

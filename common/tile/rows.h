@@ -213,10 +213,11 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
 constexpr int column_at(int i) {
   return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
-/// The same for an operand of 8-bit numbers, but for the order of its columns. Of each 16 columns a
-/// lane has sums 2t, 2t + 1, 2t + 8 and 2t + 9, t = lane mod 4, and an operand wants columns 4t …
-/// 4t + 3 of it. It gets what the lane has: so the next product's right operand must have its rows
-/// in the order of column_at().
+/// The accumulator as an operand of 8-bit numbers, its columns permuted. Of each 16 columns a lane
+/// has sums 2t, 2t + 1, 2t + 8 and 2t + 9, t = lane mod 4, where the operand has columns 4t … 4t
+/// + 3. No data moves: the operand takes the sums that the lane has. So its column i is the
+/// accumulator's column_at(i), and the next product's right operand must have its rows in that
+/// order.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;

@@ -77,7 +77,9 @@ struct Stages {
 
   /// For a consumer: waits until the stage is full.
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
-  /// Says that this warp is done with it, which is one arrival, and goes on to the next.
+  /// Says that this warp is done with it, which is one arrival, and goes on to the next. Lane 0
+  /// waits for no other lane: where lanes read the stage by loads of their own, and not by products
+  /// that all have waited for, a __syncwarp() must come before.
   __device__ __forceinline__ void release() {
     if (lane_id() == 0) {
       done_with(tile().data, Tile::kElements);
@@ -85,8 +87,8 @@ struct Stages {
     }
     at.next();
   }
-  /// For a consumer that frees stages later than it goes on, one arrival each: its own stage, or
-  /// that of the tile before: of two the other, of one its own.
+  /// For a consumer that goes on (next()) before it frees a stage; one thread of it arrives. Frees
+  /// its own stage, or the one before it in the ring: of two the other, of one its own.
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
