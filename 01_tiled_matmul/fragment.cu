@@ -2,7 +2,7 @@
 //
 //   build/bin/01_tiled_matmul --step fragment --seqlen 512
 //
-// Since `warp_rows`: a warp makes 16 × 8 of a product. Its mma.m16n8k16 adds A·B to C, 16 × 16
+// Since `thread_tile`: a warp makes 16 × 8 of a product. Its mma.m16n8k16 adds A·B to C, 16 × 16
 // times 16 × 8, and finds the three of them in registers of the 32 lanes (the PTX manual's
 // fragments). Lane 4·g + t reads its share of A and B from HBM, two 16-bit elements a register:
 //
