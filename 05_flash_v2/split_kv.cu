@@ -112,13 +112,14 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
 /// The warp's rows, `row` and on of `rows`, to row `to` and on in HBM. Where one part is all: O,
 /// divided by l, and LSE, as `large_tiles` stores them. O leaves through the warp's rows of Q's
 /// tile.
-template <class T, int Dh>
-__device__ __forceinline__ void store_whole(const Tile<T, kWarpRows, Dh>& tile_O,
+template <class T, int Br, int Dh>
+__device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int warp_row,
                                             Accumulator<kWarpRows, Dh>& O_sum,
                                             const Rows<kWarpRows>& m, const Rows<kWarpRows>& l,
                                             Hbm<T> O, Hbm<float> LSE, int64_t to, int row, int rows,
                                             const Problem& p) {
   mul_rows(O_sum, inverse_or_zero(l));
+  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   __syncwarp();  // where no key is seen, no barrier came after Q's copies
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
@@ -233,11 +234,8 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   if (across_index > 0) return;
 
   const int64_t to = (int64_t{part} * p.B * p.Hk + bh) * rows + row;
-  if (parts == 1)
-    store_whole(Tile<T, kWarpRows, Dh>{tile_Q.data + warp_row * Dh}, O_sum, m, l, O, LSE, to, row,
-                rows, p);
-  else
-    store_part(O_sum, m, l, O_parts, m_parts, l_parts, to, row, rows, p);
+  if (parts == 1) return store_whole(tile_Q, warp_row, O_sum, m, l, O, LSE, to, row, rows, p);
+  store_part(O_sum, m, l, O_parts, m_parts, l_parts, to, row, rows, p);
 }
 
 /// O and LSE of one row from its parts, by 03's rule. The warps share out the parts, several
