@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
 
 /// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
 /// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br is 64 and does not follow d: 64 rows are what the registers of four warps hold of S.
-/// Only where 64 × 64 of wide heads do not fit is it 32.
+/// tile. Br does not follow d: 64 rows of S fill the registers of four warps. (It is 32 as a last
+/// resort.)
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

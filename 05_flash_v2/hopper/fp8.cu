@@ -20,8 +20,7 @@
 //   H          is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ; it spreads the outliers of a row (fp8.h).
 //   V̂ᵀ         products of 8-bit numbers want both operands' neighbours along the inner dimension.
 //              So V is transposed, its keys in the order of the sums of S in registers (KeyOrder).
-//   s_V        changes from tile to tile. In P's exponent it costs nothing; in O it would have to
-//   be
+//   s_V        changes from tile to tile. In P's exponent it costs nothing; O would have to be
 //              put right for every tile.
 //   Q and O    Q is small enough to stay in registers for nearly every d. O is larger than Q's
 //              tile, so it leaves through a tile of its own.
@@ -85,13 +84,6 @@ struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
 
-/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
-/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
-template <int Br>
-__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
-  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
-  return end - (work.tile + 1) * Br;
-}
 /// kv_tiles_of, but 1 where all rows are before row 0: here a consumer without rows works out one
 /// tile, all masked, and stores nothing.
 template <int Bc>
@@ -125,7 +117,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
   // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
   // one the head is negative.
   const auto send = [&](const WorkTile& work) {
-    for (int row = row_of<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
+    for (int row = row_from_end<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
       with.work[Q.number()] = work;
       if (work.head < 0) {
@@ -150,7 +142,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
     const int first = scaled.of_Q + (batch * p.Hk + head_kv) * scaled.kv;
-    const int kv_tiles = tiles_seen<Bc>(row_of<Br>(work, p) + Br, p);
+    const int kv_tiles = tiles_seen<Bc>(row_from_end<Br>(work, p) + Br, p);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       const float of_K = scales[first + kv_tile], of_V = scales[first + scaled.of_K + kv_tile];
       K.acquire();
@@ -297,7 +289,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     Q.wait();
     const WorkTile work = with.work[Q.number()];
     if (work.head < 0) break;
-    const int block_row = row_of<Br>(work, p);
+    const int block_row = row_from_end<Br>(work, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_row;
     const int own_kv_tiles = tiles_seen<Bc>(tile_row + kWarpgroupRows, p),
               kv_tiles = tiles_seen<Bc>(block_row + Br, p);

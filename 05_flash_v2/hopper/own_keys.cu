@@ -85,7 +85,6 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     Q.set_last_free();
   };
   // Lets tiles of keys pass that only other consumers' rows attend to. They count on this one:
-  //
   //   a tile of keys       K                       turn                   V
   //   own rows attend      wait, S = Q·Kᵀ, release begin, products, end   wait, P·V, release
   //   only others' do      wait, release           begin, end             wait, release

@@ -15,7 +15,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `own_keys`: at d = 128 a consumer loads its rows of Q into registers, once for each tile of
-// Q, so that the product S = Q·Kᵀ reads K alone from shared memory.
+// Q, so that the product S = Q·Kᵀ reads K alone from shared memory. `own_keys`' row_of is
+// row_from_end in work.h.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -39,14 +40,6 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 /// Whether a consumer keeps Q in registers. For the three consumers of d = 64 there are too few.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
-}
-
-/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
-/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
-template <int Br>
-__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
-  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
-  return end - (work.tile + 1) * Br;
 }
 
 /// Waits for S. If Q is kept in registers, these too are the product's until then.
@@ -118,7 +111,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     Q.wait();
     const WorkTile work = smem_work[Q.number()];
     if (work.head < 0) break;
-    const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
+    const int block_row = row_from_end<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_stage();
@@ -194,7 +187,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers(Br)>();
     if (threadIdx.x == 0)
-      produce<Br, Bc, row_of<Br>>(
+      produce<Br, Bc, row_from_end<Br>>(
           Q, K, V, {map_Q, map_K, map_V}, smem_work, [&](int) { return take_next(next); }, p);
   } else {
     setmaxnreg_inc<consumer_registers(Br)>();

@@ -157,8 +157,8 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
     for (int e = 0; e < 8; ++e) of_column[e] = x[e][i];
     write_chunk(transposed + (transposed_row<Bc>(column + i) + place), rounded(of_column, inverse));
   }
-  __syncthreads();                  // the tile is transposed
-  constexpr int kPieces = Bc / 16;  // of a row of V̂ᵀ
+  __syncthreads();  // the tile is transposed
+  constexpr int kPieces = Bc / 16;
   const int64_t pitch = padded_keys(p.N_kv);
   const int piece = thread % kPieces * 16;
   const auto target = V8 + (int64_t{of.tile.head} * p.d * pitch + tile_key + piece);
@@ -169,8 +169,7 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
 
 /// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
 /// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is
-/// the key of a tile that column i of V̂ᵀ has: that of i + e, i a multiple of 8, is that of i plus
-/// that of e.
+/// the key in column i of V̂ᵀ; KeyOrder{}(i + e) is KeyOrder{}(i) + KeyOrder{}(e) for i = 8, 16, ….
 template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
 __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,

@@ -47,14 +47,6 @@ constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
-/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
-template <int Br>
-__device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
-  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
-  return end - (work.tile + 1) * Br;
-}
-
 /// Waits for S. If Q is kept in registers, these too are the product's until then.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
@@ -136,7 +128,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     Q.wait();
     const WorkTile work = smem_work[Q.number()];
     if (work.head < 0) break;
-    const int block_row = row_of<Br>(work, p);
+    const int block_row = row_from_end<Br>(work, p);
     const auto [begin, end] = key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
     if (tile_row < 0) {  // its rows would all lie before row 0
@@ -221,7 +213,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   if (warpgroup_id() == 0) {
     setmaxnreg_dec<producer_registers_of_tile(Dh, Br, Bc)>();
     if (threadIdx.x == 0)
-      produce<Br, Bc, row_of<Br>, key_tiles_of_split<kSplit>>(
+      produce<Br, Bc, row_from_end<Br>, key_tiles_of_split<kSplit>>(
           Q, K, V, {map_Q, map_K, map_V}, smem_work,
           [&](int index) -> int { return ask ? take_next(next) : index + gridDim.x; }, p);
   } else {

@@ -31,6 +31,15 @@ __device__ __forceinline__ KeyTiles all_key_tiles(int kv_tiles) {
   return {0, kv_tiles};
 }
 
+/// A tile's first row, as in `own_keys`. Tiles are laid from the last row up, since the last rows
+/// attend to the most keys: so the one that some consumers find empty, with rows before row 0, has
+/// the fewest.
+template <int Br>
+__device__ __forceinline__ int row_from_end(const WorkTile& work, const Problem& p) {
+  const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
+  return end - (work.tile + 1) * Br;
+}
+
 /// The tensor maps that a producer needs.
 struct InputMaps {
   const TensorMap &Q, &K, &V;
