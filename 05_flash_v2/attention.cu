@@ -12,32 +12,45 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `skip`: larger tiles. A tile has 128 rows of Q, so that K and V come half as often from L2;
-// its keys are 64, since S of more keys and O do not fit a thread's registers.
+// its keys are 64, since S of more keys and O do not fit a thread's registers. Where a GPU has more
+// room than such tiles fill, the plan takes smaller ones, or several blocks share the keys of each
+// (parts.h).
 
 #include "machine/machine.h"
+#include "parts.h"
 #include "rung.h"
+#include "tile/grouped.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
-constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
+                               {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
+/// Warps of a block: with O of a wide head each has room for 16 rows only.
+constexpr int warps(int Dh, int Br) {
+  return Dh <= 128 ? 4 : Br / 16;
+}
+/// Whether blocks may share a tile's keys: the smaller tiles, of which there are most.
+constexpr bool may_split(int Br) {
+  return Br == 64;
+}
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
-template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
-    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If split: m, l and O of a part of
+/// the keys. grid: (tiles of Q · B·H, parts).
+template <class T, int Dh, int Br, int Bc, bool kSplit>
+__global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Parts parts,
+              Problem p) {
+  constexpr int kWarps = warps(Dh, Br), kThreads = 32 * kWarps;
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
@@ -54,37 +67,36 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   const auto Q_tile = Q + (p.q_row(bh) + block_row) * p.d;
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
-  const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
+  const int keys = p.keys(min(block_row + Br, p.N) - 1);     // that the block's last row attends to
+  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // those that this block has
+  const float c = p.scale * kLog2e;                          // exp(scale·s) = 2^(c·s)
 
+  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
   SharedMemory smem;
-  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
-  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
-  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const GroupedTile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
   copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
-  copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
+  copy_async<kThreads>(tile_K, K_head + int64_t{begin} * p.d, p.d, end - begin, p.d, thread);
   cp_async_commit();
 
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
   Accumulator<kWarpRows, Dh> O_sum;
-  for (int key = 0; key < keys; key += Bc) {
+  for (int key = begin; key < end; key += Bc) {
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and all warps are done with the last V
-    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
+    copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, end - key, p.d, thread);
     cp_async_commit();
 
     Accumulator<kWarpRows, Bc> S;
     mma_ABt(S, tile_Q, warp_row, tile_K);
-    if (key + Bc > p.keys(row))
-      for_each(S, [&](int i, int j, float& s) {
-        if (key + j >= p.keys(row + i)) s = -INFINITY;
-      });
+    if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
 
     cp_async_wait<0>();
     __syncthreads();  // V has arrived, and all warps are done with this K
-    if (key + Bc < keys)
-      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
+    if (key + Bc < end)
+      copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, end - key - Bc, p.d,
                            thread);
     cp_async_commit();
 
@@ -99,12 +111,13 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
+  if constexpr (kSplit) return store_part(O_sum, m, l, parts, bh, row, p);
   __syncthreads();  // Q has arrived even where there was no key
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
-  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
+  const GroupedTile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
@@ -114,20 +127,52 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
-  choose_tile(
-      plan, kTiles, request, device.smem_bytes,
-      [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
-      2);  // blocks an SM: while one block's four warps wait, the other's run
+  const int Dh = padded_head_dim<kAllHeadDims>(p.d);
+  const auto smem = [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); };
+  Plan plan{.head_dim = Dh, .stages = 1, .settings = choose_settings(kSettings, request.settings)};
+  const std::string& asked = plan.settings.at("parts");
+  TileRequest wanted = request;
+  if (asked != "auto") plan.parts = std::stoi(asked);
+  if (plan.parts > 1 && wanted.block_q == 0) wanted.block_q = 64;
+  // The simulator has no SMs to fill: it counts what the algorithm needs.
+  double least = 0;
+  for (const TileSize& tile : kTiles) {
+    const auto [max_d, Br, Bc] = tile;
+    if (device.kind == DeviceKind::sim || max_d != tiles_for(kTiles, Dh) ||
+        !request.matches(tile) || smem(Br, Bc) > device.smem_bytes)
+      continue;
+    for (int parts = 1; parts <= (may_split(Br) ? kMostParts : 1); ++parts) {
+      if (asked != "auto" && parts != std::stoi(asked)) continue;
+      const double time = time_of_tile(p, device, {Dh, Br, Bc}, warps(Dh, Br), smem(Br, Bc), parts);
+      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      least = time, wanted.block_q = Br, wanted.block_kv = Bc, plan.parts = parts;
+    }
+  }
+  choose_tile(plan, kTiles, wanted, device.smem_bytes, smem,
+              2);  // blocks an SM: while one block's four warps wait, the other's run
+  if (plan.parts > 1 && !may_split(plan.block_q))
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
+                                     std::to_string(plan.block_q) +
+                                     " rows; leave --block-q to the plan");
+  plan.warps = warps(Dh, plan.block_q);
+  if (plan.parts > 1) plan.workspace = workspace_of_parts(p, plan.parts);
   return plan;
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
-           hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
+  with_tile<kTiles, kAllHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    const auto start = [&]<bool kSplit>(const Parts& parts) {
+      launch("attention", attention<T, Dh, Br, Bc, kSplit>,
+             dim3(ceil_div(p.N, Br) * p.B * p.H, plan.parts), dim3(32 * warps(Dh, Br)),
+             plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+             hbm<T>(a["O"]), hbm<float>(a["LSE"]), parts, p);
+    };
+    if constexpr (may_split(Br))
+      if (plan.parts > 1) {
+        start.template operator()<true>(parts_in(a));
+        return merge_parts<T, Dh>(p, plan.parts, a);
+      }
+    start.template operator()<false>(Parts{});
   });
 }
 
@@ -139,6 +184,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;
+  if (plan.parts > 1) return traffic_of_parts(p, plan.parts, k);
   return {{"attention",
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
@@ -155,6 +201,7 @@ const Register step{{
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,
+    .settings = kSettings,
     .forward = {plan, forward, traffic},
 }};
 

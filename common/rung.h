@@ -118,7 +118,7 @@ struct WorkspaceArray {
 
 /// A tile that a step is compiled for, for heads padded to max_d: the smallest that holds them.
 struct TileSize {
-  int max_d;     // one of kHeadDims or, on Hopper, kHopperHeadDims
+  int max_d;     // one of kHeadDims or kAllHeadDims
   int block_q;   // Br, rows of Q
   int block_kv;  // Bc, rows of K and V
   bool operator==(const TileSize&) const = default;
@@ -285,9 +285,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// The head sizes that kernels are compiled for, and those of the last steps on Hopper.
+/// The head sizes that most kernels are compiled for, and those of a rung's last steps.
 inline constexpr int kHeadDims[] = {32, 64, 128, 256};
-inline constexpr int kHopperHeadDims[] = {32, 64, 96, 128, 192, 256};
+inline constexpr int kAllHeadDims[] = {32, 64, 96, 128, 192, 256};
 
 /// d padded on chip, to the smallest of `sizes` that holds it.
 template <const auto& sizes = kHeadDims>

@@ -178,7 +178,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     V.release();
     skip(end - own_end);
     if constexpr (kSplit)
-      store_part(O_sum, m, l, parts, work.head, tile_row, p);
+      store_part(O_sum, m, l, parts, work.head, row, p);
     else  // with Q in registers too few are left for stmatrix's addresses
       store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     free_this_tiles();
@@ -245,7 +245,7 @@ void start(dim3 grid, Hbm<int> next, const Problem& p, const Plan& plan, const A
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles, kHopperHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+  with_tile<kTiles, kAllHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const int64_t works = ceil_div(p.N, Br) * p.B * p.H;
     if constexpr (may_split(Dh, Br))
       if (plan.parts > 1) {

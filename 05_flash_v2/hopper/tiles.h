@@ -25,6 +25,7 @@
 
 #include <array>
 
+#include "../parts.h"
 #include "block.h"
 #include "machine/hopper.h"
 #include "rung.h"
@@ -32,10 +33,6 @@
 
 namespace ladder::MACHINE {
 namespace {
-
-constexpr int kMostParts = 32;  // that the plan takes
-const Setting kSettings[] = {
-    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
 /// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end; and
@@ -165,7 +162,7 @@ bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
 
 /// The plan, its workspace aside.
 Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim<kHopperHeadDims>(p.d);
+  const int Dh = padded_head_dim<kAllHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
   const Choice choice = fastest(p, Dh, device, request, asked == "auto" ? 0 : std::stoi(asked));

@@ -165,9 +165,9 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  Plan plan = p.d > 128 ? plan_of<wide::kTiles, kHopperHeadDims>(p, device, wide::smem_bytes,
-                                                                 wide::kConsumers)
-                        : plan_of(p, device, backward_smem_bytes);
+  Plan plan =
+      p.d > 128 ? plan_of<wide::kTiles, kAllHeadDims>(p, device, wide::smem_bytes, wide::kConsumers)
+                : plan_of(p, device, backward_smem_bytes);
   plan.workspace.push_back({"next", 4});
   plan_parts(plan, p, device, request);
   return plan;
@@ -196,7 +196,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
           p, plan, a, key_gradients<T, Dh, Br, Bc>);
     });
   else
-    with_type_and_head_dim<kHopperHeadDims>(p, [&]<class T, int Dh>() {
+    with_type_and_head_dim<kAllHeadDims>(p, [&]<class T, int Dh>() {
       if constexpr (Dh > 128)
         launch_all<T, Dh, wide::Br, wide::Bc, wide::kPiece, wide::Sums<Dh>::kColumns>(
             p, plan, a, wide::key_gradients<T, Dh>);

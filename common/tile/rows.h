@@ -269,9 +269,10 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
   for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
 }
 
-/// Hides of each row i the columns from limit(i) on: they become −∞.
+/// Masks of each row i the columns from limit(i) on: they become −∞, or what is said.
 template <int M, int N, class F>
-__device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit) {
+__device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit,
+                                             float masked = -INFINITY) {
   const int lane = lane_id();
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
@@ -283,7 +284,7 @@ __device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit) {
       for (int j = 0; j < N / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (8 * j + e >= first) S.r[i][j][2 * half + e] = -INFINITY;
+          if (8 * j + e >= first) S.r[i][j][2 * half + e] = masked;
     }
 }
 

@@ -264,7 +264,7 @@ constexpr int64_t kOf86 = 101376, kOf75 = 65536;
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   const Step& step = GetParam();
-  for (const int d : kHopperHeadDims) {
+  for (const int d : kAllHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     DeviceInfo info = open_sim({})->info();
     const auto plan_at = [&](int64_t sram) {  // its tile of the forward pass, and bytes

@@ -24,7 +24,7 @@ def included(path: str, text: str) -> dict[str, str]:
     comes after those that it includes."""
     found: dict[str, str] = {}
     for name in re.findall('#include "(.*)"', text):
-        header = os.path.join(os.path.dirname(path), name)
+        header = os.path.normpath(os.path.join(os.path.dirname(path), name))
         if header not in found and os.path.exists(os.path.join(ROOT, header)):
             of_header = read(os.path.join(ROOT, header))
             found |= {**included(header, of_header), header: of_header}

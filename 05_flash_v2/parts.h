@@ -1,0 +1,154 @@
+// 05: where tiles of Q are few, `parts` blocks share the keys of each, as in split_kv. What
+// large_tiles has for it, and sm90 too. Not a step of its own.
+//
+//   each block:  m, l and O of its part of the keys, O not divided by l, to HBM
+//   merge:       O and LSE of each row from all parts, by 03's rule
+#pragma once
+
+#include "machine/machine.h"
+#include "rung.h"
+#include "tile/rows.h"
+#include "tile/schedule.h"
+#include "tile/warp.h"
+
+namespace ladder::MACHINE {
+namespace {
+
+constexpr int kMergeThreads = 128;
+constexpr int kMostParts = 32;  // that a plan takes
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
+
+/// m, l and O of all parts, O not divided by l; m in units of ln 2. Arrays of (part, row).
+struct Parts {
+  Hbm<float> O, m, l;
+};
+
+/// Keys begin to end − 1 of the `keys` of a tile of Q: all, or the block's part of them, in whole
+/// tiles. It is empty where there are more parts than tiles.
+struct Keys {
+  int begin, end;
+};
+template <bool kSplit, int Bc>
+__device__ __forceinline__ Keys keys_of_part(int keys) {
+  if constexpr (!kSplit) return {0, keys};
+  const int tiles = static_cast<int>(ceil_div(keys, Bc)), part = blockIdx.y, parts = gridDim.y;
+  return {tiles * part / parts * Bc, min(keys, tiles * (part + 1) / parts * Bc)};
+}
+
+/// The warp's rows of m, l and O, from `row` on, to their places in the block's part.
+template <int M, int Dh>
+__device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, const Rows<M>& m,
+                                           const Rows<M>& l, const Parts& parts, int bh, int row,
+                                           const Problem& p) {
+  const int64_t to = p.q_row(blockIdx.y * p.B * p.H + bh) + row;
+  for_each_pair(O_sum, [&](int i, int j, float a, float b) {
+    if (row + i >= p.N || j >= p.d) return;
+    store_pair(parts.O + ((to + i) * p.d + j), a, b);
+  });
+  for_each_row(m, sum_over_lanes(l), [&](int i, float max, float sum) {
+    if (row + i >= p.N) return;
+    parts.m[to + i] = max;
+    parts.l[to + i] = sum;
+  });
+}
+
+/// O and LSE from the parts, by 03's rule. A thread has 8 columns of a row. grid: (B·H·N · Dh/8 /
+/// kMergeThreads).
+template <class T, int Dh>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
+          HbmWrittenBefore<const float> l_parts, Hbm<T> O, Hbm<float> LSE, int parts, Problem p) {
+  constexpr float kLn2 = 0.693147181f;
+  const int64_t thread = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
+  const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
+  const int column = static_cast<int>(thread % (Dh / 8)) * 8;
+  if (row >= rows || column >= p.d) return;
+  wait_for_kernel_before();  // which writes the parts
+
+  float m = -INFINITY, l = 0, o[8] = {};
+#pragma unroll 4  // their loads overlap
+  for (int part = 0; part < parts; ++part) {
+    const int64_t at = part * rows + row;
+    const float m_part = m_parts[at], l_part = l_parts[at];
+    const auto O_part = read_chunk(O_parts + (at * p.d + column));
+    const float m_new = fmaxf(m, m_part), shift = m_new == -INFINITY ? 0 : m_new;
+    const float alpha = exp2_fast(m - shift), weight = exp2_fast(m_part - shift);
+    for (int e = 0; e < 8; ++e) o[e] = alpha * o[e] + weight * O_part[e];
+    l = alpha * l + weight * l_part;
+    m = m_new;
+  }
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key
+  Chunk<T> out;
+  for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
+  write_chunk(O + (row * p.d + column), out);
+  if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
+}
+
+inline std::vector<WorkspaceArray> workspace_of_parts(const Problem& p, int parts) {
+  const int64_t rows = parts * int64_t{p.B} * p.H * p.N;
+  return {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
+}
+inline Parts parts_in(const Arrays& a) {
+  return {hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"])};
+}
+
+/// Launches `merge`, right behind the kernel that stores the parts.
+template <class T, int Dh>
+void merge_parts(const Problem& p, int count, const Arrays& a) {
+  const Parts parts = parts_in(a);
+  const int64_t threads = int64_t{p.B} * p.H * p.N * (Dh / 8);
+  launch<Start::early>("merge", merge<T, Dh>, dim3(ceil_div(threads, kMergeThreads)),
+                       dim3(kMergeThreads), 0, Hbm<const float>(parts.O), Hbm<const float>(parts.m),
+                       Hbm<const float>(parts.l), hbm<T>(a["O"]), hbm<float>(a["LSE"]), count, p);
+}
+
+/// Requested bytes where `parts` blocks share a tile: each reads Q, and all together they read
+/// k bytes of K, and as many of V.
+inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
+  const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
+  const int64_t m_parts = parts * lse, O_parts = m_parts * p.d;
+  return {{"attention",
+           {{"Q", parts * q, 0},
+            {"K", k, 0},
+            {"V", k, 0},
+            {"O_parts", 0, O_parts},
+            {"m_parts", 0, m_parts},
+            {"l_parts", 0, m_parts}}},
+          {"merge",
+           {{"O_parts", O_parts, 0},
+            {"m_parts", m_parts * (p.d / 8), 0},
+            {"l_parts", m_parts * (p.d / 8), 0},
+            {"O", 0, q},
+            {"LSE", 0, lse}}}};
+}
+
+/// About how many µs the blocks of a tile take, if `parts` of them share its keys. A block has
+/// these warps and bytes of shared memory, and starts and ends in the time of two tiles of keys. As
+/// many blocks share an SM as let it have eight warps, if there are so many and they fit; then it
+/// multiplies 2.4 MFLOP per µs, and 0.7 times as many with four warps. Tiles of 64 rows take a
+/// tenth longer for each row, since they read K and V from shared memory twice as often.
+inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
+                           int warps, int64_t smem_bytes, int parts) {
+  constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
+  const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
+  const int64_t room = (device.smem_bytes + kReserved) / (smem_bytes + kReserved);
+  const int64_t of_SM =
+      std::min({int64_t{8 / warps}, room, ceil_div(blocks, device.multiprocessors)});
+  int64_t all = 0, longest = 0;  // of tiles of keys
+  for (int64_t end = p.N; end > 0; end -= tile.block_q) {
+    const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(end - 1)), tile.block_kv);
+    all += kv_tiles + 2 * parts;
+    longest = std::max(longest, ceil_div(kv_tiles, parts) + 2);
+  }
+  const double flops = 4.0 * of_SM * tile.block_q * tile.block_kv * tile.max_d;
+  const int halved = (tile.block_q == 64) + (tile.block_kv == 32);
+  const double kv_tile = flops / 2.4e6 * (1 + 0.1 * halved) / (of_SM * warps < 8 ? 0.7 : 1);
+  const double merged = 8.0 * parts * static_cast<double>(heads * p.N * p.d);  // bytes, at 2 TB/s
+  return kv_tile * time_of(static_cast<double>(heads * all), static_cast<double>(longest), blocks,
+                           of_SM * device.multiprocessors, p.causal) +
+         (parts > 1 ? 4 + merged / 2e6 : 0);
+}
+
+}  // namespace
+}  // namespace ladder::MACHINE

@@ -1,0 +1,201 @@
+// A warp's products as the last portable steps have them, 05's large_tiles and 06's split_sums.
+// They are warp.h's, and faster for two reasons. Each piece of an operand is loaded one step before
+// its products, because ldmatrix takes about 30 cycles. And a tile's layout is written so that
+// addresses take few registers, which leaves room for these pieces. Tiles may have any multiple of
+// 16 columns.
+#pragma once
+
+#include <bit>
+
+#include "tile/warp.h"
+
+namespace ladder::MACHINE {
+
+/// R × C elements in shared memory, swizzled as in a Tile: chunk c of row r is stored at place c
+/// XOR r within its group of 8 chunks, or of 4 or 2 where 8 do not divide a row's.
+template <class T, int R, int C>
+struct GroupedTile {
+  static_assert(C % 16 == 0);
+  using Element = T;
+  static constexpr int kRows = R, kChunks = C / 8;
+  static constexpr int kGroup = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
+  Smem<T> data;
+
+  /// Where chunk c of row r starts, in elements. The group's number stands apart, so that the
+  /// compiler adds it to an address as a constant instead of keeping a register for each c. Rows of
+  /// smaller groups share a line of the banks, so there a row's number among the lines counts.
+  __device__ __forceinline__ static constexpr int chunk(int r, int c) {
+    const unsigned line = static_cast<unsigned>(r) / (8 / kGroup), place = static_cast<unsigned>(c);
+    return r * C + static_cast<int>(place / kGroup * kGroup + (place ^ line) % kGroup) * 8;
+  }
+  /// Where row r, a multiple of 8, starts: every 8 rows have the same layout.
+  __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
+  /// Where chunk c of row first + r starts, for a constant r.
+  __device__ __forceinline__ static constexpr int chunk(int first, int r, int c) {
+    return row(r / 8 * 8) + chunk(first + r % 8, c);
+  }
+};
+
+/// lane_id() in an address. The compiler knows that an unsigned remainder is below 32, so a tile's
+/// constants stay in the instruction.
+__device__ __forceinline__ int lane_of_address() {
+  return static_cast<int>(threadIdx.x % 32);
+}
+
+/// Rows that kThreads threads copy at once, a chunk each: a power of two, which divides a tile's
+/// rows. Threads for which no row is left copy nothing.
+template <int kThreads, int kChunks>
+inline constexpr int kRowsAtOnce = static_cast<int>(std::bit_floor(unsigned{kThreads / kChunks}));
+
+/// Starts copying rows [0, R) × columns [0, C) from `source`, as warp.h's.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_async(const GroupedTile<T, R, C>& tile,
+                                           Hbm<const typename GroupedTile<T, R, C>::Element> source,
+                                           int pitch, int rows, int columns, int thread) {
+  constexpr int kChunks = C / 8, kStride = kRowsAtOnce<kThreads, kChunks>;
+  static_assert(R % kStride == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  if (kStride * kChunks < kThreads && first >= kStride) return;
+  const bool column_valid = c * 8 < columns;
+  auto from = source + (first * pitch + c * 8);
+#pragma unroll
+  for (int r = 0; r < R; r += kStride) {
+    cp_async(tile.data + tile.chunk(first, r, c), from, column_valid && first + r < rows);
+    from = from + kStride * pitch;
+  }
+}
+
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+template <int kThreads, class T, int R, int C>
+__device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
+                                         const GroupedTile<T, R, C>& tile, int rows, int columns,
+                                         int thread) {
+  constexpr int kChunks = C / 8, kStride = kRowsAtOnce<kThreads, kChunks>;
+  static_assert(R % kStride == 0);
+  const int first = thread / kChunks, c = thread % kChunks;
+  if (c * 8 >= columns || (kStride * kChunks < kThreads && first >= kStride)) return;
+  auto to = target + (first * pitch + c * 8);
+#pragma unroll
+  for (int r = 0; r < R; r += kStride) {
+    if (first + r < rows) store_16_bytes(to, tile.data + tile.chunk(first, r, c));
+    to = to + kStride * pitch;
+  }
+}
+
+/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.
+template <class T, int M, int N, int R, int C>
+__device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
+                                      const Accumulator<M, N>& acc, int row, int column) {
+  const int lane = lane_of_address();
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_pair(tile.data + (tile.row(row + 16 * i + 8 * half) +
+                                tile.chunk(lane / 4, column / 8 + j) + lane % 4 * 2),
+                   pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
+}
+
+/// C += A·B over K columns of A, piece by piece. load_A(a, k) loads A's k-th 16 columns, and
+/// load_B(b, k, j) the 16 × 16 of B that these meet in C's j-th 16 columns.
+template <class T, int K, int M, int N, class LoadA, class LoadB>
+__device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, LoadB load_B) {
+  static_assert(N % 16 == 0);
+  constexpr int kAcross = N / 16, kPieces = K / 16 * kAcross;
+  Operand<T, M, 16> a[2];
+  unsigned b[2][4];
+  load_A(a[0], 0);
+  load_B(b[0], 0, 0);
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+#pragma unroll
+    for (int j = 0; j < kAcross; ++j) {
+      const int next = k * kAcross + j + 1;
+      if (j == kAcross - 1 && next < kPieces) load_A(a[(k + 1) % 2], k + 1);
+      if (next < kPieces) load_B(b[next % 2], next / kAcross, next % kAcross);
+      const auto& now = b[(next - 1) % 2];
+#pragma unroll
+      for (int i = 0; i < M / 16; ++i) {
+        mma_m16n8k16<T>(acc.r[i][2 * j], a[k % 2].r[i][0], now[0], now[1]);
+        mma_m16n8k16<T>(acc.r[i][2 * j + 1], a[k % 2].r[i][0], now[2], now[3]);
+      }
+    }
+}
+/// load_A of rows [row, row + M) of a tile.
+template <class T, int R, int C>
+__device__ __forceinline__ auto rows_from(const GroupedTile<T, R, C>& tile, int row) {
+  return [=]<int M>(Operand<T, M, 16>& a, int k) {
+    const int lane = lane_of_address();
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i)
+      ldmatrix_x4(a.r[i][0],
+                  tile.data + (tile.row(row + 16 * i) + tile.chunk(lane % 16, 2 * k + lane / 16)));
+  };
+}
+/// load_B of C += A·Bᵀ: rows from `row` on of a tile.
+template <class T, int R, int C>
+__device__ __forceinline__ auto transposed_from(const GroupedTile<T, R, C>& tile, int row) {
+  return [=](unsigned(&b)[4], int k, int j) {
+    const int lane = lane_of_address();
+    ldmatrix_x4(b, tile.data + (tile.row(row + 16 * j) +
+                                tile.chunk(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2)));
+  };
+}
+/// load_B of C += A·B: columns from `column` on of a tile.
+template <class T, int R, int C>
+__device__ __forceinline__ auto columns_from(const GroupedTile<T, R, C>& tile, int column) {
+  return [=](unsigned(&b)[4], int k, int j) {
+    const int lane = lane_of_address();
+    ldmatrix_x4_trans(
+        b, tile.data + (tile.row(16 * k) + tile.chunk(lane % 16, column / 8 + 2 * j + lane / 16)));
+  };
+}
+
+/// C += A·Bᵀ over all columns of the two tiles: rows [row_A, row_A + M) of A, from row_B of B.
+template <class T, int M, int N, int RA, int RB, int C>
+__device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const GroupedTile<T, RA, C>& tile_A,
+                                        int row_A, const GroupedTile<T, RB, C>& tile_B,
+                                        int row_B = 0) {
+  multiply<T, C>(acc, rows_from(tile_A, row_A), transposed_from(tile_B, row_B));
+}
+/// C += A·B: rows [row_A, row_A + M) of A, columns of B from column_B on.
+template <class T, int M, int N, int R, int K, int C>
+__device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const GroupedTile<T, R, K>& tile_A,
+                                       int row_A, const GroupedTile<T, K, C>& tile_B,
+                                       int column_B = 0) {
+  multiply<T, K>(acc, rows_from(tile_A, row_A), columns_from(tile_B, column_B));
+}
+/// The same with A in registers.
+template <class T, int M, int N, int K, int C>
+__device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& operand,
+                                       const GroupedTile<T, K, C>& tile) {
+  multiply<T, K>(
+      acc,
+      [&](Operand<T, M, 16>& a, int k) {
+#pragma unroll
+        for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) a.r[i][0][e] = operand.r[i][k][e];
+      },
+      columns_from(tile, 0));
+}
+/// C += Aᵀ·B: columns [column_A, column_A + M) of A, columns of B from column_B on.
+template <class T, int M, int N, int K, int CA, int CB>
+__device__ __forceinline__ void mma_AtB(Accumulator<M, N>& acc, const GroupedTile<T, K, CA>& tile_A,
+                                        int column_A, const GroupedTile<T, K, CB>& tile_B,
+                                        int column_B) {
+  const auto load_A = [&](Operand<T, M, 16>& a, int k) {
+    const int lane = lane_of_address();
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i)
+      ldmatrix_x4_trans(
+          a.r[i][0],
+          tile_A.data + (tile_A.row(16 * k) + tile_A.chunk(lane % 8 + lane / 16 * 8,
+                                                           column_A / 8 + 2 * i + lane / 8 % 2)));
+  };
+  multiply<T, K>(acc, load_A, columns_from(tile_B, column_B));
+}
+
+}  // namespace ladder::MACHINE
