@@ -13,26 +13,32 @@
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
 // Nothing N × N is kept for the backward pass: P comes back tile by tile from Q, K and LSE. The
-// forward pass is 05's, unchanged.
+// forward pass is 05's, but for its parts.
 //
 // Since `stages`: larger tiles; half of the warps sum up dV and the others dK, so that less of
 // shared memory is read; and dQ's sums lie in HBM as a warp's lanes hold them, in blocks of 8 × 8.
 
+#include <bit>
+
 #include "machine/machine.h"
+#include "query_split.h"
 #include "rung.h"
+#include "tile/grouped.h"
 #include "tile/rows.h"
 #include "tile/schedule.h"
-#include "tile/warp.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
-constexpr TileSize kTiles[] = {{128, 128, 64}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
+constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
+                               {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
+/// Warps of a block: with O of a wide head each has room for 16 rows only.
+constexpr int warps(int Dh, int Br) {
+  return Dh <= 128 ? 4 : Br / 16;
+}
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
@@ -40,8 +46,9 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
+__global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+  constexpr int kWarps = warps(Dh, Br), kThreads = 32 * kWarps;
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
@@ -62,9 +69,9 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   const float c = p.scale * kLog2e;                       // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
-  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
-  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const GroupedTile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
   copy_async<kThreads>(tile_Q, Q_tile, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_K, K_head, p.d, keys, p.d, thread);
   cp_async_commit();
@@ -80,10 +87,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 
     Accumulator<kWarpRows, Bc> S;
     mma_ABt(S, tile_Q, warp_row, tile_K);
-    if (key + Bc > p.keys(row))
-      for_each(S, [&](int i, int j, float& s) {
-        if (key + j >= p.keys(row + i)) s = -INFINITY;
-      });
+    if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
 
     cp_async_wait<0>();
     __syncthreads();  // V has arrived, and all warps are done with this K
@@ -108,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
-  const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
+  const GroupedTile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_O, p.N - row, p.d, lane_id());
@@ -121,12 +125,14 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 
 /// Compiled tiles of the backward pass, in the same form.
 constexpr TileSize kBackwardTiles[] = {
-    {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
-    {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
+    {32, 128, 128}, {32, 64, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128},
+    {64, 32, 64},   {96, 64, 128}, {96, 64, 64},  {96, 32, 64},   {128, 64, 128},
+    {128, 64, 64},  {128, 32, 64}, {128, 32, 32}, {256, 64, 64},  {256, 32, 32}};
 
-/// Stages of copies of Q and dO; at d = 256 most GPUs have room for one.
-constexpr int backward_stages(int Dh) {
-  return Dh == 256 ? 1 : 2;
+/// Stages of copies of Q and dO. Tiles of wide heads leave room for one on most GPUs, and so do 64
+/// × 64 at d = 128 where an SM has 100 KB.
+constexpr int backward_stages(int Dh, int Br, int Bc) {
+  return Dh > 128 || (Dh == 128 && Br == 64 && Bc == 64) ? 1 : 2;
 }
 /// Rows that a warp makes of each product of a block, and warps of a block.
 constexpr int backward_rows(int Br) {
@@ -136,23 +142,29 @@ constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int stages = backward_stages(Dh);
+  const int stages = backward_stages(Dh, Br, Bc);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
+/// Lanes for each row in these kernels.
+constexpr int lanes_of(int Dh) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(Dh / 8)));
+}
 
 /// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
 /// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞. Dh/8 lanes per row.
+/// to no key, whose LSE is −∞. Where blocks share tiles of keys, the sums of dK and dV begin at 0
+/// too. grid: as many threads as there are rows times lanes, and chunks of these sums.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
-                           int rows, Problem p) {
-  constexpr int kLanes = Dh / 8;
-  const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
+                           KeySums key_sums, int rows, Problem p) {
+  constexpr int kLanes = lanes_of(Dh);
+  const int64_t thread = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = thread / kLanes;
+  clear(key_sums, thread);
   if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
@@ -160,7 +172,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   const bool real = row < p.N;
   const float lse = real && column == 0 ? LSE[head * p.N + row] : -INFINITY;
   float sum = 0;
-  write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
+  if (column < Dh) write_chunk(dQ_sum + (at * Dh + column), Chunk<float>{});
   if (real && column < p.d) {
     const int64_t from = (head * p.N + row) * p.d + column;
     const auto o = read_chunk(O + from), g = read_chunk(dO + from);
@@ -173,117 +185,117 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
-__device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
-  return longest_first(index, {.heads = p.B * p.Hk,
-                               .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
-                               .uneven = p.causal});
-}
 /// A tile of Q: its head of Q and its first row.
 struct Place {
   int head, row;
 };
 
-/// Adds a warp's sums of dQ, of_dQ of a tile's, to the tile's in HBM. They lie in blocks of 8 × 8,
+/// Adds a warp's sums, `part` of a tile's, to the tile's in HBM. They lie in blocks of 8 × 8,
 /// each of them row after row, as a warp's lanes hold it: an addition of theirs goes to 256 bytes
 /// in a row, not to 32 in each of 8 rows. The block whose first row is i and first column j begins
 /// at i·Dh + 8·j.
 template <int Dh, int M, int N, class WarpTile>
-__device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_tile, const Accumulator<M, N>& dQ,
-                                          const WarpTile& of_dQ, int d) {
+__device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M, N>& sum,
+                                            const WarpTile& part, int d) {
   const int lane = lane_id();
-  for_each_pair(dQ, [&](int i, int j, float a, float b) {
-    i += of_dQ.row, j += of_dQ.column;
+  for_each_pair(sum, [&](int i, int j, float a, float b) {
+    i += part.row, j += part.column;
     const int block_row = i - lane / 4, block_column = j - lane % 4 * 2;
     if (block_column < d)
-      atomic_add_pair(dQ_tile + (block_row * Dh + 8 * block_column + 2 * lane), a, b);
+      atomic_add_pair(tile + (block_row * Dh + 8 * block_column + 2 * lane), a, b);
   });
 }
 
 /// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+/// and `rows` of a head of Q in whole tiles. Of `parts` blocks for each tile each adds its part to
+/// sums of dK and dV. grid: (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
-                  Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
+                  Hbm<T> dK, Hbm<T> dV, KeySums key_sums, int tiles, int rows, int parts,
+                  Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
-  constexpr int kStages = backward_stages(Dh);
+  constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  const WarpTile<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
+  // At d = 96, and at 32 with 64 rows, Dh columns are not enough for tiles of so many rows.
+  constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
+  constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
+  const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
   // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
   // less of shared memory is read for them.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
-  const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
-  const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
+  const WarpTile<Bc, Dh, kKeyRows, kBackwardWarps / 2> of_sum;
+  const auto [bh, tile, first_row, tiles_of_head, begin, end] =
+      query_split<Br, Bc>(blockIdx.x, tiles, parts, 0, p);
+  if (begin == end) return;  // there are more parts than tiles of Q
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   SharedMemory smem;
-  const Tile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
-  const Tile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
+  const GroupedTile<T, Bc, Dh> tile_V{smem.take<T>("V", Bc * Dh)};
   const auto Q_stages = smem.take<T>("Q", kStages * Br * Dh);
   const auto dO_stages = smem.take<T>("dO", kStages * Br * Dh);
-  const Tile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
-  const Tile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
+  const GroupedTile<T, Br, Bc> tile_P{smem.take<T>("P", Br * Bc)};
+  const GroupedTile<T, Br, Bc> tile_dS{smem.take<T>("dS", Br * Bc)};
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
-  const auto delta_stages = smem.take<float>("minus_delta", kStages * Br);
+  const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
   // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that attends to a key of this tile.
-  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
-  const int first_row = p.first_query(key) / Br * Br;
+  // first row that attends to a key of this tile. Of all these the block has numbers begin to
+  // end−1.
   const auto after = [&](Place last) {
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
-  const auto start_copies = [&](Place place, int stage) {
-    if (place.head < heads_end) {
+  const auto start_copies = [&](int q_tile, Place place, int stage) {
+    if (q_tile < end) {
       const int64_t at = int64_t{place.head} * rows + place.row;
       const int64_t from = p.q_row(place.head) + place.row;
-      const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
+      const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
           tile_dO{dO_stages + stage * Br * Dh};
       copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
       copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(delta_stages + stage * Br, minus_delta + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(minus_delta_stages + stage * Br, minus_delta + at, Br,
+                                       thread);
       copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
   };
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  Place next{bh * group, first_row};
+  Place next{bh * (p.H / p.Hk) + begin / tiles_of_head, first_row + begin % tiles_of_head * Br};
   int stage = 0;
-  start_copies(next, stage);
+  start_copies(begin, next, stage);
 
-  Accumulator<2 * kWarpRows, of_sum.kColumns> sum;  // of dV or of dK
-  while (next.head < heads_end) {
+  Accumulator<kKeyRows, of_sum.kColumns> sum;  // of dV or of dK
+  for (int q_tile = begin; q_tile < end; ++q_tile) {
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
     __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
-    const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
-    const auto delta_tile = delta_stages + stage * Br, LSE_tile = LSE_stages + stage * Br;
+    const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
+        tile_dO{dO_stages + stage * Br * Dh};
+    const auto minus_delta_tile = minus_delta_stages + stage * Br,
+               LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kWarpRows, of_S.kColumns> S;
     mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
-    if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
+    if (kStages == 2) start_copies(q_tile + 1, next, 1 - stage);  // under S's products
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
     // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
     // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
-    fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
+    fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
     if (key + Bc > p.keys(row))
-      for_each(P, [&](int i, int j, float& x) {
-        if (key + of_S.column + j >= p.keys(row + of_S.row + i)) x = 0;
-      });
+      mask_columns(
+          P, [&](int i) { return p.keys(row + of_S.row + i) - key - of_S.column; }, 0);
     write(tile_P, P, of_S.row, of_S.column);
 
     auto dS = dP;
@@ -293,28 +305,23 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
     const auto left = sums_dV ? tile_P : tile_dS;
     const auto right = sums_dV ? tile_dO : tile_Q;
-#pragma unroll
-    for (int k = 0; k < Br; k += 16) {
-      Operand<T, 2 * kWarpRows, 16> a;
-      load_transposed(a, left, k, of_sum.row);
-      mma_AB(sum, a, right, k, of_sum.column);
-    }
-    Accumulator<kWarpRows, of_dQ.kColumns> dQ;
-#pragma unroll
-    for (int k = 0; k < Bc; k += 16) {
-      Operand<T, kWarpRows, 16> a;
-      load(a, tile_dS, of_dQ.row, k);
-      mma_AB(dQ, a, tile_K, k, of_dQ.column);
-    }
-    add_to_dQ<Dh>(dQ_sum + (int64_t{head} * rows + row) * Dh, dQ, of_dQ, p.d);
+    mma_AtB(sum, left, of_sum.row, right, of_sum.column);
     if (kStages == 1) {
       __syncthreads();  // all warps are done with Q and dO
-      start_copies(next, stage);
+      start_copies(q_tile + 1, next, stage);
     }
+    Accumulator<kQRows, of_dQ.kColumns> dQ;
+    mma_AB(dQ, tile_dS, of_dQ.row, tile_K, of_dQ.column);
+    add_to_sums<Dh>(dQ_sum + (int64_t{head} * rows + row) * Dh, dQ, of_dQ, p.d);
     stage = kStages - 1 - stage;  // where there are two, the other one
   }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
+  if (parts > 1) {
+    const int64_t at = (int64_t{bh} * tiles + tile) * Bc * Dh;
+    add_to_sums<Dh>((sums_dV ? key_sums.dV : key_sums.dK) + at, sum, of_sum, p.d);
+    return;
+  }
   // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
@@ -323,46 +330,70 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. Dh/8 lanes per row.
+/// Sums of dQ, dK or dV, times a factor, in the I/O type: N rows of a head, which has `rows` in
+/// whole tiles. There are all_rows of all heads.
 template <class T, int Dh>
-__global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
-  constexpr int kLanes = Dh / 8;
+__global__ void postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int64_t all_rows,
+                            int d, float factor) {
+  constexpr int kLanes = lanes_of(Dh);
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
-  if (at >= int64_t{p.B} * p.H * rows || row >= p.N || column >= p.d) return;
-  const auto sum = read_chunk(dQ_sum + (at / 8 * 8 * Dh + 8 * column + row % 8 * 8));
-  Chunk<T> out;
-  for (int e = 0; e < 8; ++e) out[e] = T(p.scale * sum[e]);
-  write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
+  if (at >= all_rows || row >= N || column >= d) return;
+  const auto sum = read_chunk(sums + (at / 8 * 8 * Dh + 8 * column + row % 8 * 8));
+  Chunk<T> chunk;
+  for (int e = 0; e < 8; ++e) chunk[e] = T(factor * sum[e]);
+  write_chunk(out + ((head * N + row) * d + column), chunk);
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
+  const int Dh = padded_head_dim<kAllHeadDims>(p.d);
+  Plan plan{.head_dim = Dh, .stages = 1};
   choose_tile(
       plan, kTiles, request, device.smem_bytes,
       [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
       2);  // blocks an SM: while one block's four warps wait, the other's run
+  plan.warps = warps(Dh, plan.block_q);
   return plan;
 }
 
-Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  const int Dh = padded_head_dim(p.d);
-  Plan plan{.head_dim = Dh, .stages = backward_stages(Dh)};
+const Setting kSettings[] = {
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
+
+/// How many blocks share a tile of keys. Under the mask one for each query head that uses it, so
+/// that blocks at work read the same Q and dO from L2, unless these have few tiles: then adding up
+/// costs more. And more, as long as they find idle SMs. (The simulator has none.)
+int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
+  if (device.kind == DeviceKind::sim) return 1;
+  const int64_t group = p.H / p.Hk, q_tiles = group * ceil_div(p.N, plan.block_q);
+  const int64_t blocks = ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
+  int64_t parts = p.causal && q_tiles > 32 ? group : 1;
+  while (2 * parts * blocks <= device.multiprocessors && 2 * parts <= q_tiles) parts *= 2;
+  return static_cast<int>(parts);
+}
+
+Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
+  const int Dh = padded_head_dim<kAllHeadDims>(p.d);
+  Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
   choose_tile(plan, kBackwardTiles, {}, device.smem_bytes,
               [&](int Br, int Bc) { return backward_smem_bytes(Dh, Br, Bc); });
   plan.warps = backward_warps(plan.block_q);
+  plan.stages = backward_stages(Dh, plan.block_q, plan.block_kv);
+  const std::string& parts = plan.settings.at("parts");
+  plan.parts = parts == "auto" ? choose_parts(p, plan, device) : std::stoi(parts);
   const int64_t rows = int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q;
+  const int64_t keys = int64_t{p.B} * p.Hk * ceil_div(p.N_kv, plan.block_kv) * plan.block_kv;
   plan.workspace = {{"minus_delta", rows * 4}, {"LSE_log2e", rows * 4}, {"dQ_sum", rows * Dh * 4}};
+  if (plan.parts > 1)
+    for (const char* name : {"dK_sum", "dV_sum"}) plan.workspace.push_back({name, keys * Dh * 4});
   return plan;
 }
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
-  with_tile<kTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+  with_tile<kTiles, kAllHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     launch("attention", attention<T, Dh, Br, Bc>, dim3(ceil_div(p.N, Br) * p.B * p.H),
-           dim3(kThreads), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
+           dim3(32 * warps(Dh, Br)), plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]),
            hbm<const T>(a["V"]), hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
   });
 }
@@ -372,18 +403,31 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
   const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
   const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
-  const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
-  with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
-    const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
-    launch("preprocess", preprocess<T, Dh>, of_rows, dim3(kElementwise), 0, hbm<const T>(a["O"]),
-           hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta, LSE_log2e, dQ_sum, rows,
-           p);
-    launch("key_gradients", key_gradients<T, Dh, Br, Bc>, dim3(int64_t{tiles} * p.B * p.Hk),
-           dim3(32 * backward_warps(Br)), plan.smem_bytes, hbm<const T>(a["Q"]),
-           hbm<const T>(a["K"]), hbm<const T>(a["V"]), hbm<const T>(a["dO"]), minus_delta,
-           LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]), tiles, rows, p);
-    launch("postprocess", postprocess<T, Dh>, of_rows, dim3(kElementwise), 0, dQ_sum,
-           hbm<T>(a["dQ"]), rows, p);
+  const int keys = tiles * plan.block_kv;
+  const int64_t rows_of_all = int64_t{p.B} * p.H * rows, keys_of_all = int64_t{p.B} * p.Hk * keys;
+  with_tile<kBackwardTiles, kAllHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
+    const KeySums key_sums =
+        plan.parts > 1
+            ? KeySums{hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]), keys_of_all * (Dh / 8)}
+            : KeySums{};
+    const auto blocks = [](int64_t threads) { return dim3(ceil_div(threads, kElementwise)); };
+    launch("preprocess", preprocess<T, Dh>,
+           blocks(std::max(rows_of_all * lanes_of(Dh), key_sums.chunks)), dim3(kElementwise), 0,
+           hbm<const T>(a["O"]), hbm<const T>(a["dO"]), hbm<const float>(a["LSE"]), minus_delta,
+           LSE_log2e, dQ_sum, key_sums, rows, p);
+    launch("key_gradients", key_gradients<T, Dh, Br, Bc>,
+           dim3(int64_t{tiles} * p.B * p.Hk * plan.parts), dim3(32 * backward_warps(Br)),
+           plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+           hbm<const T>(a["dO"]), minus_delta, LSE_log2e, dQ_sum, hbm<T>(a["dK"]), hbm<T>(a["dV"]),
+           key_sums, tiles, rows, plan.parts, p);
+    launch("postprocess", postprocess<T, Dh>, blocks(rows_of_all * lanes_of(Dh)),
+           dim3(kElementwise), 0, dQ_sum, hbm<T>(a["dQ"]), p.N, rows, rows_of_all, p.d, p.scale);
+    if (plan.parts == 1) return;
+    launch("postprocess_dK", postprocess<T, Dh>, blocks(keys_of_all * lanes_of(Dh)),
+           dim3(kElementwise), 0, key_sums.dK, hbm<T>(a["dK"]), p.N_kv, keys, keys_of_all, p.d,
+           p.scale);
+    launch("postprocess_dV", postprocess<T, Dh>, blocks(keys_of_all * lanes_of(Dh)),
+           dim3(kElementwise), 0, key_sums.dV, hbm<T>(a["dV"]), p.N_kv, keys, keys_of_all, p.d, 1);
   });
 }
 
@@ -401,7 +445,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 /// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
 /// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
-/// tiles.
+/// tiles. Each block that shares a tile of keys reads K and V, and adds its part to sums.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
@@ -409,31 +453,49 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read, and these blocks
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
+    const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);
+    const int64_t blocks = std::min<int64_t>(plan.parts, p.H / p.Hk * q_tiles);
     queries += p.N - first;
-    tiles += ceil_div(p.N - first, plan.block_q);
+    tiles += q_tiles;
+    keys += blocks * std::min<int64_t>(plan.block_kv, p.N_kv - key);
+    shares += blocks;
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
-  return {{"preprocess",
-           {{"O", q, 0},
-            {"dO", q, 0},
-            {"LSE", heads * p.N * 4, 0},
-            {"minus_delta", 0, padded * 4},
-            {"LSE_log2e", 0, padded * 4},
-            {"dQ_sum", 0, sums}}},
-          {"key_gradients",
-           {{"Q", read, 0},
-            {"K", kv, 0},
-            {"V", kv, 0},
-            {"dO", read, 0},
-            {"minus_delta", rows * 4, 0},
-            {"LSE_log2e", rows * 4, 0},
-            {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
-            {"dK", 0, kv},
-            {"dV", 0, kv}}},
-          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+  const int64_t read = heads * queries * p.d * kIoBytes;     // bytes of Q, and of dO
+  const int64_t rows = heads * tiles * plan.block_q;         // of LSE, D and dQ's sums
+  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;  // bytes of K, and of V
+  const bool split = plan.parts > 1;
+  Traffic all{{"preprocess",
+               {{"O", q, 0},
+                {"dO", q, 0},
+                {"LSE", heads * p.N * 4, 0},
+                {"minus_delta", 0, padded * 4},
+                {"LSE_log2e", 0, padded * 4},
+                {"dQ_sum", 0, sums}}},
+              {"key_gradients",
+               {{"Q", read, 0},
+                {"K", kv_read, 0},
+                {"V", kv_read, 0},
+                {"dO", read, 0},
+                {"minus_delta", rows * 4, 0},
+                {"LSE_log2e", rows * 4, 0},
+                {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
+                {"dK", 0, split ? 0 : kv},
+                {"dV", 0, split ? 0 : kv}}},
+              {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+  if (!split) return all;
+  const int64_t cleared =
+      kv_heads * ceil_div(p.N_kv, plan.block_kv) * plan.block_kv * plan.head_dim * 4;
+  const int64_t added = kv_heads * shares * plan.block_kv * p.d * 4;
+  for (const char* name : {"dK_sum", "dV_sum"}) {
+    all[0].arrays.push_back({name, 0, cleared});
+    all[1].arrays.push_back({name, added, added});
+  }
+  all.push_back({"postprocess_dK", {{"dK_sum", 2 * kv, 0}, {"dK", 0, kv}}});
+  all.push_back({"postprocess_dV", {{"dV_sum", 2 * kv, 0}, {"dV", 0, kv}}});
+  return all;
 }
 
 const Register step{{
@@ -448,6 +510,7 @@ const Register step{{
               .colour = "#D55E00"},
     .has_lse = true,
     .tiles = kTiles,
+    .settings = kSettings,
     .forward = {plan, forward, traffic},
     .backward = {backward_plan, backward, backward_traffic},
 }};
