@@ -61,6 +61,8 @@ std::shared_ptr<void> range(const char* name) {
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;
+/// Of an SM's cache, in percent, that kernels prefer as shared memory: what --sram leaves of it.
+int carveout = cudaSharedmemCarveoutDefault;
 
 class Gpu : public Device {
  public:
@@ -96,7 +98,12 @@ class Gpu : public Device {
     if (smem_bytes > info_.smem_bytes)
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block of {} has at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
-    if (smem_bytes) info_.smem_bytes = smem_bytes;
+    if (smem_bytes) {
+      // An SM has a KiB more than one block. Then as many blocks share it as on a GPU of that size.
+      info_.smem_bytes = smem_bytes;
+      carveout = static_cast<int>(100 * (smem_bytes + 1024) /
+                                  static_cast<int64_t>(properties.sharedMemPerMultiprocessor));
+    }
     size_t free_bytes = 0, total = 0;
     check(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
     info_.memory_bytes = static_cast<int64_t>(total);
@@ -295,6 +302,8 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
                             grid.y, grid.z, block.x, block.y, block.z, smem_bytes,
                             cudaGetErrorString(error), cudaGetErrorName(error)));
   };
+  if (carveout != cudaSharedmemCarveoutDefault)
+    require(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
   // Above 48 KiB a kernel has to ask once before it may be launched.
   if (smem_bytes > 48 * 1024) {
     static std::map<const void*, int64_t> raised;
