@@ -23,14 +23,12 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 struct Plan {
-  int block_q, block_kv, head_dim, warps, stages;
+  int block_q, block_kv, head_dim, warps, stages, parts = 1;
   int64_t smem_bytes;
   std::vector<WorkspaceArray> workspace;
   std::map<std::string, std::string> settings;
   std::string note;
 };
-using Traffic =  // of each kernel and array: bytes read, bytes written
-    std::vector<std::pair<const char*, std::vector<std::tuple<const char*, int64_t, int64_t>>>>;
 #ifndef choose_tile
 struct TileRequest {};
 #endif
@@ -61,7 +59,8 @@ int main() {
   const Problem p{.B = 1, .H = 8, .Hk = 8, .N = 1000, .N_kv = 1000, .d = 64, .scale = 0.125f};
   cudaDeviceProp gpu;
   check(cudaGetDeviceProperties(&gpu, 0));
-  const DeviceInfo device{.smem_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
+  const DeviceInfo device{.kind = DeviceKind::gpu,
+                          .smem_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
                           .multiprocessors = gpu.multiProcessorCount};
   const Plan chosen = plan(p, device, {});
   const int64_t q = p.q_row(p.B * p.H) * p.d, k = p.kv_row(p.B * p.H) * p.d;  // elements
