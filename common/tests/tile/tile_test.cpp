@@ -33,6 +33,7 @@ TEST_F(SimTest, TilesMeetNoBankTwice) {
   };
   EXPECT_EQ(conflicts.operator()<32>(), 0);
   EXPECT_EQ(conflicts.operator()<64>(), 0);
+  EXPECT_EQ(conflicts.operator()<96>(), 0);
   EXPECT_EQ(conflicts.operator()<128>(), 0);
   EXPECT_EQ(conflicts.operator()<256>(), 0);
 }
