@@ -154,14 +154,14 @@ class Options(ProgramTest):
 
     def test_a_fault_leaves_a_trace(self):
         """Of a run that stops. What else it would have written is not there."""
-        done = self.execute(f"{TINY} --step split_sums --block-q 128 --block-kv 64 --scale 3e38 "
+        done = self.execute(f"{TINY} --step split_sums --block-q 128 --block-kv 128 --scale 3e38 "
                             "--schedule reverse --trace trace.json --save out", 1)
         _, plan, launch, *events, fault = map(json.loads, self.read("trace.json").splitlines())
         self.assertIn(fault["fault"], done.stderr)
         self.assertIn("block ({block},0,0), thread ({thread},0,0): 2^NaN".format(**fault),
                       done.stderr)
         self.assertEqual([plan["block_q"], plan["block_kv"], launch["grid"], launch["block"]],
-                         [128, 64, [2, 1, 1], [32 * plan["warps"], 1, 1]])
+                         [128, 128, [2, 1, 1], [32 * plan["warps"], 1, 1]])
         # A computation lies between two lines, or on one.
         self.assertEqual({e["start_line"] == e["line"] for e in events if "start_line" in e},
                          {True, False})
