@@ -18,10 +18,7 @@
 #include <vector>
 
 namespace ladder::gpu {
-struct WorkspaceArray {
-  std::string name;
-  int64_t bytes;
-};
+using WorkspaceArray = std::pair<std::string, int64_t>;  // its bytes
 struct Plan {
   int block_q, block_kv, head_dim, warps, stages, parts = 1;
   int64_t smem_bytes;
@@ -29,6 +26,11 @@ struct Plan {
   std::map<std::string, std::string> settings;
   std::string note;
 };
+struct KernelTraffic {
+  const char* kernel;
+  std::vector<std::tuple<const char*, int64_t, int64_t>> arrays;  // bytes read, bytes written
+};
+using Traffic = std::vector<KernelTraffic>;
 #ifndef choose_tile
 struct TileRequest {};
 #endif
