@@ -149,7 +149,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     }
   }
   choose_tile(plan, kTiles, wanted, device.smem_bytes, smem,
-              2);  // blocks an SM: while one block's four warps wait, the other's run
+              Dh <= 128 ? 2 : 1);  // blocks per SM: while one waits, the other runs
   if (plan.parts > 1 && !may_split(plan.block_q))
     throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
                                      std::to_string(plan.block_q) +

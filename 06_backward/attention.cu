@@ -353,7 +353,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   choose_tile(
       plan, kTiles, request, device.smem_bytes,
       [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); },
-      2);  // blocks an SM: while one block's four warps wait, the other's run
+      Dh <= 128 ? 2 : 1);  // blocks per SM: while one waits, the other runs
   plan.warps = warps(Dh, plan.block_q);
   return plan;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/sim/sim_test.h"
+#include "tile/grouped.h"
 #include "tile/schedule.h"
 #include "tile/warp.h"
 
@@ -33,9 +34,27 @@ TEST_F(SimTest, TilesMeetNoBankTwice) {
   };
   EXPECT_EQ(conflicts.operator()<32>(), 0);
   EXPECT_EQ(conflicts.operator()<64>(), 0);
-  EXPECT_EQ(conflicts.operator()<96>(), 0);
   EXPECT_EQ(conflicts.operator()<128>(), 0);
   EXPECT_EQ(conflicts.operator()<256>(), 0);
+  const auto grouped = [&]<int C>() {
+    return run(1, 32,
+               [&] {
+                 const GroupedTile<fp16, 32, C> tile{SharedMemory().take<fp16>("tile", 32 * C)};
+                 copy_async<32>(tile, zeros, C, 32, C, thread());
+                 cp_async_wait<0>();
+                 __syncthreads();
+                 Accumulator<16, 32> acc;
+                 mma_ABt(acc, tile, 16, tile);
+                 for (int column = 0; column < C; column += 32)
+                   mma_AtB(acc, tile, column, tile, column);
+                 write(tile, acc, 0, 0);
+               })
+        .bank_conflicts;
+  };
+  EXPECT_EQ(grouped.operator()<32>(), 0);
+  EXPECT_EQ(grouped.operator()<96>(), 0);
+  EXPECT_EQ(grouped.operator()<192>(), 0);
+  EXPECT_EQ(grouped.operator()<256>(), 0);
 }
 
 TEST(LongestFirst, ComesGroupByGroupAndLongestFirst) {
