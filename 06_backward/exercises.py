@@ -8,7 +8,7 @@ EXERCISES = [
         Mistake({"": {"dq", "dk"}},
                 "dq and dk are wrong and dv is right: dV comes before the softmax's derivative",
                 [("""\
-    fill_rows(dP, load_rows<kWarpRows>(delta_tile + of_S.row));
+    fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
 """, "")])]),
     Words("one_key"),
     Numbers("last_row", {"P": 1}),
