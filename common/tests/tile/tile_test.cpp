@@ -41,6 +41,7 @@ TEST_F(SimTest, TilesMeetNoBankTwice) {
                [&] {
                  const GroupedTile<fp16, 32, C> tile{SharedMemory().take<fp16>("tile", 32 * C)};
                  copy_async<32>(tile, zeros, C, 32, C, thread());
+                 cp_async_commit();
                  cp_async_wait<0>();
                  __syncthreads();
                  Accumulator<16, 32> acc;
