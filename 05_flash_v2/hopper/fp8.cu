@@ -99,6 +99,8 @@ struct Rings {
   StagesK K;
   StagesV V;
 };
+template <class StagesQ, class StagesK, class StagesV>
+Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // clang 16 needs it
 /// What the producer hands over with the tiles.
 struct WithTiles {
   Smem<WorkTile> work;   // which tile of Q it is, for each consumer
