@@ -12,9 +12,13 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `skip`: larger tiles. A tile has 128 rows of Q, so that K and V come half as often from L2;
-// its keys are 64, since S of more keys and O do not fit a thread's registers. Where a GPU has more
-// room than such tiles fill, the plan takes smaller ones, or several blocks share the keys of each
-// (parts.h).
+// its keys are 64, since S of more keys and O do not fit a thread's registers. Further:
+//
+//   products            load each piece one step ahead (tile/grouped.h)
+//   heads of 96, 192    are padded to these, those up to 32 have tiles of 128 keys, and wide ones
+//                       blocks of eight warps
+//   few tiles of Q      the plan takes smaller ones, or blocks share the keys of each (parts.h)
+//   the mask            goes by rows (mask_columns)
 
 #include "machine/machine.h"
 #include "parts.h"
@@ -131,24 +135,15 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const auto smem = [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); };
   Plan plan{.head_dim = Dh, .stages = 1, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
-  TileRequest wanted = request;
-  if (asked != "auto") plan.parts = std::stoi(asked);
-  if (plan.parts > 1 && wanted.block_q == 0) wanted.block_q = 64;
-  // The simulator has no SMs to fill: it counts what the algorithm needs.
-  double least = 0;
-  for (const TileSize& tile : kTiles) {
-    const auto [max_d, Br, Bc] = tile;
-    if (device.kind == DeviceKind::sim || max_d != tiles_for(kTiles, Dh) ||
-        !request.matches(tile) || smem(Br, Bc) > device.smem_bytes)
-      continue;
-    for (int parts = 1; parts <= (may_split(Br) ? kMostParts : 1); ++parts) {
-      if (asked != "auto" && parts != std::stoi(asked)) continue;
-      const double time = time_of_tile(p, device, {Dh, Br, Bc}, warps(Dh, Br), smem(Br, Bc), parts);
-      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
-      least = time, wanted.block_q = Br, wanted.block_kv = Bc, plan.parts = parts;
-    }
-  }
-  choose_tile(plan, kTiles, wanted, device.smem_bytes, smem,
+  const int parts = asked == "auto" ? 0 : std::stoi(asked);
+  // On the simulator the plan looks at no SMs, so that its counts are those of the algorithm.
+  Choice choice{.tile = request, .parts = std::max(1, parts)};
+  if (device.kind == DeviceKind::gpu)
+    choice = fastest_of(kTiles, p, Dh, device, request, parts, warps, may_split, smem_bytes);
+  else if (parts > 1 && request.block_q == 0)
+    choice.tile.block_q = 64;
+  plan.parts = choice.parts;
+  choose_tile(plan, kTiles, choice.tile, device.smem_bytes, smem,
               Dh <= 128 ? 2 : 1);  // blocks per SM: while one waits, the other runs
   if (plan.parts > 1 && !may_split(plan.block_q))
     throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +

@@ -126,8 +126,9 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
 /// About how many µs the blocks of a tile take, if `parts` of them share its keys. A block has
 /// these warps and bytes of shared memory, and starts and ends in the time of two tiles of keys. As
 /// many blocks share an SM as let it have eight warps, if there are so many and they fit; then it
-/// multiplies 2.4 MFLOP per µs, and 0.7 times as many with four warps. Tiles of 64 rows take a
-/// tenth longer for each row, since they read K and V from shared memory twice as often.
+/// multiplies 2.4 MFLOP per µs, and 0.7 times as many with four warps. Tiles of half the rows, or
+/// of half the keys, take a tenth longer in all. To merge parts takes 4 µs and their bytes' time.
+/// The numbers are fitted to an H200's times.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
   constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
@@ -136,8 +137,9 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   const int64_t of_SM =
       std::min({int64_t{8 / warps}, room, ceil_div(blocks, device.multiprocessors)});
   int64_t all = 0, longest = 0;  // of tiles of keys
-  for (int64_t end = p.N; end > 0; end -= tile.block_q) {
-    const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(end - 1)), tile.block_kv);
+  for (int64_t row = 0; row < p.N; row += tile.block_q) {
+    const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
+    const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(last)), tile.block_kv);
     all += kv_tiles + 2 * parts;
     longest = std::max(longest, ceil_div(kv_tiles, parts) + 2);
   }
@@ -148,6 +150,35 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   return kv_tile * time_of(static_cast<double>(heads * all), static_cast<double>(longest), blocks,
                            of_SM * device.multiprocessors, p.causal) +
          (parts > 1 ? 4 + merged / 2e6 : 0);
+}
+
+/// Of the tiles of a list for heads of Dh columns the one, and the number of parts, that take least
+/// time, of those that fit and are what is asked for; asked_parts 0: any number. Parts have to save
+/// a twentieth. What is asked for, if nothing fits.
+struct Choice {
+  TileRequest tile;
+  int parts = 1;
+};
+template <class Tiles, class Warps, class MaySplit, class SmemBytes>
+Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
+                  const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,
+                  SmemBytes smem_bytes) {
+  Choice best{.tile = asked};
+  double least = 0;
+  for (const auto& [max_d, Br, Bc] : tiles) {
+    const int64_t bytes = smem_bytes(Dh, Br, Bc);
+    if (max_d != tiles_for(tiles, Dh) || !asked.matches({max_d, Br, Bc}) ||
+        bytes > device.smem_bytes)
+      continue;
+    for (int parts = 1; parts <= (may_split(Br) ? kMostParts : 1); ++parts) {
+      if (asked_parts > 0 && parts != asked_parts) continue;
+      const double time = time_of_tile(p, device, {Dh, Br, Bc}, warps(Dh, Br), bytes, parts);
+      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      least = time;
+      best = {{Br, Bc}, parts};
+    }
+  }
+  return best;
 }
 
 }  // namespace

@@ -17,6 +17,8 @@
 //
 // Since `stages`: larger tiles; half of the warps sum up dV and the others dK, so that less of
 // shared memory is read; and dQ's sums lie in HBM as a warp's lanes hold them, in blocks of 8 × 8.
+// Further: products load each piece one step ahead (tile/grouped.h), heads of 96 and 192 have tiles
+// of their own, and blocks share a tile of keys where it has many query heads (query_split.h).
 
 #include <bit>
 
@@ -134,7 +136,7 @@ constexpr TileSize kBackwardTiles[] = {
 constexpr int backward_stages(int Dh, int Br, int Bc) {
   return Dh > 128 || (Dh == 128 && Br == 64 && Bc == 64) ? 1 : 2;
 }
-/// Rows that a warp makes of each product of a block, and warps of a block.
+/// Rows that a warp makes of S and dP, and warps of a block.
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -153,8 +155,8 @@ constexpr int lanes_of(int Dh) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(Dh / 8)));
 }
 
-/// −delta = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − delta; LSE in units
-/// of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
+/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
+/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
 /// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
 /// to no key, whose LSE is −∞. Where blocks share tiles of keys, the sums of dK and dV begin at 0
 /// too. grid: as many threads as there are rows times lanes, and chunks of these sums.
@@ -363,7 +365,8 @@ const Setting kSettings[] = {
 
 /// How many blocks share a tile of keys. Under the mask one for each query head that uses it, so
 /// that blocks at work read the same Q and dO from L2, unless these have few tiles: then adding up
-/// costs more. And more, as long as they find idle SMs. (The simulator has none.)
+/// costs more. And more, as long as they find idle SMs, at which the simulator does not
+/// look.
 int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   if (device.kind == DeviceKind::sim) return 1;
   const int64_t group = p.H / p.Hk, q_tiles = group * ceil_div(p.N, plan.block_q);

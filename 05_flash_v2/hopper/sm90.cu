@@ -19,8 +19,9 @@
 //
 //   64 rows, one consumer   two or three blocks share an SM; nobody waits for a turn
 //   heads above 128         one stage of Q, which is free again only once its O has left
-//   few tiles of Q          blocks share a tile's keys (kSplit); parts.h merges what they have
-//   equally long tiles      blocks take them in turn, without a counter
+//   few tiles of Q          blocks share a tile's keys (kSplit); ../parts.h merges what they have
+//   equally long tiles,     blocks take them in turn, without a counter
+//   a block per SM
 //
 // The mask goes by rows, which takes fewer instructions (softmax.h).
 
@@ -41,8 +42,8 @@ namespace {
 
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
-/// Whether a consumer keeps Q in registers: three consumers, those of narrower heads, have too few
-/// for it, and so has one that holds a wider O.
+/// Whether a consumer keeps Q in registers. Three consumers have too few for it, so narrower heads,
+/// which have such tiles, go without; and so does a consumer that holds a wider O.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
@@ -134,7 +135,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_tiles();
       skip(end - begin);
-      free_this_tiles();  // K's and V's waits come before, so all its warps have read `work`
+      free_this_tiles();  // the turns in skip() come before, so all its warps have read `work`
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.

@@ -16,7 +16,7 @@
 //      block is small, and two or three share an SM (blocks_of_SM), so that one block's start and
 //      end run under another's products. Few keys: a tile with fewer has fewer of them masked.
 //   5. Too few tiles of Q for the SMs all the same: `parts` blocks share the keys of one tile, and
-//      `merge` (parts.h) combines what they have.
+//      `merge` (../parts.h) combines what they have.
 //
 // 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No comparison of two numbers
 // decides them, so time_of_tiles estimates each tile's time with each number of parts, from times
@@ -36,8 +36,8 @@ namespace {
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
 /// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end; and
-/// where tiles of as many rows compete, once for an SM, whose first and last tile of keys run under
-/// nothing else.
+/// up to 128 columns above 96, where tiles of few keys compete with those of many, once per SM,
+/// because its first and last tile of keys overlap nothing.
 struct TimedTile {
   TileSize size;
   double kv_tile, ends, once = 0;
@@ -63,8 +63,8 @@ constexpr auto kTiles = [] {
 constexpr bool may_split(int Dh, int Br) {
   return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
-/// Stages of Q, of which wide heads leave room for one, and of K and V, of which tiles of 64
-/// keys have more.
+/// Stages of Q, of which wide heads leave room for one, and of K and V: up to 128 columns, tiles of
+/// at most 64 keys have more than two.
 constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }
@@ -127,10 +127,6 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
 
 /// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
 /// its parts; 0 asked: any number.
-struct Choice {
-  TileRequest tile;
-  int parts = 1;
-};
 Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
                int asked_parts) {
   Choice best{.tile = asked};
@@ -176,7 +172,7 @@ Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest&
                                      std::to_string(plan.block_q) +
                                      " rows; leave --block-q to the plan");
   const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
-  if (plan.parts > 1 && tiles * plan.parts > 1 << 30)  // the kernel counts them in an int
+  if (plan.parts > 1 && tiles * plan.parts > 1 << 30)  // indices of parts · heads are ints
     throw Error(Exit::bad_usage, "--set parts=" + asked + ": more than 2³⁰ parts of tiles");
   plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
                std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +

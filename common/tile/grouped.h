@@ -22,8 +22,8 @@ struct GroupedTile {
   Smem<T> data;
 
   /// Where chunk c of row r starts, in elements. The group's number stands apart, so that the
-  /// compiler adds it to an address as a constant instead of keeping a register for each c. Rows of
-  /// smaller groups share a line of the banks, so there a row's number among the lines counts.
+  /// compiler adds it to an address as a constant instead of keeping a register for each c. With
+  /// groups of 4 two rows in turn start in the same banks, so every second row takes another place.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     const unsigned line = static_cast<unsigned>(r) / (8 / kGroup), place = static_cast<unsigned>(c);
     return r * C + static_cast<int>(place / kGroup * kGroup + (place ^ line) % kGroup) * 8;
