@@ -10,16 +10,16 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// What is to be done at once: a share of the tiles of Q that see a tile of keys. These are those
-/// of all query heads of the head of K and V, one head after the other.
+/// A block's share of the work: some of the tiles of Q that attend to a tile of keys. These are
+/// those of all query heads of the head of K and V, one head after the other.
 struct QuerySplit {
   int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
   int first_row;      // of Q that attends to one of the keys; in whole tiles
   int tiles_of_head;  // tiles of Q from there on
-  int begin, end;     // of all heads' tiles; empty where there are more parts than tiles
+  int begin, end;     // of all heads' tiles, the share; empty if there are more parts than tiles
 };
-/// Share `index` of `parts` for each tile of keys. The first keys are seen by the most rows.
-/// at_once: blocks that the GPU has room for.
+/// Share `index` of `parts` for each tile of keys. The most rows attend to the first keys, so their
+/// blocks start first. at_once: blocks that are resident together.
 template <int Br, int Bc>
 __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
                                                   const Problem& p) {
@@ -47,7 +47,7 @@ struct KeySums {
   Hbm<float> dK, dV;
   int64_t chunks;
 };
-/// Clears one chunk of each, if there are so many.
+/// Clears chunk number `chunk` of each, if it is one of them.
 __device__ __forceinline__ void clear(const KeySums& sums, int64_t chunk) {
   if (chunk < sums.chunks) {
     write_chunk(sums.dK + 8 * chunk, Chunk<float>{});

@@ -15,35 +15,43 @@ constexpr int lanes_of(int Dh) {
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// How many blocks share a tile of keys: what takes least time, counted in tiles of Q, 3 of which a
-/// block takes to start and to end. Adding up dK and dV takes one for each 7 MB, cleared, added by
-/// each block and converted. Under the mask blocks come to different query heads of a group, and
-/// where L2 holds not even half of what these read and add to, a tile takes an eighth longer. One
-/// of wide heads, which moves twice the bytes in its time, takes the longer the less L2 holds.
+/// How many blocks share a tile of keys: the number that takes least time, by this estimate. The
+/// unit is what a tile of Q takes. Measured on an H200.
+constexpr int kMostParts = 64;
+constexpr int kBlockEnds = 3;     // a block's start and end
+constexpr double kSumsStart = 1;  // to add up dK and dV at all, and
+constexpr double kSumsRate = 7;   // MB per unit: the sums are cleared, added to by each, converted
+constexpr double kWorthwhile = 0.97;  // of the time of fewer parts, for more
+// Under the mask blocks of one tile come to different query heads of a group. What the blocks at
+// work read and add to (MB) should stay in L2. Beyond kCached a tile takes kUncached times as long,
+// and one of wide heads, which moves twice the bytes in its time, the longer the more there is.
+constexpr double kCached = 100, kUncached = 1.125, kCachedWide = 40;
 inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
   const double megabytes = 8e-6 * heads * tiles * plan.block_kv * plan.head_dim;
   int best = 1;
   double least = 0;
-  for (int parts = 1; parts <= std::min<int64_t>(64, group * ceil_div(p.N, plan.block_q));
+  for (int parts = 1; parts <= std::min<int64_t>(kMostParts, group * ceil_div(p.N, plan.block_q));
        ++parts) {
     int64_t all = 0, longest = 0;
     for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
       const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
       const int64_t q_tiles = group * ceil_div(p.N - first, plan.block_q);
-      all += q_tiles + 3 * parts;
-      longest = std::max(longest, ceil_div(q_tiles, parts) + 3);
+      all += q_tiles + kBlockEnds * parts;
+      longest = std::max(longest, ceil_div(q_tiles, parts) + kBlockEnds);
     }
     const int64_t at_work = std::max<int64_t>(1, (multiprocessors + tiles / 2) / tiles);
     const double group_megabytes = 8e-6 * p.N * p.d * group / parts;  // Q, dO and sums of dQ
     const bool drift = p.causal && parts < group;
     const double drifting = drift ? std::min(heads * parts, at_work) * group_megabytes : 0;
-    const double slower = p.d > 128 ? std::max(1.0, drifting / 40) : drifting > 100 ? 1.125 : 1;
+    const double slower = p.d > 128            ? std::max(1.0, drifting / kCachedWide)
+                          : drifting > kCached ? kUncached
+                                               : 1;
     const double time =
         slower * time_of(heads * all, longest, heads * tiles * parts, multiprocessors, p.causal) +
-        (parts > 1 ? 1 + megabytes * (2 + parts) / 7 : 0);
-    if (parts == 1 || time < 0.97 * least) best = parts, least = time;
+        (parts > 1 ? kSumsStart + megabytes * (2 + parts) / kSumsRate : 0);
+    if (parts == 1 || time < kWorthwhile * least) best = parts, least = time;
   }
   return best;
 }
@@ -64,7 +72,7 @@ inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
 }
 
 inline KeySums key_sums_of(const Problem& p, const Plan& plan, const Kept& kept, const Arrays& a) {
-  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};
+  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};  // no kernel touches them
   return {hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]),
           key_tiles(p, kept) * plan.block_kv * (plan.head_dim / 8)};
 }
