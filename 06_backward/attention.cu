@@ -89,7 +89,11 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
 
     Accumulator<kWarpRows, Bc> S;
     mma_ABt(S, tile_Q, warp_row, tile_K);
-    if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
+    if (key + Bc > p.keys(row))
+      mask_columns(S, [&](int i) {
+        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        return p.keys(row + i) - key;
+      });
 
     cp_async_wait<0>();
     __syncthreads();  // V has arrived, and all warps are done with this K

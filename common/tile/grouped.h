@@ -72,6 +72,8 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
                                          int thread) {
   constexpr int kChunks = C / 8, kStride = kRowsAtOnce<kThreads, kChunks>;
   static_assert(R % kStride == 0);
+  opaque(thread);  // see write
+  thread = static_cast<int>(static_cast<unsigned>(thread) % kThreads);
   const int first = thread / kChunks, c = thread % kChunks;
   if (c * 8 >= columns || (kStride * kChunks < kThreads && first >= kStride)) return;
   auto to = target + (first * pitch + c * 8);
@@ -82,11 +84,14 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
   }
 }
 
-/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.
+/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile. Its
+/// addresses depend on the lane alone, so the compiler would compute them before a kernel's main
+/// loop and keep them in registers throughout, if it knew which lane this is.
 template <class T, int M, int N, int R, int C>
 __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
                                       const Accumulator<M, N>& acc, int row, int column) {
-  const int lane = lane_of_address();
+  int lane = lane_of_address();
+  opaque(lane);
 #pragma unroll
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
