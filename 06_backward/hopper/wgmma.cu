@@ -177,7 +177,6 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
-    start_copies(next, 1 - stage);
 
     fill_rows(dP, load_rows<16>(minus_delta_tile + S_row));
     wgmma_fence(S, dP);
@@ -185,6 +184,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_commit();
     wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
+    start_copies(next, 1 - stage);
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
