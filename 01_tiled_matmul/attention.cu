@@ -1,14 +1,14 @@
-// 01 · Tiled products (GEMMs): both of them through shared memory, on the tensor cores.
+// 01 · Tiled products: both products (GEMMs) from shared memory, on the tensor cores.
 //
 //   build/bin/01_tiled_matmul --step pipeline --seqlen 512
 //
-// A block makes 128 × 128 of a product from tiles of 128 × 64, so an element from HBM is used up to
-// 128 times; a warp multiplies its part of the tiles on the tensor cores. Tiles are swizzled, so
-// that ldmatrix meets no bank conflict. Rows of S and P are padded to a multiple of 8 elements, so
-// that every copy moves 16 aligned bytes. The softmax is 00's, but a warp has a row, its lanes side
-// by side, so that HBM delivers whole sectors.
+// A block computes 128 × 128 elements of a product from tiles of 128 × 64, so it uses each element
+// from HBM up to 128 times. Each warp multiplies 32 × 64 of them on the tensor cores. Tiles are
+// swizzled, so ldmatrix has no bank conflicts. Rows of S and P are padded to a multiple of 8
+// elements, so every copy moves 16 aligned bytes. The softmax is 00's with one warp per row:
+// neighbouring lanes read neighbouring chunks, so HBM delivers whole sectors.
 //
-// Since `swizzle`: the next tiles are copied asynchronously while these are multiplied.
+// Since `swizzle`: the next tiles are copied asynchronously while the current ones are multiplied.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -164,7 +164,7 @@ int64_t smem_bytes(int columns, int stages) {
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Three stages of copies in flight, or two where three do not fit.
+/// Takes three stages, or two where three do not fit into shared memory.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
@@ -221,7 +221,7 @@ const Register step{{
     .is_default = true,
     .shown = {.idea = "asynchronous copies",
               .change = {"flops_under_copies", "from 0"},
-              .summary = "and the next tiles copied while these are multiplied",
+              .summary = "and the next tiles copied while the current ones are multiplied",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",
               .less_memory = "03_online_softmax and the rungs after it"},

@@ -2,16 +2,17 @@
 //
 //   build/bin/01_tiled_matmul --step fragment --seqlen 512
 //
-// Since `thread_tile`: a warp makes 16 × 8 of a product. Its mma.m16n8k16 adds A·B to C, 16 × 16
-// times 16 × 8, and finds the three of them in registers of the 32 lanes (the PTX manual's
-// fragments). Lane 4·g + t reads its share of A and B from HBM, two 16-bit elements a register:
+// Since `thread_tile`: each warp computes 16 × 8 elements of a product. Its instruction,
+// mma.m16n8k16, adds A·B to C, where A is 16 × 16 and B is 16 × 8. All three matrices are spread
+// over the registers of the 32 lanes, in the PTX manual's fragments. Lane 4·g + t reads its
+// elements of A and B from HBM, two 16-bit elements per register:
 //
 //   A   a[0]: row g      columns 2t, 2t + 1        B   b[0]: rows 2t, 2t + 1 of column g
 //       a[1]: row g + 8  the same                      b[1]: rows 2t + 8, 2t + 9
 //       a[2]: row g      columns 2t + 8, 2t + 9    C   c[0], c[1]: row g, columns 2t, 2t + 1
 //       a[3]: row g + 8  the same                      c[2], c[3]: row g + 8, the same
 //
-// No shared memory: what several warps need, each of them reads.
+// There is no shared memory: warps that need the same elements each read them from HBM.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -20,8 +21,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 16, kColumns = 8;  // of a product: what one warp, and so one block, makes
-constexpr int kInner = 16;               // columns of A (and rows of B) that one mma takes
+constexpr int kRows = 16, kColumns = 8;  // of the product, per warp and so per block
+constexpr int kInner = 16;               // columns of A (and rows of B) of one mma
 constexpr int kRowWarps = 4;             // softmax: warps, and so rows, of a block
 
 /// Elements from one row of S (and P) to the next.
@@ -93,7 +94,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   const auto P_i = P + (bh * p.N + i) * pitch(p);
   const auto V_c = V + (p.kv_row(bh) * p.d + c);
   const bool row = i < p.N, row_8 = i + 8 < p.N;
-  // Elements j and j + 1 of a column of V, which lie a row apart.
+  // Packs elements j and j + 1 of a column of V. They are one row apart, so two loads.
   const auto column_pair = [&](int j) {
     const float v = j < p.N_kv ? float(V_c[int64_t{j} * p.d]) : 0;
     return pack<T>(v, j + 1 < p.N_kv ? float(V_c[int64_t{j + 1} * p.d]) : 0);
@@ -157,9 +158,9 @@ const Register step{{
     .rung = "01_tiled_matmul",
     .name = "fragment",
     .after = "thread_tile",
-    .shown = {.idea = "one mma a warp",
+    .shown = {.idea = "one mma at a time",
               .change = {"products", "from 0"},
-              .summary = "products by the tensor cores, each warp 16 × 8 straight from HBM",
+              .summary = "tensor cores: 16 × 8 elements per warp, operands straight from HBM",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},
     .needs = {.max_subtracted_by = "02_safe_softmax",

@@ -2,10 +2,11 @@
 //
 //   build/bin/01_tiled_matmul --step mma --seqlen 512
 //
-// Since `fragment`: a block makes 128 × 128 of a product from tiles of 128 × 64 in shared memory,
-// so an element from HBM is used up to 128 times. A warp makes 32 × 64 of it: the tile functions
-// load its fragments by ldmatrix and multiply them as `fragment` does. The tiles lie in shared
-// memory as in HBM, row after row, and the block waits for each copy.
+// Since `fragment`: a block computes 128 × 128 elements of a product from tiles of 128 × 64 in
+// shared memory, so it uses each element from HBM up to 128 times. A warp computes 32 × 64 of them:
+// the tile functions load its fragments with ldmatrix, and multiply them as `fragment` does. Shared
+// memory holds the rows of a tile one after another, as HBM does, and the block waits for each copy
+// to end.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -175,7 +176,7 @@ const Register step{{
     .after = "fragment",
     .shown = {.idea = "large tiles",
               .change = {"requested_bytes", "less"},
-              .summary = "and large tiles of them in shared memory",
+              .summary = "and 128 × 128 elements per block, from tiles in shared memory",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",
               .less_memory = "03_online_softmax and the rungs after it"},

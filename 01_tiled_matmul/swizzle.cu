@@ -2,8 +2,8 @@
 //
 //   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
-// Since `mma`: the chunks of a tile's rows are permuted, so that the 8 rows of a matrix that
-// ldmatrix reads lie in different banks.
+// Since `mma`: the chunks of each row of a tile are permuted in shared memory, so that ldmatrix
+// finds the 8 rows of a matrix in different banks.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -173,7 +173,7 @@ const Register step{{
     .after = "mma",
     .shown = {.idea = "no bank conflicts",
               .change = {"bank_conflicts", "to 0"},
-              .summary = "and tiles swizzled, so that no bank is met twice",
+              .summary = "and swizzled tiles, so that ldmatrix has no bank conflicts",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",
               .less_memory = "03_online_softmax and the rungs after it"},

@@ -1,14 +1,14 @@
-// 01 · Tiled products: sixteen sums for each thread.
+// 01 · Tiled products: sixteen sums per thread, in registers.
 //
 //   build/bin/01_tiled_matmul --step thread_tile --seqlen 512
 //
-// Since `warp_rows`: a block's tile of S or O has 64 × 64 elements, and each of its 256 threads
-// computes 4 × 4 of them, with the sums in registers. For each k a thread loads four elements of
-// the left operand and four of the right one from shared memory, and uses each of them in four
-// FMAs. So it has 8 loads for 16 FMAs, where a thread of `warp_rows` has 2 loads for each FMA.
+// Since `warp_rows`: a block computes 64 × 64 elements of S or O, and each of its 256 threads keeps
+// 4 × 4 sums in registers. For each k the thread loads four elements of the left operand and four
+// of the right one from shared memory, and uses each of them in four FMAs. That is half a load per
+// FMA, where a thread of `warp_rows` needs two.
 //
-// A thread's rows, and its columns, are 16 apart. So the 16 threads that stand side by side still
-// read and write neighbouring elements, and every access to HBM is as coalesced as before.
+// A thread's rows are 16 apart, and so are its columns. Therefore the 16 threads with consecutive x
+// still read and write neighbouring elements, and every access to HBM is as coalesced as before.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -18,14 +18,14 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kTile = 64;              // a block computes kTile × kTile elements of S or O
-constexpr int kInner = 16;             // depth of a slice; a block has kInner × kInner threads
+constexpr int kInner = 16;             // depth of a slice; kInner × kInner threads per block
 constexpr int kEach = kTile / kInner;  // a thread computes kEach × kEach elements
 constexpr int kRowWarps = 4;           // softmax: warps, and so rows, of a block
 
-/// Elements from one row of K in shared memory to the next. With two elements of padding a row has
-/// 9 words of 4 bytes. A warp reads 16 rows at the same k. Because 9 is odd, these 16 words lie in
-/// 16 different banks of shared memory; with rows of 8 words they would lie in four banks, and the
-/// warp would have to read them one after another.
+/// Elements from one row of K in shared memory to the next. Two elements of padding make a row 9
+/// words of 4 bytes long. A warp reads 16 rows at the same k. Because 9 is odd, these 16 words use
+/// 16 different banks of shared memory. Rows of 8 words would use only four banks, and the warp
+/// would read them in four passes.
 constexpr int kKeyPitch = kInner + 2;
 
 /// Elements from one row of S (and P) to the next.
@@ -185,7 +185,7 @@ const Register step{{
     .after = "warp_rows",
     .shown = {.idea = "sums in registers",
               .change = {"sram_read_bytes", "less"},
-              .summary = "and each thread computes 4 × 4 elements, so that a load feeds 4 FMAs",
+              .summary = "and 4 × 4 sums per thread, so each load feeds 4 FMAs",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},
     .needs = {.max_subtracted_by = "02_safe_softmax",

@@ -2,9 +2,9 @@
 //
 //   build/bin/01_tiled_matmul --step tile --seqlen 512
 //
-// Since 00: a block copies a 16 × 16 piece of each operand into shared memory once, and its 256
-// threads read it there. Each element that comes from HBM is used 16 times instead of once, so the
-// products ask HBM for a sixteenth. The softmax is 00's.
+// Since 00: a block copies a 16 × 16 tile of each operand into shared memory, and its 256 threads
+// read the tile there. They use each element that comes from HBM 16 times instead of once, so the
+// products request one sixteenth of the bytes. The softmax is 00's.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -12,7 +12,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kTile = 16;         // a tile is kTile × kTile, and so is a block
+constexpr int kTile = 16;         // rows and columns of a tile, and of a block of threads
 constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
 
 /// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i, j] with
@@ -125,7 +125,7 @@ const Register step{{
     .name = "tile",
     .shown = {.idea = "shared-memory tiles",
               .change = {"requested_bytes", "less"},
-              .summary = "products through 16×16 tiles in shared memory, fp32 FMA",
+              .summary = "products in fp32 FMAs from 16 × 16 tiles in shared memory",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},
     .needs = {.max_subtracted_by = "02_safe_softmax",

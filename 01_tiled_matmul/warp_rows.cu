@@ -1,9 +1,10 @@
-// 01 · Tiled products: a warp for each row of the softmax.
+// 01 · Tiled products: one warp per row of the softmax.
 //
 //   build/bin/01_tiled_matmul --step warp_rows --seqlen 512
 //
-// Since `tile`: the lanes of a warp stand side by side in one row of S, 16 bytes each, so that HBM
-// delivers whole sectors. For that rows of S and P are padded to a multiple of 8 elements.
+// Since `tile`: one warp computes each row of the softmax. Its lanes read neighbouring chunks of 16
+// bytes, so HBM delivers whole sectors. Because such a load needs an aligned address, rows of S and
+// P are padded to a multiple of 8 elements.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -12,7 +13,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kTile = 16;     // a tile is kTile × kTile, and so is a block
+constexpr int kTile = 16;     // rows and columns of a tile, and of a block of threads
 constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
 
 /// Elements from one row of S (and P) to the next.
@@ -140,7 +141,7 @@ const Register step{{
     .after = "tile",
     .shown = {.idea = "coalesced softmax",
               .change = {"hbm_sectors", "less"},
-              .summary = "and a softmax whose warps have a row each, coalesced",
+              .summary = "and a coalesced softmax: one warp per row",
               .colour = "#E69F00",
               .grid_limit = {4096, 2048}},
     .needs = {.max_subtracted_by = "02_safe_softmax",
