@@ -1,14 +1,17 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Describes how scripts/exercise checks the exercises; the lessons hold tasks, hints, answers."""
 
 from __future__ import annotations
 
 from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers, Program
+
+
 def reads_what_nobody_wrote(program: Program) -> bool:
+    """Whether the simulator stops the program because it reads bytes that no thread has written."""
     return "unwritten" in program.run("").last_words()
 
 
 def depends_on_the_order(program: Program) -> bool:
-    """Wrong, or not the same under two orders of threads, and no access is wrong by itself."""
+    """Whether the result is wrong, or changes with the order of threads, without any fault."""
     runs = [program.run(f"--schedule {order}") for order in ("forward", "reverse")]
     return all(run.records for run in runs) and (
         any(run.status for run in runs)
@@ -24,7 +27,7 @@ EXERCISES = [
                 "without the first barrier the simulator faults: a byte is read that nobody wrote",
                 [("    __syncthreads();  // the tiles are complete\n", "")]),
         Mistake(depends_on_the_order,
-                "without the second barrier every access is right by itself, but the result is "
+                "without the second barrier every single access is correct, but the result is "
                 "wrong, or changes with the order of the threads",
                 [("    __syncthreads();  // everybody is done with them\n", "")])]),
     Numbers("conflicts", {"bank_conflicts of `mma` with d = 128": 172_032}),
@@ -33,7 +36,7 @@ EXERCISES = [
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
 ]
 
-# Which checks the step before fails.
+# Build tasks: name, minutes, and the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
@@ -49,29 +52,30 @@ BUILD_TASKS = [
               unchecked="that the copies in flight are those of the next tiles"),
 ]
 
-# Mistakes to be found by what they do.
+# Bugs that the reader finds by their symptoms.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, by the order of threads",
             "A barrier is missing after the product: a thread that is done with the tiles writes "
-            "the next ones while others still read these. Each access is right by itself.",
+            "the next ones while others still read these. Each single access is correct.",
             [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
               "float(Vs[k * kTile + x]), o);\n")]),
     BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: right; ragged: a fault",
             "A thread copies four elements of a row of V, and each of them needs a bound of its "
-            "own: where the first lies inside of d = 40, those 16, 32 and 48 further on may not. "
-            "In V's last row they lie beyond the array. In the other rows they only cost bytes, "
+            "own: the first may be within d = 40 while those 16, 32 and 48 further on are not. "
+            "In V's last row these are beyond the array. In the other rows they only cost bytes, "
             "because the sums that they enter are not stored.",
             [("j + y < p.N_kv && c + r < p.d ?", "j + y < p.N_kv && c < p.d ?")]),
     BugHunt("hasty", "attention.cu", "always: a fault",
-            "One group of copies too many may be in flight: with n stages the slice that is "
-            "multiplied is the oldest of n − 1 groups, so n − 2 may be missing.",
+            "The wait leaves one group of copies too many in flight. With n stages, n − 1 groups "
+            "are pending, and the oldest is the slice to be multiplied. So at most the n − 2 "
+            "newer ones may be unfinished.",
             [("cp_async_wait<kStages - 2>();\n    __syncthreads();  // the slice is complete",
               "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]
 
-# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
-# verdict says.
+# Solutions that readers may hand in: the task, a file, edits of that file, whether the solution is
+# correct, and what the verdict says.
 ATTEMPTS = [
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"void forward\((?:.|\n)*?\n}\n",
@@ -96,11 +100,11 @@ ATTEMPTS = [
         (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
 ]
 
-# Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
-# mistake is chosen and WAS the text, and what the suite says ("formula": traffic() is not the
-# count).
+# Mistakes that a test plants: the file, a text in it, the text that replaces it, and what the suite
+# reports ("formula": traffic() differs from the count). In the new text ON says whether the mistake
+# is chosen, and WAS is the old text.
 PLANTED = [
-    # Reads what nobody wrote; and writes what others still read.
+    # A thread reads bytes that nobody wrote; then one overwrites bytes that others still read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
     ("tile.cu", "__syncthreads();  // everybody is done with them", "if (!ON) WAS",
      "by the order of threads"),
