@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import errors, memory, pays, rates, tables
+from ladder.show import errors, lessons, memory, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -35,6 +35,17 @@ FIGURES = {
     "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof),
     "error": Figure(errors.error, errors.draw_error),
     "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error),
+    # Of one lesson each.
+    "speedup_tiles": Figure(
+        partial(lessons.speedup_until, last=("01_tiled_matmul", "thread_tile")),
+        lessons.draw_speedup_until),
+    "speedup_tensor_cores": Figure(
+        partial(lessons.speedup_until, last=("01_tiled_matmul", "pipeline")),
+        lessons.draw_speedup_until),
+    "roofline_tiles": Figure(
+        partial(lessons.roofline_until, rung="01_tiled_matmul"), rates.draw_roofline),
+    "traffic_tensor_cores": Figure(
+        partial(lessons.traffic_until, rung="01_tiled_matmul"), memory.draw_traffic),
 }
 
 
