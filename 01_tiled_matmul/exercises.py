@@ -31,7 +31,7 @@ EXERCISES = [
                 "wrong, or changes with the order of the threads",
                 [("    __syncthreads();  // everybody is done with them\n", "")])]),
     Numbers("conflicts", {"bank_conflicts of `mma` with d = 128": 172_032}),
-    Numbers("heads", {"from which d on": 206,
+    Numbers("heads", {"smallest d": 206,
                       "bytes requested of P at d = 256, one head": 262_144}, 0.01),
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
 ]
