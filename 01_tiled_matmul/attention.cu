@@ -164,7 +164,7 @@ int64_t smem_bytes(int columns, int stages) {
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Takes three stages, or two where three do not fit into shared memory.
+/// Three stages of copies in flight, or two where three do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
