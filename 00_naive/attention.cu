@@ -18,7 +18,7 @@ namespace {
 constexpr int kBlock = 16;        // S and O: blocks of 16 × 16 threads
 constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i, j] with
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -47,7 +47,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   for (int j = 0; j < p.N_kv; ++j) P[first + j] = T(expf(float(S[first + j])) * inverse);
 }
 
-/// O = P·V. Thread (x, y) makes O[i, c] with i = 16·blockIdx.y + y, c = 16·blockIdx.z + x.
+/// O = P·V. Thread (x, y) computes O[i, c] with i = 16·blockIdx.y + y, c = 16·blockIdx.z + x.
 template <class T>
 __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   const int64_t bh = blockIdx.x;

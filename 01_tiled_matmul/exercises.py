@@ -1,4 +1,4 @@
-"""Describes how scripts/exercise checks the exercises; the lessons hold tasks, hints, answers."""
+"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXERCISES = [
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
 ]
 
-# Build tasks: name, minutes, and the checks that the previous step fails.
+# Each names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
@@ -52,7 +52,7 @@ BUILD_TASKS = [
               unchecked="that the copies in flight are those of the next tiles"),
 ]
 
-# Bugs that the reader finds by their symptoms.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, by the order of threads",

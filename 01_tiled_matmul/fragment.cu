@@ -141,7 +141,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: an operand is read once for each tile of the other operand's rows or columns.
+/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O

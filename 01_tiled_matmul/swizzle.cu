@@ -12,8 +12,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;     // rows of the product that a block makes
-constexpr int kScoreColumns = 128;  // and its columns, of S
+constexpr int kBlockRows = 128;     // rows of the product per block
+constexpr int kScoreColumns = 128;  // columns of S per block
 constexpr int kInner = 64;          // columns of Q and K, or of P and rows of V, in a tile
 constexpr int kWarps = 8;           // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
@@ -24,8 +24,8 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block makes kBlockRows × kScoreColumns
-/// of S. grid: (B·H, row blocks, column blocks).
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block computes
+/// kBlockRows × kScoreColumns of S. grid: (B·H, row blocks, column blocks).
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -83,7 +83,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
-/// O = P·V. A block makes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
+/// O = P·V. A block computes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads, 2)
     output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      thread);
 }
 
-/// Columns of O that a block makes.
+/// Columns of O that a block computes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
@@ -152,7 +152,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: an operand is read once for each block of the other operand's rows or columns.
+/// Predicts the requested bytes: an operand is read once per block of the other's rows or columns.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O

@@ -33,9 +33,9 @@ constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) makes S[i + 16a, j + 16b]
-/// for a and b from 0 to 3, with i = 64·blockIdx.y + y, j = 64·blockIdx.z + x; blockIdx.x is the
-/// head.
+/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes
+/// S[i + 16a, j + 16b] for a and b from 0 to 3, with i = 64·blockIdx.y + y and
+/// j = 64·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t bh = blockIdx.x;
@@ -100,7 +100,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
-/// O = P·V. Thread (x, y) makes O[i + 16a, c + 16b], with i = 64·blockIdx.y + y and
+/// O = P·V. Thread (x, y) computes O[i + 16a, c + 16b], with i = 64·blockIdx.y + y and
 /// c = 64·blockIdx.z + x.
 template <class T>
 __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
@@ -167,7 +167,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: an operand is read once for each tile of the other operand's rows or columns.
+/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
