@@ -4,7 +4,7 @@
 //
 // A block computes 128 × 128 elements of a product from tiles of 128 × 64, so it uses each element
 // from HBM up to 128 times. Each warp multiplies 32 × 64 of them on the tensor cores. Tiles are
-// swizzled, so ldmatrix has no bank conflicts. Rows of S and P are padded to a multiple of 8
+// swizzled against bank conflicts in ldmatrix. Rows of S and P are padded to a multiple of 8
 // elements, so every copy moves 16 aligned bytes. The softmax is 00's with one warp per row:
 // neighbouring lanes read neighbouring chunks, so HBM delivers whole sectors.
 //
@@ -221,7 +221,7 @@ const Register step{{
     .is_default = true,
     .shown = {.idea = "asynchronous copies",
               .change = {"flops_under_copies", "from 0"},
-              .summary = "and the next tiles copied while the current ones are multiplied",
+              .summary = "and the next tiles copied during the products",
               .colour = "#E69F00"},
     .needs = {.max_subtracted_by = "02_safe_softmax",
               .less_memory = "03_online_softmax and the rungs after it"},
