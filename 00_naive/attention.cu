@@ -7,7 +7,7 @@
 //   O = P·V            one thread for each element of O
 //
 // S and P are N × N_kv matrices and live in HBM between the kernels. No maximum is subtracted, so
-// exp overflows on large scores: 02 fixes that.
+// exp overflows on large scores; 02 fixes that.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -86,7 +86,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads all of its operands from HBM.
+/// Requested bytes: every thread reads all of its operands from global memory.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t S = int64_t{p.B} * p.H * p.N * p.N_kv * kIoBytes;  // bytes of S, and of P
   const int64_t O = int64_t{p.B} * p.H * p.N * p.d * kIoBytes;

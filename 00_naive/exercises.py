@@ -1,13 +1,13 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
 
 from ladder.exercises.kinds import BugHunt, Change, Numbers
 EXERCISES = [
     Numbers("bytes", {"bytes requested in all": 4_944_000}),
     Numbers("causal", {"bytes fewer with --causal": 0}),
-    Numbers("shared_keys", {"by how many bytes the requested ones of `scores` change": 0,
-                            "distinct bytes that `scores` then reads": 294_912}),
+    Numbers("shared_keys", {"change in the bytes that `scores` requests": 0,
+                            "distinct bytes that `scores` reads with one head of K": 294_912}),
     Numbers("edge", {"the smallest multiple of 0.25 that fails": 2.5}),
-    Numbers("one_key", {"rows that are right": 210}),
+    Numbers("one_key", {"correct rows": 210}),
     Change("last_key", "attention.cu", [44_016_000, 33_088_000], [
         ("j < p.N_kv; ++j) o = fmaf", "j < p.keys(i); ++j) o = fmaf"),
         ('  return {{"scores",', """\
@@ -18,15 +18,15 @@ EXERCISES = [
         ('{"P", S * p.d, 0}, {"V", S * p.d, 0}', '{"P", PV, 0}, {"V", PV, 0}')]),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("future", "attention.cu", "whole tiles, ragged: right; causal, few keys: o wrong",
-            "A query attends to itself and what comes before it; this mask compares with the key "
-            "after, and so hides the query's own key.",
+            "A query attends to itself and to the keys before it. This mask compares with the next "
+            "key, so it masks the query's own key.",
             [("p.attends(i, j) ?", "p.attends(i, j + 1) ?")]),
     BugHunt("borrowed", "attention.cu", "whole tiles, causal, few keys: right; ragged: o wrong",
-            "Neighbouring query heads share a head of K and V: head h has ⌊h·Hk/H⌋. This takes "
-            "turns instead, h mod Hk, which is the same for one head of each and only then.",
+            "Neighbouring query heads share a head of K and V: query head h uses ⌊h·Hk/H⌋. This "
+            "takes h mod Hk instead, which is the same only if Hk is 1 or H.",
             [("const int64_t v = p.kv_row(bh) * p.d + c;",
               "const int64_t v = (bh / p.H * p.Hk + bh % p.Hk) * p.N_kv * p.d + c;")]),
 ]

@@ -1,4 +1,4 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXERCISES = [
     Numbers("one_key", {"the sum": 1, "P": 1}),
     Experiment("shift", "attention.cu", [
         Mistake(every_row_is_zero,
-                "every exponential has become 0, each row is taken for one that attends to no "
-                "key, and O = 0: a relative error of 1",
+                "every exponential has become 0, so each row is mistaken for one that attends "
+                "to no key, and O = 0: a relative error of 1",
                 [("  m = warp_max(m);\n", "  m = warp_max(m);\n  m += 110;\n")])]),
     Words("bound"),
     Numbers("price", {"the factor": 1.193}, 0.005),
@@ -39,7 +39,7 @@ EXERCISES = [
   for (int64_t j = first + 8 * lane_id(); j < seen; j += 8 * 32) {
 """),
         ("  return {\n", """\
-  int64_t chunks = 0;  // of 8 elements of S that the queries of a head see
+  int64_t chunks = 0;  // of 8 elements of S that a head's queries attend to
   for (int i = 0; i < p.N; ++i) chunks += ceil_div(p.keys(i), 8);
   const int64_t seen = heads * chunks * 8 * kIoBytes;
   return {
@@ -47,22 +47,23 @@ EXERCISES = [
         ('{"S", 3 * S, 0}', '{"S", 2 * seen + S, 0}')]),
 ]
 
-# Which checks the step before fails.
+# Each names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
               blanks=True),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
-            "Of a row that attends to no key the maximum is −∞, and −∞ − (−∞) is no number: the "
-            "line that makes it 0 is missing.",
+            "The maximum of a row that attends to no key is −∞, and −∞ − (−∞) is NaN. The line "
+            "that sets the maximum to 0 is missing.",
             [("  if (m == -INFINITY) m = 0;  // a row that attends to no key: exp(−∞ − 0) = 0\n",
               "")]),
     BugHunt("short", "attention.cu",
             "whole tiles: right; ragged, causal, few keys: o wrong",
-            "The last slice of keys is left out where it is not a whole one: ceil_div, not /.",
+            "The last slice of keys is left out if it is not a whole one. The number of slices is "
+            "ceil_div(N_kv, kInner), not N_kv / kInner.",
             [("const int slices = ceil_div(p.N_kv, kInner);",
               "const int slices = p.N_kv / kInner;")]),
 ]

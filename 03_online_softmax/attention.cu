@@ -6,9 +6,8 @@
 //   l ← α·l + rowsum P
 //   O ← α·O + P·V                                       at the end O / l
 //
-// Since `one_pass`: the same recurrence for 32 rows of Q and b keys at once. Each warp is on its
-// own: it has its rows of Q, and it copies every tile of K and V for itself. Nothing N × N is
-// stored.
+// Since `one_pass`: the same recurrence for 32 rows of Q and b keys at once. Each warp works alone:
+// it keeps its rows of Q and copies every tile of K and V for itself. Nothing N × N is stored.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -20,14 +19,14 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Rows of Q of a warp, for d padded to Dh. Its sums for O take kWarpRows·Dh/32 of a lane's 255
-/// registers.
+/// Rows of Q per warp, for d padded to Dh. The warp's sums for O take kWarpRows·Dh/32 of the 255
+/// registers of each lane.
 constexpr int rows_of_warp(int Dh) {
   return Dh <= 128 ? 32 : 16;
 }
 constexpr int kWarpKeys = 32;  // b: keys in a tile
 
-/// Elements of shared memory that a warp takes: its tiles of Q, K and V.
+/// Elements of shared memory for one warp's tiles of Q, K and V.
 constexpr int warp_elements(int Dh) {
   return (rows_of_warp(Dh) + 2 * kWarpKeys) * Dh;
 }
@@ -96,7 +95,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_Q, p.N - row, p.d, lane_id());
 }
 
-/// A block has four warps, or of wide heads as many as fit: they share nothing.
+/// A block consists of four warps, or of two or one where the tiles of wide heads are too large for
+/// four. The warps share nothing.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
   const auto smem_bytes = [&](int warps) { return array_bytes<fp16>(warps * warp_elements(Dh)); };

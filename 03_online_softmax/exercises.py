@@ -1,4 +1,4 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
 
 from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers
 EXERCISES = [
@@ -6,8 +6,8 @@ EXERCISES = [
     Numbers("bytes", {"bytes requested": 144_000}),
     Experiment("rescaling", "attention.cu", [
         Mistake({"": {"o"}, "--seqlen-kv 32": set()},
-                "the default size is wrong, and with --seqlen-kv 32, a single tile of keys, "
-                "nothing is to be noticed",
+                "the default size is wrong; with --seqlen-kv 32 there is a single tile of keys, "
+                "and the mistake has no effect",
                 [("    mul_rows(O_sum, alpha);\n", "")])]),
     Numbers("one_more", {"the factor": 2.125}, 0.001),
     Numbers("causal", {"bytes that `one_pass` saves": 16_711_680}),
@@ -35,7 +35,7 @@ EXERCISES = [
 """)]),
 ]
 
-# Which checks the step before fails.
+# Each names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("softmax", 45, ["S", "S sectors"], blanks=True,
               unchecked="that no thread keeps a row of S in its registers"),
@@ -44,15 +44,15 @@ BUILD_TASKS = [
     BuildTask("one_pass", 45, ["K", "K sectors", "exp_count"], blanks=True),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("heavy", "one_pass.cu", "always: o wrong",
-            "What was added before the maximum grew has to be rescaled by alpha, in o as in l.",
+            "When the maximum grows, the sums so far have to be rescaled by alpha, o as well as l.",
             [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]
 
-# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
-# verdict says.
+# Answers that readers may hand in: the task, a file, its edits, whether the answer is correct, and
+# the verdict.
 ATTEMPTS = [
     ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
         (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),

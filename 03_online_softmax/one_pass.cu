@@ -17,7 +17,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRowThreads = 128;  // threads, and so rows of Q, of a block
+constexpr int kRowThreads = 128;  // threads of a block, one per row of Q
 
 /// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh: d padded to a compiled size.
 /// grid: (B·H, row blocks).
@@ -80,7 +80,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads K and V as far as its query attends.
+/// Requested bytes: a query reads every key that it attends to, and its value, once.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

@@ -100,7 +100,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
       m = m_new;
     }
   }
-  // The lanes' maxima differ: each sum is rescaled to the row's before they are added.
+  // The lanes' maxima differ, so each sum is rescaled to the row's maximum before they are added.
   const float m_row = warp_max(m);
   sum = warp_sum(sum * expf(m - m_row));
   m = m_row;

@@ -5,9 +5,9 @@
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
 //
-// Since `softmax`: nothing N × N is stored. A score is computed when it is needed, twice. The
-// products go back to one thread for a row, so that the recurrence can be read; the tensor cores
-// return in `one_pass_tile`.
+// Since `softmax`: nothing N × N is stored. A score is computed when it is needed, twice. A thread
+// computes a whole row of O without tensor cores, so that the recurrence can be read; the tensor
+// cores return in `one_pass_tile`.
 
 #include <cfloat>
 
@@ -17,7 +17,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRowThreads = 128;  // threads, and so rows of Q, of a block
+constexpr int kRowThreads = 128;  // threads of a block, one per row of Q
 
 /// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh: d padded to a compiled size.
 /// grid: (B·H, row blocks).
@@ -85,7 +85,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads K twice and V once as far as its query attends.
+/// Requested bytes: a query reads every key that it attends to twice and each value once.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

@@ -12,10 +12,11 @@
 //       O ← (l·e^(m − m_new)·O + e^(m̃ − m_new)·P·V) / l_new
 //       write O, l_new, m_new to HBM
 //
-// Since 03: a tile of K and V is in shared memory once for the whole block, and all tiles of Q
-// stream past it. One block has a whole head, because O, l and m make round trips through HBM. The
-// warps split the keys: each of the four has Bc/4 columns of S (of two, at 32 keys, Bc/2), so that
-// row statistics and sums for O have to be combined through shared memory.
+// Since 03: a block copies each tile of K and V to shared memory once, and all tiles of Q stream
+// past it. One block computes a whole head, because a row's O, l and m pass through HBM from one
+// tile of keys to the next, and blocks cannot wait for each other. The warps split the keys: each
+// of the four computes Bc/4 columns of S (where Bc is 32, each of two computes Bc/2). So row
+// statistics and the sums for O have to be combined through shared memory.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -28,13 +29,13 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kCombineRows = 16;   // rows of O that are combined at once
-constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
+constexpr int kElementwise = 256;  // threads per block of the elementwise kernels
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {{128, 64, 256}, {128, 64, 128}, {128, 64, 64},
                                {128, 64, 32},  {256, 64, 64},  {256, 32, 32}};
 
-/// Warps of a block, of which each has 16 columns of a tile of S at least.
+/// Warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -55,8 +56,8 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
   if (i < rows) m[i] = -INFINITY;
 }
 
-/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
-/// keys, and all threads add these up in shared memory.
+/// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
+/// the warp's P·V over its own keys; the block adds the warps' products up through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -65,7 +66,7 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
                                         const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
                                         int rows = kCombineRows, int columns = Dh) {
   write(warp_PV, PV);
-  __syncthreads();  // all warps' sums are there
+  __syncthreads();  // all warps have written their sums
   BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
   sum_over_warps(PV_sum, warp_PV, rows, columns);
   __syncthreads();  // the warps' sums may be overwritten
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
   constexpr int kWarps = warps_of(Bc), kThreads = 32 * kWarps;
-  constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kWarpKeys = Bc / kWarps;  // columns of S per warp
   const int64_t bh = blockIdx.x;
   const int thread = threadIdx.x, warp_key = warp_id() * kWarpKeys;
   const auto Q_head = Q + p.q_row(bh) * p.d;
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       cp_async_wait<0>();
       __syncthreads();  // the tiles have arrived
 
-      // l and m of row `thread`: requested here, needed after the softmax: HBM is far away.
+      // l and m of row `thread` are requested early, because they are long in flight from HBM.
       const bool has_row = thread < Br && row + thread < p.N;
       Row m{0}, l{0};
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
@@ -133,9 +134,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       auto& P = S;
       exp2_rows(P, c, finite_or_zero(max_over_warps(warp_m)));
       write(warp_l, row_sum(P));
-      __syncthreads();  // all warps' maxima and sums are there
+      __syncthreads();  // all warps have written their maxima and sums
 
-      // One thread per row: l and m from HBM and back, and what O and P·V weigh in the new O.
+      // One thread per row updates l and m in HBM, and computes the weights of O and P·V.
       if (has_row) {
         const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
         const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         new_weight[thread] = beta * inverse;
       }
 
-      // O, 16 rows at a time, the old ones in flight while the product is computed.
+      // O is updated 16 rows at a time. The old rows are in flight while P·V is computed.
       const auto P_operand = as_operand<T>(P);
 #pragma unroll
       for (int g = 0; g < Br / kCombineRows; ++g) {
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   }
 }
 
-/// O in the I/O type, and LSE = m + ln l.
+/// Converts O to the I/O type, and writes LSE = m + ln l.
 template <class T>
 __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const float> m, Hbm<T> O,
                        Hbm<float> LSE, Problem p) {
@@ -211,7 +212,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: Q, and O, l and m there and back, once for each tile of K and V.
+/// Requested bytes: for each tile of K and V, Q is read, and O, l and m are read and written.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O

@@ -1,4 +1,4 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
 
 from ladder.exercises.kinds import BugHunt, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
@@ -6,8 +6,8 @@ EXERCISES = [
     Numbers("square", {"the factor": 3.44}, 0.005),
     Experiment("old_sum", "attention.cu", [
         Mistake({"--block-kv 64": {"o"}, "--block-kv 256": set()},
-                "with --block-kv 64 `o` is wrong and `lse` right; with 256 there is one visit, "
-                "and nothing shows",
+                "with --block-kv 64 `o` is wrong and `lse` is correct; with 256 there is one "
+                "visit, and the mistake has no effect",
                 [("old_weight[thread] = alpha * l * inverse;",
                   "old_weight[thread] = alpha * inverse;")])]),
     Words("br"),
@@ -22,14 +22,14 @@ EXERCISES = [
         ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("units", "attention.cu", "always: lse wrong",
             "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
             [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
     BugHunt("crowd", "attention.cu",
-            "always: o wrong or right, by the order of threads",
-            "The second barrier is missing: a warp that has added up the warps' sums of these 16 "
-            "rows writes its sum of the next while others still read.",
+            "always: o wrong or right, depending on the order of threads",
+            "The second barrier is missing. A warp that has added up the warps' sums of these 16 "
+            "rows writes its sums of the next 16, while other warps still read.",
             [("  __syncthreads();  // the warps' sums may be overwritten\n", "")]),
 ]
