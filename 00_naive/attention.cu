@@ -86,7 +86,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every thread reads all of its operands from global memory.
+/// Predicts the requested bytes: every thread reads all of its operands from global memory.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t S = int64_t{p.B} * p.H * p.N * p.N_kv * kIoBytes;  // bytes of S, and of P
   const int64_t O = int64_t{p.B} * p.H * p.N * p.d * kIoBytes;

@@ -123,7 +123,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every warp reads all of K and V.
+/// Predicts the requested bytes: every warp reads all of K and V.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

@@ -80,7 +80,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Requested bytes: a query reads every key that it attends to, and its value, once.
+/// Predicts the requested bytes: a query reads each of its keys once, and each value once.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

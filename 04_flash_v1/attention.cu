@@ -47,7 +47,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
-/// O = 0, l = 0, m = −∞.
+/// Sets O = 0, l = 0 and m = −∞.
 __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Problem p) {
   const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// Algorithm 1 for one head. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
+/// Computes one head by Algorithm 1. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
         });
 
       write(warp_m, c * row_max(S));
-      __syncthreads();  // and all warps are done with this tile of Q
+      __syncthreads();  // all maxima are written, and all warps are done with this tile of Q
       if (row + Br < p.N)
         copy_async<kThreads>(tile_Q, Q_head + int64_t{row + Br} * p.d, p.d, p.N - row - Br, p.d,
                              thread);
@@ -177,10 +177,10 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
   if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that attends to no key
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br does not follow d: 64 rows of S fill the registers of four warps. (It is 32 as a last
-/// resort.)
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
+/// of four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -212,7 +212,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: for each tile of K and V, Q is read, and O, l and m are read and written.
+/// Predicts the requested bytes: once per tile of K and V, Q is read, and O, l and m are read and
+/// written.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
