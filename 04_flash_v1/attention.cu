@@ -75,7 +75,8 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// Computes one head by Algorithm 1. m is kept in units of ln 2: exp(scale·s) = 2^(c·s). grid: (B·H).
+/// Computes one head by Algorithm 1. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
+/// grid: (B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
