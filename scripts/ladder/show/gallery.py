@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import errors, lessons, memory, pays, rates, tables
+from ladder.show import errors, lessons, memory, one_rung, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -46,6 +46,11 @@ FIGURES = {
         partial(lessons.roofline_until, rung="01_tiled_matmul"), rates.draw_roofline),
     "traffic_tensor_cores": Figure(
         partial(lessons.traffic_until, rung="01_tiled_matmul"), memory.draw_traffic),
+    "traffic_naive": Figure(partial(one_rung.counts, rung="00_naive"), one_rung.draw_counts),
+    "traffic_online": Figure(
+        partial(lessons.traffic_until, rung="03_online_softmax"), memory.draw_traffic),
+    "block_size_flash_v1": Figure(
+        partial(one_rung.block_size, rung="04_flash_v1"), memory.draw_block_size),
 }
 
 
