@@ -11,9 +11,9 @@
 //       O ← α·O + P·V
 //     write O / l and LSE = m + ln l to HBM
 //
-// Since `swap`: O stays unnormalised until the end. That saves a division and two products for each
-// row and tile and a product for each element of O; the sums l of lanes and warps meet only once,
-// at the end; and of l and m only LSE is stored.
+// Since `swap`: O stays unnormalised until the end. That saves one division per row and tile, and
+// one of two multiplications per element of O and tile. Each lane keeps the sum l of its own
+// elements of P, and these sums are added once, at the end. Instead of l and m, LSE is stored.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -31,7 +31,7 @@ constexpr int kCombineRows = 16;  // rows of O that are combined at once
 constexpr TileSize kTiles[] = {
     {128, 64, 128}, {128, 64, 64}, {128, 64, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Warps of a block, of which each has 16 columns of a tile of S at least.
+/// Warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -43,8 +43,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + array_bytes<float>(Br);
 }
 
-/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
-/// keys, and all threads add these up in shared memory.
+/// O ← old_weight·O + P·V for 16 rows of O, with one weight per row. PV is the warp's P·V over its
+/// own keys; the block adds the warps' products up through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -52,7 +52,7 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
                                         const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
                                         int rows = kCombineRows, int columns = Dh) {
   write(warp_PV, PV);
-  __syncthreads();  // all warps' sums are there
+  __syncthreads();  // all warps have written their sums
   BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
   sum_over_warps(PV_sum, warp_PV, rows, columns);
   __syncthreads();  // the warps' sums may be overwritten
@@ -60,13 +60,13 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
+/// Computes O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kWarps = warps_of(Bc), kThreads = 32 * kWarps;
-  constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kWarpKeys = Bc / kWarps;  // columns of S per warp
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
   const int thread = threadIdx.x, warp_key = warp_id() * kWarpKeys;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's
+  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m over all keys, l over this lane's
   BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       });
 
     write(warp_m, c * row_max(S));
-    __syncthreads();  // and all warps are done with this tile of K
+    __syncthreads();  // all maxima are written, and all warps are done with this tile of K
     if (key + Bc < p.N_kv)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
                            thread);
@@ -120,9 +120,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     m = m_new;
     if (warp_id() == 0) write(weight, alpha);
     cp_async_wait<1>();
-    __syncthreads();  // V has arrived too
+    __syncthreads();  // V has arrived, and the writes above are visible
 
-    // O, 16 rows at a time.
+    // O is updated 16 rows at a time.
     const auto P_operand = as_operand<T>(P);
 #pragma unroll
     for (int g = 0; g < Br / kCombineRows; ++g) {
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     }
   }
 
-  // l of all keys: every warp writes its own, one thread per row adds them.
+  // Add up l over all keys: each warp writes its own sums, and one thread per row adds them.
   write(warp_l, sum_over_lanes(l));
   write(warp_m, m);
-  __syncthreads();  // all warps' sums are there
+  __syncthreads();  // all warps have written their sums
   if (thread < Br) {
     const auto l_row = sum_over_warps(warp_l, thread);
     const float m_row = warp_m.data[thread];
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     if (row + thread < p.N)
       LSE[bh * p.N + row + thread] = l_row > 0 ? m_row * kLn2 + logf(l_row) : -INFINITY;
   }
-  __syncthreads();  // all rows' weights are there
+  __syncthreads();  // all rows' weights are written
 #pragma unroll
   for (int g = 0; g < Br / kCombineRows; ++g) {
     mul_rows(O_sum[g], weight + kCombineRows * g);
@@ -154,10 +154,10 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   }
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br does not follow d: 64 rows of S fill the registers of four warps. (It is 32 as a last
-/// resort.)
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
+/// of four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -181,7 +181,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: K and V once for each tile of Q.
+/// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
@@ -201,7 +201,7 @@ const Register step{{
     .after = "swap",
     .shown = {.idea = "one final division",
               .change = {"other_flops", "less"},
-              .summary = "O unnormalised until the end, only LSE stored",
+              .summary = "O stays unnormalised until the end, and only LSE is stored",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

@@ -1,4 +1,4 @@
-// 05 · FlashAttention-2, fourth step: the blocks of a head next to each other.
+// 05 · FlashAttention-2, fourth step: the blocks of one head get consecutive numbers.
 //
 //   build/bin/05_flash_v2 --step heads --seqlen 512
 //
@@ -11,10 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `rows`: a GPU starts blocks in the order of their numbers, and those of one head now have
-// consecutive numbers. They run at the same time and read the same K and V, so HBM serves each
+// Since `rows`: a GPU starts blocks in the order of their numbers, and the blocks of one head now
+// have consecutive numbers. They run at the same time and read the same K and V, so HBM serves each
 // element about once, and L2 serves it to the other blocks. The kernel requests the same bytes as
-// before: only a GPU's DRAM counters and its clock show the difference.
+// before, so only a GPU's DRAM counters and its clock show the difference.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
-  const int bh = index / tiles, tile = index % tiles;  // the tiles of a head, one after the other
+  const int bh = index / tiles, tile = index % tiles;  // a head's tiles one after the other
   const int block_row = tile * Br;
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
   const int thread = threadIdx.x;
@@ -108,9 +108,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br is 64 for every d: an mma's 16 rows for each of four warps.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
+/// 16 rows of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -132,7 +133,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: K and V once for each tile of Q.
+/// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
@@ -151,7 +152,7 @@ const Register step{{
     .name = "heads",
     .after = "rows",
     .shown = {.idea = "head by head",
-              .summary = "blocks of one head next to each other, so that K and V come from L2",
+              .summary = "blocks of one head in a row, so that L2 serves K and V",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

@@ -131,7 +131,7 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
 /// The numbers are fitted to an H200's times.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
-  constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
+  constexpr int64_t kReserved = 1024;  // bytes of shared memory that CUDA reserves per block
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
   const int64_t room = (device.smem_bytes + kReserved) / (smem_bytes + kReserved);
   const int64_t of_SM =

@@ -1,4 +1,4 @@
-// 05 · FlashAttention-2, third step: the rows of Q split among the warps, and not the keys.
+// 05 · FlashAttention-2, third step: the warps split the rows of Q, and not the keys.
 //
 //   build/bin/05_flash_v2 --step rows --seqlen 512
 //
@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `defer`: a warp has whole rows of S and O to itself, in registers, and nothing of them is
-// exchanged. The order of blocks is that of `defer`, and so is the largest tile for each head size.
+// Since `defer`: each warp holds whole rows of S and O in its own registers, so the warps exchange
+// nothing. The order of the blocks and the largest tile for each head size are those of `defer`.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -104,9 +104,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br is 64 for every d: an mma's 16 rows for each of four warps.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
+/// 16 rows of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -129,7 +130,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: K and V once for each tile of Q.
+/// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
@@ -149,7 +150,7 @@ const Register step{{
     .after = "defer",
     .shown = {.idea = "warps split rows",
               .change = {"barriers", "less"},
-              .summary = "rows of Q split among the warps, not the keys",
+              .summary = "warps split the rows of Q, not the keys",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

@@ -1,4 +1,4 @@
-// 05 · FlashAttention-2, fifth step: causal tiles that no row attends to are skipped.
+// 05 · FlashAttention-2, fifth step: skip causal tiles that no row attends to.
 //
 //   build/bin/05_flash_v2 --step skip --seqlen 512 --causal
 //
@@ -12,8 +12,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `heads`: a block stops at the last key that its last row attends to. Under the causal mask
-// that is half of the work, and blocks are no longer alike; so those with the most keys start
-// first, and the short ones fill the gaps at the end.
+// that leaves about half of the work, and blocks take unequal times. So the blocks with the most
+// keys start first, and the short ones fill the gaps at the end.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -114,9 +114,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br is 64 for every d: an mma's 16 rows for each of four warps.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
+/// 16 rows of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -156,7 +157,7 @@ const Register step{{
     .after = "heads",
     .shown = {.idea = "masked tiles skipped",
               .change = {"requested_bytes", "less", "--causal"},
-              .summary = "causal tiles that no row attends to skipped, the longest blocks first",
+              .summary = "skips causal tiles that no row attends to; longest blocks first",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

@@ -2,15 +2,17 @@
 //
 //   build/bin/05_flash_v2 --step split_kv --seqlen 1 --seqlen-kv 4096 --heads 8 --kv-heads 2
 //
-//   for each part of the keys, one block each:
-//     m, l, O of that part alone, as `large_tiles` has them before it divides by l
+//   for each part s of the keys, one block each:
+//     compute m_s, l_s and O_s over that part, like `large_tiles`, but do not divide O_s by l_s
 //   for each row (merge):
-//     m = max over parts m_s,   l = Σ_s exp(m_s − m)·l_s,   O = Σ_s exp(m_s − m)·O_s / l
+//     m = max_s m_s,   l = Σ_s exp(m_s − m)·l_s,   O = Σ_s exp(m_s − m)·O_s / l
 //
-// Since `large_tiles`: a grid over parts of the keys, because one block a head would leave most SMs
-// idle; a tile whose rows are the queries of all heads that share a head of K and V, so that these
-// are read once; warps that split a tile's keys where there are few rows; and a second kernel that
-// merges the parts by 03's rule.
+// Since `large_tiles`:
+//   - The grid also covers parts of the keys, because one block per head would leave most SMs idle.
+//   - The rows of a tile are the queries of all heads that share a head of K and V, so that K and V
+//     are read once for all of them.
+//   - Where rows are few, the warps split a tile's keys.
+//   - A second kernel merges the parts' results by 03's rule.
 
 #include <algorithm>
 #include <string>
@@ -26,29 +28,30 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpRows = 16;  // rows of Q of a warp
-constexpr int kAtOnce = 8;     // parts that a warp of merge adds up at once
+constexpr int kWarpRows = 16;  // rows of Q per warp
+constexpr int kAtOnce = 8;     // parts that a warp of merge adds up at a time
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size and Br the fastest first.
 constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {64, 16, 64},  {64, 64, 64},
                                {128, 16, 64}, {128, 64, 64}, {128, 16, 32}, {128, 64, 32},
                                {256, 16, 32}, {256, 64, 16}, {256, 16, 16}};
-/// How many parts the keys of a head are split into; auto: so that the last wave of blocks is full.
+/// Number of parts that a head's keys are split into; auto: choose_parts estimates the fastest.
 constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
-    {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "parts of the keys, a block each"}};
+    {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "blocks that share a head's keys"}};
 
-/// Stages of a tile of K and one of V each. With three, d ≤ 64 is up to 3.5% faster than with two,
-/// and two blocks still fit an SM's 227 KB. (At d = 128 three would fit twice as well.)
+/// Stages, each of which holds a tile of K and one of V. At d ≤ 64 three stages are up to 3.5%
+/// faster than two, and two blocks still fit in an SM's 227 KB. (At d = 128 they would fit, too.)
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }
-/// Warps side by side, which split a tile's keys: those that its rows leave.
+/// Number of warps that split a tile's keys: all warps that its rows do not need.
 constexpr int across(int Br, int Bc) {
   return kWarps * kWarpRows / Br < Bc / 16 ? kWarps * kWarpRows / Br : Bc / 16;
 }
-/// Floats from one row of O to the next in shared memory: rows start in different banks.
+/// Floats from one row of O to the next in shared memory; padded, so that rows start in different
+/// banks.
 constexpr int pitch(int Dh) {
   return Dh + 8;
 }
@@ -61,22 +64,22 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
                     : 0);
 }
 
-/// The query heads that share a head of K and V have their queries one after the other in HBM: the
-/// rows of its tiles.
+/// Rows of Q that share a head of K and V: the queries of H / Hk heads, which follow one another in
+/// HBM.
 constexpr int rows_of_head(const Problem& p) {
   return p.H / p.Hk * p.N;
 }
-/// The most keys that a row of the tile attends to that begins at `row`.
+/// Keys that at least one row of the tile beginning at `row` attends to.
 constexpr int keys_of_tile(const Problem& p, int row, int Br) {
   const int end = row + Br < rows_of_head(p) ? row + Br : rows_of_head(p);
-  // A tile that reaches into another head has the last query of the one before.
+  // A tile that reaches into the next head contains the last query of the head before.
   return p.keys(row / p.N == (end - 1) / p.N ? (end - 1) % p.N : p.N - 1);
 }
 
-/// Merges m, l and O of the kAcross warps that have the same rows and different keys, by 03's rule:
-/// all scale theirs to the largest of their maxima; then the others in turn hand l and O to the
-/// first, which adds them. By all threads of the block: a warp whose across_index is kAcross or
-/// more has no keys, and only takes part in the barriers.
+/// Merges m, l and O of the kAcross warps that have the same rows and different keys into the first
+/// of them, by 03's rule. Each warp rescales its l and O to the largest of the maxima; then one
+/// warp after the other passes them to the first, which adds them. All threads of the block call
+/// it: a warp whose across_index is kAcross or more has no keys, and only joins the barriers.
 template <int kAcross, int Br, int Dh>
 __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>& m,
                                             Rows<kWarpRows>& l, Accumulator<kWarpRows, Dh>& O_sum,
@@ -85,7 +88,7 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
   const auto warp_l = smem.take<float>("rowsum", Br);
   const auto warp_O = smem.take<float>("partial O", Br * pitch(Dh));
   if (across_index < kAcross) write(warp_m + (across_index * Br + warp_row), m);
-  __syncthreads();  // all maxima are there
+  __syncthreads();  // all warps have written their maxima
   const auto m_old = m;
   m = make_rows<kWarpRows>([&](int i) {
     float largest = warp_m[warp_row + i];
@@ -100,18 +103,17 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
       write(warp_l + warp_row, l);
       write(warp_O + warp_row * pitch(Dh), pitch(Dh), O_sum);
     }
-    __syncthreads();  // before the first one reads them
+    __syncthreads();  // warp w has written l and O
     if (across_index == 0) {
       l = l + load_rows<kWarpRows>(warp_l + warp_row);
       for_each(O_sum, [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
     }
-    __syncthreads();  // before these are written again
+    __syncthreads();  // the first warp has read them, so the next may write
   }
 }
 
-/// The warp's rows, `row` and on of `rows`, to row `to` and on in HBM. Where one part is all: O,
-/// divided by l, and LSE, as `large_tiles` stores them. O leaves through the warp's rows of Q's
-/// tile.
+/// Stores O, divided by l, and LSE of the warp's rows, if there is only one part. The rows, from
+/// `row` on of `rows`, go to row `to` and on in HBM; O leaves through the warp's rows of Q's tile.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int warp_row,
                                             Accumulator<kWarpRows, Dh>& O_sum,
@@ -120,7 +122,7 @@ __device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int w
                                             const Problem& p) {
   mul_rows(O_sum, inverse_or_zero(l));
   const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
-  __syncwarp();  // where no key is seen, no barrier came after Q's copies
+  __syncwarp();  // a block without keys has passed no barrier since Q's copies
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
   copy_out<32>(O + to * p.d, p.d, tile_O, rows - row, p.d, lane_id());
@@ -128,7 +130,7 @@ __device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int w
     if (row + i < rows) LSE[to + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
 }
-/// Of one part of several: m, l and O, for `merge`.
+/// Stores m, l and the unnormalised O of one part of several, for `merge`.
 template <int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<kWarpRows, Dh>& O_sum,
                                            const Rows<kWarpRows>& m, const Rows<kWarpRows>& l,
@@ -147,8 +149,9 @@ __device__ __forceinline__ void store_part(const Accumulator<kWarpRows, Dh>& O_s
   });
 }
 
-/// m, l and O of one part of the keys, O not yet divided by l; m in units of ln 2. Arrays of
-/// (part, row). Of one part alone, O and LSE. grid: (tiles of rows · parts · B·Hk).
+/// Computes m (in units of ln 2), l and the unnormalised O of one part of the keys, and stores them
+/// in arrays indexed by (part, row). If there is only one part, stores O and LSE instead.
+/// grid: (tiles of rows · parts · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_parts,
@@ -156,24 +159,24 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
               Problem p) {
   constexpr int kAcross = across(Br, Bc), kDown = Br / kWarpRows;
   constexpr int kStages = stages_of(Dh);
-  constexpr int kWarpKeys = Bc / kAcross;  // of a tile, a warp's
+  constexpr int kWarpKeys = Bc / kAcross;  // keys of a tile per warp
   static_assert(kAcross * kDown <= kWarps);
   const int rows = rows_of_head(p), tiles = ceil_div(rows, Br);
-  // Tiles of the same keys come one after the other, and find them in L2.
-  const int64_t index = blockIdx.x, bh = index / tiles / parts;  // of the B·Hk heads
+  // Blocks with the same keys have consecutive numbers, so that L2 serves all but the first.
+  const int64_t index = blockIdx.x, bh = index / tiles / parts;  // of the B·Hk heads of K and V
   const int block_row = static_cast<int>(index % tiles) * Br;
   const int part = static_cast<int>(index / tiles % parts);
   const int warp_row = warp_id() % kDown * kWarpRows, row = block_row + warp_row;
-  const int across_index = warp_id() / kDown;  // of the warps that split the keys
+  const int across_index = warp_id() / kDown;  // among the warps that split the keys
   const int warp_key = across_index * kWarpKeys;
   const int thread = threadIdx.x;
   const auto K_head = K + bh * p.N_kv * p.d;
   const auto V_head = V + bh * p.N_kv * p.d;
   const int keys = keys_of_tile(p, block_row, Br);
-  const int least = p.keys(0);  // that every row attends to
+  const int least = p.keys(0);  // those that every row attends to
   const float c = p.scale * kLog2e;
 
-  // This part's tiles of keys, dealt in turn: neighbours are read at the same time.
+  // The parts take tiles of keys in turn, so that blocks read neighbouring tiles at the same time.
   const int tiles_of_keys = static_cast<int>(ceil_div(keys, Bc));
   const int own_tiles = (tiles_of_keys - part + parts - 1) / parts;
 
@@ -195,19 +198,19 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     cp_async_commit();  // an empty group too: the wait below counts groups
   };
 
-  let_next_kernel_start();  // merge's blocks: they wait on their SMs until this kernel has ended
+  let_next_kernel_start();  // merge's blocks start early, and wait until this kernel has ended
 
   auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
   Accumulator<kWarpRows, Dh> O_sum;
-  if (across_index == 0)  // 16 short rows are too few for all threads
+  if (across_index == 0)  // one warp suffices for 16 rows
     copy_async<32>(Tile<T, kWarpRows, Dh>{tile_Q.data + warp_row * Dh}, Q + (bh * rows + row) * p.d,
                    p.d, rows - row, p.d, lane_id());
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
   for (int tile = 0; tile < own_tiles; ++tile) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // these tiles have arrived, and nobody reads the ones before any more
+    __syncthreads();  // these tiles have arrived, and all warps are done with the last ones
     start_copies(tile + kStages - 1);
-    if (across_index >= kAcross) continue;  // a warp that has no keys
+    if (across_index >= kAcross) continue;  // this warp has no keys
     const int key = (tile * parts + part) * Bc + warp_key;
 
     Accumulator<kWarpRows, kWarpKeys> S;
@@ -227,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     mul_rows(O_sum, alpha);
     mma_AB(O_sum, as_operand<T>(P), tile_V(tile), warp_key, 0);
   }
-  cp_async_wait<0>();  // Q's too, where there was no key: O leaves through its tile
+  cp_async_wait<0>();  // Q's copies too, even where there was no key: O leaves through Q's tile
   l = sum_over_lanes(l);
 
   if constexpr (kAcross > 1) merge_warps<kAcross, Br>(smem, m, l, O_sum, across_index, warp_row);
@@ -238,8 +241,8 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   store_part(O_sum, m, l, O_parts, m_parts, l_parts, to, row, rows, p);
 }
 
-/// O and LSE of one row from its parts, by 03's rule. The warps share out the parts, several
-/// at once, so that their loads overlap; then their results are merged. grid: (B·H·N).
+/// Computes O and LSE of one row from its parts, by 03's rule. Each warp takes kAtOnce parts at a
+/// time, so that their loads overlap; then the warps' results are merged. grid: (B·H·N).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
@@ -254,7 +257,8 @@ __global__ void __launch_bounds__(kThreads)
 
   float m = -INFINITY, l = 0, o[Dh / 32] = {};
   for (int first = kAtOnce * warp_id(); first < parts; first += kAtOnce * kWarps) {
-    float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][Dh / 32] = {};  // m and l: a part a lane
+    // Lane i holds m and l of part first + i, and all lanes hold columns of each O.
+    float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][Dh / 32] = {};
     if (lane < kAtOnce && first + lane < parts) {
       m_part = m_parts[(first + lane) * rows + row];
       l_part = l_parts[(first + lane) * rows + row];
@@ -282,7 +286,7 @@ __global__ void __launch_bounds__(kThreads)
   l = warp_sum(l);
   if (lane == 0) warp_m[warp_id()] = m, warp_l[warp_id()] = l;
   for (int e = 0; e < Dh / 32; ++e) warp_O[warp_id() * Dh + lane + 32 * e] = o[e];
-  __syncthreads();  // all warps' results are there
+  __syncthreads();  // all warps have written their results
 
   m = -INFINITY, l = 0;
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);
@@ -297,9 +301,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
-/// The number of parts of the keys that takes least time, which is one whose last wave of blocks is
-/// full. A wave takes as long as its longest part: the part's tiles, and kStart more for its start
-/// and end.
+/// Chooses how many parts to split the keys into. The estimated time, in tiles, is the number of
+/// waves × (tiles of the longest part + kStart for a part's start and end); the least wins.
 int choose_parts(int64_t blocks, int64_t tiles, int64_t slots) {
   constexpr int64_t kStart = 3, kMost = 128;
   int64_t best = 1, least = 0;
@@ -326,7 +329,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   if (const std::string& splits = plan.settings.at(kSplits); splits != "auto") {
     plan.parts = std::stoi(splits);
   } else {
-    constexpr int64_t kReserved = 1024;  // bytes of shared memory that a block takes beside its own
+    constexpr int64_t kReserved = 1024;  // bytes of shared memory that CUDA reserves per block
     const int64_t slots =
         device.multiprocessors * ((device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved));
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -336,7 +339,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                  std::to_string(blocks * plan.parts) + " blocks, and the GPU has slots for " +
                  std::to_string(slots);
   }
-  const int64_t rows = plan.parts * int64_t{p.B} * p.H * p.N;  // of all parts
+  const int64_t rows = plan.parts * int64_t{p.B} * p.H * p.N;  // in all parts
   if (plan.parts > 1)
     plan.workspace = {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
   return plan;
@@ -363,7 +366,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: each tile of rows reads Q once a part, and K and V once in all.
+/// Predicts the requested bytes: each tile of rows reads Q once per part, and K and V once in all.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t parts = plan.parts;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -397,7 +400,7 @@ const Register step{{
     .aside = true,
     .shown = {.idea = "keys split",
               .change = {"blocks", "more", "--seqlen 1 --seqlen-kv 2048"},
-              .summary = "decoding: the keys split among blocks, and their parts merged",
+              .summary = "decoding: blocks split the keys, and another kernel merges their results",
               .colour = "#0072B2",
               .decoding = true},
     .has_lse = true,

@@ -11,9 +11,9 @@
 //       O ← (l·e^(m − m_new)·O + e^(m̃ − m_new)·P·V) / l_new
 //     write O, l, m to HBM
 //
-// Since 04: Q is in the outer loop, K and V are in the inner one. O, l and m of a tile of Q stay on
-// chip until they are final, and no tile of Q needs another's, so each has a block of its own: the
-// grid is over the sequence too.
+// Since 04: the outer loop runs over Q, and the inner one over K and V. O, l and m of a tile of Q
+// stay on chip until they are final. No tile of Q needs another's results, so each gets a block of
+// its own, and the grid covers the sequence too.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -26,13 +26,13 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kCombineRows = 16;   // rows of O that are combined at once
-constexpr int kElementwise = 256;  // threads of a block of the kernels before and after
+constexpr int kElementwise = 256;  // threads per block of the elementwise kernels
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
 constexpr TileSize kTiles[] = {
     {128, 64, 128}, {128, 64, 64}, {128, 64, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Warps of a block, of which each has 16 columns of a tile of S at least.
+/// Warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -44,8 +44,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
-/// Adds a tile's P·V to 16 rows of O, with the weights given. Each warp brings P·V over its own
-/// keys, and all threads add these up in shared memory.
+/// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
+/// the warp's P·V over its own keys; the block adds the warps' products up through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -54,7 +54,7 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
                                         const PartialSums<kCombineRows, Dh, kWarps>& warp_PV,
                                         int rows = kCombineRows, int columns = Dh) {
   write(warp_PV, PV);
-  __syncthreads();  // all warps' sums are there
+  __syncthreads();  // all warps have written their sums
   BlockFragment<kCombineRows, Dh, kThreads> PV_sum;
   sum_over_warps(PV_sum, warp_PV, rows, columns);
   __syncthreads();  // the warps' sums may be overwritten
@@ -63,14 +63,14 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
+/// Computes O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
 /// grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> l_hbm,
               Hbm<float> m_hbm, Problem p) {
   constexpr int kWarps = warps_of(Bc), kThreads = 32 * kWarps;
-  constexpr int kWarpKeys = Bc / kWarps;  // columns of S of a warp
+  constexpr int kWarpKeys = Bc / kWarps;  // columns of S per warp
   const int64_t bh = blockIdx.x;
   const int row = blockIdx.y * Br;
   const int thread = threadIdx.x, warp_key = warp_id() * kWarpKeys;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  Row m{-INFINITY}, l{0};  // of row `thread`, where that is < Br
+  Row m{-INFINITY}, l{0};  // row `thread`'s, in threads 0 to Br − 1
   BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       });
 
     write(warp_m, c * row_max(S));
-    __syncthreads();  // and all warps are done with this tile of K
+    __syncthreads();  // all maxima are written, and all warps are done with this tile of K
     if (key + Bc < p.N_kv)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, p.N_kv - key - Bc, p.d,
                            thread);
@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
     exp2_rows(P, c, finite_or_zero(max_over_warps(warp_m)));
     write(warp_l, row_sum(P));
     cp_async_wait<1>();
-    __syncthreads();  // V has arrived too
+    __syncthreads();  // V has arrived, and the writes above are visible
 
-    // One thread per row: l and m, and what O and P·V weigh in the new O.
+    // One thread per row updates l and m, and computes the weights of O and P·V.
     if (thread < Br) {
       const auto m_tile = max_over_warps(warp_m, thread), l_tile = sum_over_warps(warp_l, thread);
       const auto m_new = max(m, m_tile), shift = finite_or_zero(m_new);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       l = l_new;
     }
 
-    // O, 16 rows at a time.
+    // O is updated 16 rows at a time.
     const auto P_operand = as_operand<T>(P);
 #pragma unroll
     for (int g = 0; g < Br / kCombineRows; ++g) {
@@ -160,17 +160,17 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   }
 }
 
-/// LSE = m + ln l.
+/// Writes LSE = m + ln l. The factor ln 2 takes m back from powers of 2.
 __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, Problem p) {
   const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that attends to no key
 }
 
-/// Algorithm 1's block sizes for on-chip memory of M elements: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d).
-/// A quarter each for Q, K, V and O. Bc, or 64 where it is less, is rounded down to a compiled
-/// tile. Br does not follow d: 64 rows of S fill the registers of four warps. (It is 32 as a last
-/// resort.)
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
+/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
+/// of four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -201,7 +201,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: K and V once for each tile of Q.
+/// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
