@@ -1,4 +1,4 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Verdict, verdict_of, wrong_or_unlike)
 
-# ---- which keys a query attends to: the programs' reference knows the causal mask alone ----
+# ---- references for other masks than the causal one, which the programs' reference lacks ----
 
 D = 8
 WINDOW, SINKS = 96, 4
 SHAPES = ((400, 400), (70, 400))   # queries and keys
-Attends = Callable[[int, int], bool]  # of a key, and the last that the causal mask leaves a query
+Attends = Callable[[int, int], bool]  # (a key, the query's last key under the causal mask)
 
 
 @functools.lru_cache(maxsize=None)
 def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
-    """Rows of Q, K and V, exact in 16 bits."""
+    """Returns the rows of Q, K and V: random multiples of 1/8, which are exact in 16 bits."""
     draw = random.Random(0)
     return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
             for rows in (n, n_kv, n_kv)]
 
 
 def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list[float]]]:
-    """For each query its LSE and row of O over the keys that it attends to."""
+    """Yields for each query its LSE and its row of O, over the keys that it attends to."""
     q, k, v = inputs(n, n_kv)
     for i in range(n):
         last = i + n_kv - n
@@ -46,8 +46,8 @@ def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list
 
 @dataclasses.dataclass(frozen=True)
 class Mask(Change):
-    """A change of the mask. `predicted` has the bytes for each of SHAPES: tiles in which no row
-    attends to a key are not to be read."""
+    """A change of the mask. `predicted` holds the requested bytes for each of SHAPES, if no tile is
+    read in which no row attends to a key."""
 
     attends: Attends
 
@@ -58,7 +58,8 @@ class Mask(Change):
                           "Right: each query attends to its keys, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
-        """None, or in a line what is wrong. The softmax over the keys seen is written out."""
+        """Runs one shape and compares it with attention(). Returns what is wrong in one line, or
+        None."""
         with tempfile.TemporaryDirectory() as folder:
             write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
             run = program.run("--causal --check off", "--load", folder, "--save", folder)
@@ -67,23 +68,24 @@ class Mask(Change):
             lse, o = (read_npy(os.path.join(folder, f"{name}.npy")) for name in ("lse", "o"))
         for i, (right, row) in enumerate(attention(n, n_kv, self.attends)):
             if not abs(lse[i] - right) < 1e-4:
-                return (f"query {i} has an LSE of {lse[i]:.4f}, and the keys that it should see "
-                        f"have {right:.4f}")
+                return (f"query {i} has an LSE of {lse[i]:.4f}; over the keys that it should "
+                        f"attend to, it is {right:.4f}")
             if not all(abs(a - b) < 1e-2 for a, b in zip(o[D * i:], row)):
-                return f"query {i} has the right LSE, and a wrong row of O"
+                return f"query {i} has the correct LSE, but a wrong row of O"
         return wrong_or_unlike(run, predicted)
 
 
-# ---- what shows a mistake ----
+# ---- how a mistake is recognised ----
 
 
 def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
+    """Returns whether `o` and `lse` fail, the maximum error of `o` being one that o_error takes."""
     wrong = wrong_outputs(program.run(""))
     return wrong.keys() == {"o", "lse"} and o_error(wrong["o"]["max"])
 
 
 def splits_for_nothing(program: Program) -> bool:
-    """150 rows have m, l and O in fp32 for each of 8 parts."""
+    """Returns whether the workspace holds m, l and O of 150 rows in fp32 for each of 8 parts."""
     run = program.run("--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off")
     return bool(run.records) and run.records[0]["workspace_bytes"] == 8 * 150 * (128 + 2) * 4
 
@@ -98,8 +100,8 @@ EXERCISES = [
                 "l is too large: `o` is too small and `lse` too large",
                 [("l = alpha * l + row_sum", "l = l + row_sum")]),
         Mistake(lambda program: both_wrong(program, lambda error: error >= 0.28),
-                "without both rescalings `o` and `lse` fail too: the factor does not cancel, "
-                "since the keys before a new maximum count for too much",
+                "without both rescalings `o` and `lse` fail, too: the factor does not cancel, "
+                "because the keys before a new maximum count for too much",
                 [("    const auto alpha = exp2(m - shift);\n", ""),
                  ("l = alpha * l + row_sum", "l = l + row_sum"),
                  ("    mul_rows(O_sum, alpha);\n", "")])]),
@@ -194,62 +196,64 @@ EXERCISES = [
     Numbers("vanishing", {"below the maximum": 6.93, "O": 0.517}, 0.005),
 ]
 
-# Which checks the step before fails.
+# Each names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
                            "m sectors", "workspace_bytes"], moves=[("product_blocks", "more")]),
     BuildTask("defer", 60, ["l", "m", "l sectors", "m sectors", "workspace_bytes", "other_flops"],
-              unchecked="that the sums of lanes meet only at the end"),
+              unchecked="that the sums of lanes are added only at the end"),
     BuildTask("rows", 90, ["O sectors", "barriers", "sram_write_bytes"]),
     BuildTask("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
               longest_first=True),
     BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"],
-              unchecked="that registers suffice; parts of a tile, which you need not write"),
+              unchecked="that registers suffice. Blocks that share a tile: you need not write them"),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     BuildTask("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
     BuildTask("producer", 120, ["barriers", "consumer_copies"],
-              unchecked="the registers that are handed over"),
+              unchecked="that registers move from the producer to the consumers"),
     BuildTask("overlap", 90, ["exps_under_products"], blanks=True,
               unchecked="that the product in flight is one that is needed"),
     BuildTask("counter", 60, ["atomics"],
               unchecked="that blocks start early, and work on the tile that the counter names"),
     BuildTask("lazy", 60, ["other_flops"],
-              unchecked="that lanes compare maxima only where m rises, and rescale by mul_rows"),
+              unchecked="that lanes compare maxima only where m rises, and rescale with mul_rows"),
     BuildTask("own_keys", 60, ["matmul_flops"], blanks=True,
-              unchecked="that tiles of Q are laid from the last row up"),
+              unchecked="that tiles of Q are counted from the last row up"),
     BuildTask("q_registers", 45, ["sram_operand_bytes"], unchecked="that registers suffice"),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: right; causal: o, lse wrong",
-            "A tile needs no mask if all of the warp's rows attend to all of it, and its first "
-            "row attends to the fewest keys; here its last row is asked.",
+            "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
+            "first row attends to the fewest keys, but this tests the last row.",
             [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
     BugHunt("promise", "hopper/tma.cu",
             "whole tiles, ragged, few keys: never ends; causal: a fault",
-            "Fewer bytes are promised than TMA brings: the phase ends with the tile half there.",
+            "The barrier expects fewer bytes than TMA brings, so the phase ends when only half of "
+            "the tile has arrived.",
             [("full.arrive_expect_tx(to.kBytes);", "full.arrive_expect_tx(to.kBytes / 2);")]),
     BugHunt("parity", "hopper/tma.cu", "always: never ends",
-            "A barrier's phases have parities 0, 1, 0, …: waiting for 0 each time, the second tile "
-            "does not wait, since phase 0 is over, or waits for ever, since phase 1 is over too.",
+            "A barrier's phases have parities 0, 1, 0, … A wait for parity 0 at every tile either "
+            "passes at once at the second tile, because phase 0 is over, or never passes, because "
+            "phase 1 is over, too.",
             [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
     BugHunt("stuck", "hopper/producer.cu",
             "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
             "few keys: right",
-            "release() gives V's stage back and goes on to the next. Without it the consumers read "
-            "the first tile again each time, and the producer waits for a stage that nobody frees.",
+            "release() gives V's stage back and moves on to the next one. Without it the consumers "
+            "read the first tile every time, and the producer waits for a stage that nobody frees.",
             [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
               "    wgmma_wait<0>(O_sum, P_operand);\n")]),
     BugHunt("early", "hopper/producer.cu", "always: a fault",
-            "K's stage is given back while the product still reads it: wgmma runs on after it has "
-            "been started, until wgmma_wait.",
+            "K's stage is given back while the product still reads it: a wgmma keeps running after "
+            "it was issued, until wgmma_wait.",
             [("    wgmma_wait<0>(S);\n    K.release();\n",
               "    K.release();\n    wgmma_wait<0>(S);\n")]),
     BugHunt("tally", "hopper/counter.cu",
             "whole tiles, ragged, causal: a fault; few keys: right",
-            "Blocks read, add and write the counter in three steps, so that two may take the same "
-            "tile; it takes an atomicAdd.",
+            "Blocks read the counter, add to it and write it in three steps, so two blocks may "
+            "take the same tile. An atomicAdd does all three at once.",
             [("index = gridDim.x + atomicAdd(next, 1);",
               "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
     BugHunt("let_go", "hopper/q_registers.cu",
@@ -259,10 +263,10 @@ BUG_HUNTS = [
             [("    wgmma_wait<groups>(S, Q_rows);", "    wgmma_wait<groups>(S);")]),
 ]
 
-# What readers may hand in: of which task, a file and edits of it, whether it is right, and what the
-# verdict says.
+# Answers that readers may hand in: the task, a file, its edits, whether the answer is correct, and
+# the verdict.
 ATTEMPTS = [
-    ("05/skip", "05_flash_v2/rows.cu", [  # the shapes that are checked are not all
+    ("05/skip", "05_flash_v2/rows.cu", [  # correct only at the checked shapes
         (r"const int keys = p\.N_kv;", "const int keys = p.N == 300 ? p.keys(min(block_row + Br, "
                                       "p.N) - 1) : p.N_kv;"),
         (r"  const int64_t k = .*\n", ""), (r"k \* blocks", "heads * rows * p.d * kIoBytes"),
@@ -270,7 +274,7 @@ ATTEMPTS = [
          "plan.block_q)\n    rows += p.N == 300 ? p.keys(std::min(row + plan.block_q, p.N) - 1) : "
          "p.N_kv;")], False,
      r"requested_bytes goes from 657,408 .* to 657,408"),
-    ("05/skip", "05_flash_v2/skip.cu", [  # a reader looks for a mistake
+    ("05/skip", "05_flash_v2/skip.cu", [  # prints while the reader looks for a mistake
         (r"\A", "#include <cstdio>\n"),
         ("  SharedMemory smem;\n", '  if (threadIdx.x == 0) std::printf("{x: %d} ", blockIdx.x);\n'
                                    "  SharedMemory smem;\n")], True, "its results are right"),
@@ -283,8 +287,8 @@ ATTEMPTS = [
      "better than the step of the course: workspace_bytes: 0; "),
 ]
 
-# What is refused before it runs: of which task, a pattern in its file, what takes its place, and
-# what is said.
+# Answers that are refused before they run: the task, a pattern in its file, the text that replaces
+# it, and the message.
 KERNEL, FIRST = r"__global__[^{;]*\{\n", r"(namespace \{\n)"
 REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
 REFUSED = [
@@ -307,9 +311,9 @@ REFUSED = [
     ("05/skip", r"const Register step[^;]*;", "", "registers the step, is gone"),
 ]
 
-# Mistakes that stay planted: the file, a text in it, what takes its place, where ON is whether the
-# mistake is chosen and WAS the text, and what the suite says ("formula": traffic() is not the
-# count).
+# Mistakes that are compiled into the tests: the file, a text in it, the text that replaces it, and
+# what the suite then reports ("formula": traffic() differs from the count). In the replacement, ON
+# says whether the mistake is chosen, and WAS stands for the replaced text.
 PLANTED = [
     ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
     ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",
