@@ -206,7 +206,7 @@ BUILD_TASKS = [
     BuildTask("skip", 60, ["K", "V", "K sectors", "V sectors", "matmul_flops"], blanks=True,
               longest_first=True),
     BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"],
-              unchecked="that registers suffice. Blocks that share a tile: you need not write them"),
+              unchecked="that registers suffice, and the sharing of tiles, which is optional"),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     BuildTask("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
     BuildTask("producer", 120, ["barriers", "consumer_copies"],
