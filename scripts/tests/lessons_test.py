@@ -199,8 +199,9 @@ def differences(path, text):
 
 
 # Where the lines of a fenced block stand, by its language.
-SOURCES = {"cuda": lambda path, _: files(
-               os.path.join(name_of(path).split(os.sep)[0], "**/*.[ch]*")),
+SOURCES = {"cuda": lambda path, _: [
+               *files(os.path.join(name_of(path).split(os.sep)[0], "**/*.[ch]*")),
+               *files("scripts/ladder/front/*.cu")],  # the host of scripts/run --alone
            "cpp": lambda *_: files("common/**/*.h"), "diff": differences}
 
 

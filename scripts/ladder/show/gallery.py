@@ -73,6 +73,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
     "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
+    "flash_v2": partial(tables.steps_table, rung="05_flash_v2", first="swap", last="large_tiles"),
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "large_tiles", "producer"),
                                  ("schedule", "producer", "sm90"))},

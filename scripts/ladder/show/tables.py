@@ -14,7 +14,7 @@ from ladder.base.records import Point, Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
-                                  number, of_the_paper, ratios_text, step_key)
+                                  number, of_the_paper, point_text, ratios_text, step_key)
 
 
 def door_table(files: Files) -> list[str]:
@@ -112,6 +112,36 @@ def ladder_table(files: Files, root: str) -> list[str]:
         "*workspace*, memory beyond inputs and outputs. Times are those of "
         f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
         f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}."))
+
+
+def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
+    """A rung's forward steps from the first to the last at N = 2k, below the step that the first
+    one follows: requested and DRAM bytes, and for each head size and mask the time with its ratio
+    to the row above."""
+    n = LADDER_LENGTH
+    names = [step for its, step in files.order if its == rung]
+    before = files.ladder.before(files.about[rung, first])
+    steps = [*([(before.rung, before.name)] if before else []),
+             *((rung, name) for name in names[names.index(first):names.index(last) + 1])]
+    narrow, rows = files.at("fwd", n, HEADS[0]), []
+    for above, step in zip([None, *steps], steps):
+        record = narrow.get(step)
+        cells = [bytes_text(bytes_a_head(record, kind)) for kind in ("requested", "dram")]
+        for d, causal in POINTS:
+            times = [files.gpu.timed["fwd", its].get((n, d, causal)) if its else None
+                     for its in (above, step)]
+            old, new = (r["time_ms"] if r else None for r in times)
+            cells.append(time_text(new) + (f" ({rate_text(old / new)})" if old and new else ""))
+        rows.append([linked(step, "../"), *cells])
+    need(narrow)
+    return markdown(["step", "requested", "DRAM", *(point_text(*point) for point in POINTS)],
+                    rows, range(1, 3 + len(POINTS)), (
+        f"N = {n:,}. Bytes are those of one head with d = {HEADS[0]}, without a mask: *requested* "
+        "by the kernels, and *DRAM*, what it served. Times are those of "
+        f"{TOKENS // n} × {HIDDEN // HEADS[0]} heads with d = {HEADS[0]} or {TOKENS // n} × "
+        f"{HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
+        f"{files.gpu.machine()}. In brackets: how many times as fast as the step above. Not all "
+        "steps were timed in one run, and two runs of one step differ by up to 5%."))
 
 
 def peers_table(files: Files) -> list[str]:
