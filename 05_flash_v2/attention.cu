@@ -11,14 +11,15 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `skip`: larger tiles. A tile has 128 rows of Q, so that K and V come half as often from L2;
-// its keys are 64, since S of more keys and O do not fit a thread's registers. Further:
+// Since `skip`: larger tiles. A tile has 128 rows of Q, so K and V are requested half as often. It
+// has 64 keys, because S of more keys and O do not fit in a thread's registers together. Also:
 //
-//   products            load each piece one step ahead (tile/grouped.h)
-//   heads of 96, 192    are padded to these, those up to 32 have tiles of 128 keys, and wide ones
-//                       blocks of eight warps
-//   few tiles of Q      the plan takes smaller ones, or blocks share the keys of each (parts.h)
-//   the mask            goes by rows (mask_columns)
+//   - The products load each operand one step before they use it (tile/grouped.h).
+//   - Heads of 96 and 192 are padded to these sizes. Heads up to 32 take tiles of 128 keys, and
+//     heads above 128 take blocks of eight warps.
+//   - Where tiles of Q are few, the plan takes smaller ones, or blocks share each tile's keys
+//     (parts.h).
+//   - The mask asks for a row's number of keys once per row, not per element (mask_columns).
 
 #include "machine/machine.h"
 #include "parts.h"
@@ -35,11 +36,11 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
                                {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
-/// Warps of a block: with O of a wide head each has room for 16 rows only.
+/// Warps per block. With the O of a wide head, a warp's registers hold 16 rows only.
 constexpr int warps(int Dh, int Br) {
   return Dh <= 128 ? 4 : Br / 16;
 }
-/// Whether blocks may share a tile's keys: the smaller tiles, of which there are most.
+/// Whether blocks may share a tile's keys: only with 64 rows, the tiles that give the most blocks.
 constexpr bool may_split(int Br) {
   return Br == 64;
 }
@@ -48,8 +49,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If split: m, l and O of a part of
-/// the keys. grid: (tiles of Q · B·H, parts).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If kSplit, instead m, l and the
+/// unnormalised O of one part of the keys. grid: (tiles of Q · B·H, parts).
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Parts parts,
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const int keys = p.keys(min(block_row + Br, p.N) - 1);     // that the block's last row attends to
-  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // those that this block has
+  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of them
   const float c = p.scale * kLog2e;                          // exp(scale·s) = 2^(c·s)
 
   if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
@@ -140,7 +141,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = 1, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
   const int parts = asked == "auto" ? 0 : std::stoi(asked);
-  // On the simulator the plan looks at no SMs, so that its counts are those of the algorithm.
+  // On the simulator the plan ignores the number of SMs, so that the counts are the algorithm's.
   Choice choice{.tile = request, .parts = std::max(1, parts)};
   if (device.kind == DeviceKind::gpu)
     choice = fastest_of(kTiles, p, Dh, device, request, parts, warps, may_split, smem_bytes);
@@ -196,7 +197,7 @@ const Register step{{
     .is_default = true,
     .shown = {.idea = "larger tiles",
               .change = {"requested_bytes", "less"},
-              .summary = "larger tiles",
+              .summary = "128 rows of Q per tile, so that K and V are requested half as often",
               .colour = "#0072B2"},
     .has_lse = true,
     .tiles = kTiles,

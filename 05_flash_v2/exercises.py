@@ -123,10 +123,10 @@ EXERCISES = [
     Mask("window", "attention.cu", [39_488, 11_224], [
         ("constexpr float kLog2e", "constexpr int kWindow = 96;\nconstexpr float kLog2e"),
         ("""\
-  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // those that this block has
+  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of them
 """, """\
   const int first = max(p.keys(block_row) - kWindow, 0) / Bc * Bc;  // the first row's first tile
-  auto [begin, end] = keys_of_part<kSplit, Bc>(keys);               // those that this block has
+  auto [begin, end] = keys_of_part<kSplit, Bc>(keys);               // this block's part of them
   begin = max(begin, first);
 """),
         ("""\
