@@ -1,8 +1,8 @@
-// 05: where tiles of Q are few, `parts` blocks share the keys of each, as in split_kv. What
-// large_tiles has for it, and sm90 too. Not a step of its own.
+// 05: lets `parts` blocks share the keys of each tile of Q where tiles are few, as split_kv does.
+// large_tiles and sm90 use it; it is not a step of its own.
 //
-//   each block:  m, l and O of its part of the keys, O not divided by l, to HBM
-//   merge:       O and LSE of each row from all parts, by 03's rule
+//   each block:  stores m, l and the unnormalised O of its part of the keys in HBM
+//   merge:       combines all parts into O and LSE of each row, by 03's rule
 #pragma once
 
 #include "machine/machine.h"
@@ -15,20 +15,21 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kMergeThreads = 128;
-constexpr int kMostParts = 32;  // that a plan takes
+constexpr int kMostParts = 32;  // the most that a plan takes
 const Setting kSettings[] = {
-    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of Q"}};
+    {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks that share a tile of Q"}};
 
-/// m, l and O of all parts, O not divided by l; m in units of ln 2. Arrays of (part, row).
+/// m (in units of ln 2), l and the unnormalised O of all parts, indexed by (part, row).
 struct Parts {
   Hbm<float> O, m, l;
 };
 
-/// Keys begin to end − 1 of the `keys` of a tile of Q: all, or the block's part of them, in whole
-/// tiles. It is empty where there are more parts than tiles.
+/// Keys begin to end − 1.
 struct Keys {
   int begin, end;
 };
+/// Returns all `keys` of a tile of Q or, if kSplit, the block's part of them in whole tiles. Some
+/// parts are empty if there are more parts than tiles.
 template <bool kSplit, int Bc>
 __device__ __forceinline__ Keys keys_of_part(int keys) {
   if constexpr (!kSplit) return {0, keys};
@@ -36,7 +37,7 @@ __device__ __forceinline__ Keys keys_of_part(int keys) {
   return {tiles * part / parts * Bc, min(keys, tiles * (part + 1) / parts * Bc)};
 }
 
-/// The warp's rows of m, l and O, from `row` on, to their places in the block's part.
+/// Stores m, l and the unnormalised O of the warp's rows, from `row` on, as the block's part.
 template <int M, int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, const Rows<M>& m,
                                            const Rows<M>& l, const Parts& parts, int bh, int row,
@@ -53,8 +54,8 @@ __device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, cons
   });
 }
 
-/// O and LSE from the parts, by 03's rule. A thread has 8 columns of a row. grid: (B·H·N · Dh/8 /
-/// kMergeThreads).
+/// Computes O and LSE from the parts, by 03's rule; each thread computes 8 columns of a row.
+/// grid: (B·H·N · Dh/8 / kMergeThreads).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kMergeThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   wait_for_kernel_before();  // which writes the parts
 
   float m = -INFINITY, l = 0, o[8] = {};
-#pragma unroll 4  // their loads overlap
+#pragma unroll 4  // so that their loads overlap
   for (int part = 0; part < parts; ++part) {
     const int64_t at = part * rows + row;
     const float m_part = m_parts[at], l_part = l_parts[at];
@@ -93,7 +94,7 @@ inline Parts parts_in(const Arrays& a) {
   return {hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"])};
 }
 
-/// Launches `merge`, right behind the kernel that stores the parts.
+/// Launches `merge` right after the kernel that stores the parts; its blocks may start early.
 template <class T, int Dh>
 void merge_parts(const Problem& p, int count, const Arrays& a) {
   const Parts parts = parts_in(a);
@@ -103,8 +104,8 @@ void merge_parts(const Problem& p, int count, const Arrays& a) {
                        Hbm<const float>(parts.l), hbm<T>(a["O"]), hbm<float>(a["LSE"]), count, p);
 }
 
-/// Requested bytes where `parts` blocks share a tile: each reads Q, and all together they read
-/// k bytes of K, and as many of V.
+/// Predicts the requested bytes if `parts` blocks share a tile: each block reads Q, and together
+/// they read k bytes of K and k bytes of V.
 inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
   const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
   const int64_t m_parts = parts * lse, O_parts = m_parts * p.d;
@@ -123,12 +124,13 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
             {"LSE", 0, lse}}}};
 }
 
-/// About how many µs the blocks of a tile take, if `parts` of them share its keys. A block has
-/// these warps and bytes of shared memory, and starts and ends in the time of two tiles of keys. As
-/// many blocks share an SM as let it have eight warps, if there are so many and they fit; then it
-/// multiplies 2.4 MFLOP per µs, and 0.7 times as many with four warps. Tiles of half the rows, or
-/// of half the keys, take a tenth longer in all. To merge parts takes 4 µs and their bytes' time.
-/// The numbers are fitted to an H200's times.
+/// Estimates the µs that all blocks take with this tile, if `parts` blocks share a tile's keys. A
+/// block has `warps` warps and `smem_bytes` of shared memory. The numbers fit an H200's times:
+///   - Starting and ending a block takes the time of two tiles of keys.
+///   - An SM runs blocks until it has eight warps, if that many blocks exist and fit. It multiplies
+///     2.4 MFLOP per µs then, and 0.7 times that with four warps.
+///   - A tile of 64 rows takes a tenth longer, and so does a tile of 32 keys.
+///   - Merging parts takes 4 µs and the time of their bytes.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
   constexpr int64_t kReserved = 1024;  // bytes of shared memory that CUDA reserves per block
@@ -136,7 +138,7 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   const int64_t room = (device.smem_bytes + kReserved) / (smem_bytes + kReserved);
   const int64_t of_SM =
       std::min({int64_t{8 / warps}, room, ceil_div(blocks, device.multiprocessors)});
-  int64_t all = 0, longest = 0;  // of tiles of keys
+  int64_t all = 0, longest = 0;  // in tiles of keys: a head's blocks together, and the longest
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
     const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(last)), tile.block_kv);
@@ -152,13 +154,14 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
          (parts > 1 ? 4 + merged / 2e6 : 0);
 }
 
-/// Of the tiles of a list for heads of Dh columns the one, and the number of parts, that take least
-/// time, of those that fit and are what is asked for; asked_parts 0: any number. Parts have to save
-/// a twentieth. What is asked for, if nothing fits.
+/// A tile, and how many blocks share its keys.
 struct Choice {
   TileRequest tile;
   int parts = 1;
 };
+/// Chooses the tile and the number of parts with the least estimated time, among those tiles for
+/// heads of Dh columns that fit and match the request. If asked_parts is 0, any number of parts is
+/// allowed, but parts have to save 5% against the best so far. Returns the request if nothing fits.
 template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
                   const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,
