@@ -41,7 +41,7 @@ constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "blocks that share a head's keys"}};
 
-/// Stages, each of which holds a tile of K and one of V. At d ≤ 64 three stages are up to 3.5%
+/// Stages: each holds a tile of K and one of V. At d ≤ 64 three stages are up to 3.5%
 /// faster than two, and two blocks still fit in an SM's 227 KB. (At d = 128 they would fit, too.)
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
@@ -79,7 +79,7 @@ constexpr int keys_of_tile(const Problem& p, int row, int Br) {
 /// Merges m, l and O of the kAcross warps that have the same rows and different keys into the first
 /// of them, by 03's rule. Each warp rescales its l and O to the largest of the maxima; then one
 /// warp after the other passes them to the first, which adds them. All threads of the block call
-/// it: a warp whose across_index is kAcross or more has no keys, and only joins the barriers.
+/// it: a warp whose across_index is kAcross or more gets no keys, and only joins the barriers.
 template <int kAcross, int Br, int Dh>
 __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>& m,
                                             Rows<kWarpRows>& l, Accumulator<kWarpRows, Dh>& O_sum,
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     cp_async_wait<kStages - 2>();
     __syncthreads();  // these tiles have arrived, and all warps are done with the last ones
     start_copies(tile + kStages - 1);
-    if (across_index >= kAcross) continue;  // this warp has no keys
+    if (across_index >= kAcross) continue;  // this warp gets no keys
     const int key = (tile * parts + part) * Bc + warp_key;
 
     Accumulator<kWarpRows, kWarpKeys> S;
