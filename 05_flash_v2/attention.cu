@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `skip`: larger tiles. A tile takes 128 rows of Q, so K and V are requested half as often. It
-// takes 64 keys, because S of more keys and O do not fit in a thread's registers together. Also:
+// Since `skip`: larger tiles. A tile takes 128 rows of Q, so K and V are requested half as often,
+// and 64 keys, because S of more keys and O do not fit in a thread's registers together. Also:
 //
 //   - The products load each operand one step before they use it (tile/grouped.h).
 //   - Heads of 96 and 192 are padded to these sizes. Heads up to 32 take tiles of 128 keys, and
