@@ -42,7 +42,7 @@ const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "blocks that share a head's keys"}};
 
 /// Stages: each holds a tile of K and one of V. At d ≤ 64 three stages are up to 3.5% faster than
-/// two, and two blocks still fit in an SM's 227 KB. (At d = 128 two blocks of three would fit, too.)
+/// two, and two blocks still fit in an SM's 227 KB. (At d = 128 three stages would allow two, too.)
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }
