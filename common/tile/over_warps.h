@@ -1,7 +1,7 @@
-// For a block whose warps have split the keys: each has its own columns of S, so that a row's
-// maximum and sum, and the sums for O, are combined through shared memory.
-// On the simulator each function counts one FLOP per element (or row) and operation, unless it says
-// that it counts nothing.
+// For a block whose warps have split the keys. Each warp computes some columns of S, so that a
+// row's maximum, its sum and its row of O have to be combined through shared memory. On the
+// simulator each function counts one FLOP per element (or row) and operation, unless it says that
+// it counts none.
 #pragma once
 
 #include "tile/rows.h"
@@ -9,25 +9,25 @@
 
 namespace ladder::MACHINE {
 
-/// Writes each row's value to target[row].
+/// Writes each row's value to target[row], from the first of the row's lanes.
 template <int M>
 __device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {
   for_each_row(rows, rows, [&](int i, float x, float) { target[i] = x; });
 }
 
-/// A value of each of M rows from each of kWarps warps; takes kWarps · M floats.
+/// kWarps · M floats in shared memory: each warp's values of M rows, one warp after the other.
 template <int M, int kWarps>
 struct WarpRows {
   Smem<float> data;
 };
 
-/// Writes what the calling warp has of its rows. A barrier must come before any read of it.
+/// Writes the calling warp's values of its rows. A barrier must follow before they are read.
 template <int M, int kWarps>
 __device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const Rows<M>& rows) {
   write(target.data + warp_id() * M, rows);
 }
 
-/// The largest of the warps' values of one row, for a thread that asks for this row alone.
+/// Returns the largest of the warps' values of one row, to a thread that computes this row alone.
 template <int M, int kWarps>
 __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -35,7 +35,8 @@ __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int
   count_flops(kWarps - 1);
   return {x};
 }
-/// The same for all rows, in every warp. Counts nothing, because all warps repeat the same work.
+/// Returns the largest of the warps' values of each row, to every warp. It counts no FLOPs, because
+/// all warps repeat the same work.
 template <int M, int kWarps>
 __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of) {
   return make_rows<M>([&](int row) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of)
     return x;
   });
 }
-/// The sum of the warps' values of one row.
+/// Returns the sum of the warps' values of one row.
 template <int M, int kWarps>
 __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -53,20 +54,21 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
   return {x};
 }
 
-/// R × C fp32 values of a block, each in one thread: thread t has the elements t, t + kThreads, …
-/// in row-major order. Functions of it skip what lies past `rows` or `columns`.
+/// R × C fp32 values in a block's registers, each in one thread: thread t holds the elements t, t +
+/// kThreads, … in row-major order. The functions below leave out rows from `rows` on and columns
+/// from `columns` on.
 template <int R, int C, int kThreads>
 struct BlockFragment {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
   float r[R * C / kThreads] = {};
 };
 
-/// Calls f(n, row, column) for each element r[n] of a BlockFragment that the calling thread has in
-/// the first `rows` rows and `columns` columns.
+/// Calls f(n, row, column) for each element r[n] of the calling thread that is within the first
+/// `rows` rows and `columns` columns.
 template <int R, int C, int kThreads, class F>
 __device__ __forceinline__ void for_each_place(const BlockFragment<R, C, kThreads>&, int rows,
                                                int columns, F f) {
-  // The remainder is the number itself, but tells the compiler which comparisons cannot fail.
+  // The remainder equals threadIdx.x, and tells the compiler which comparisons cannot fail.
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
   const int first_row = thread / C, first_column = thread % C;
 #pragma unroll
@@ -76,13 +78,13 @@ __device__ __forceinline__ void for_each_place(const BlockFragment<R, C, kThread
   }
 }
 
-/// Reads it; rows are `pitch` elements apart.
+/// Reads the elements from `source`, whose rows are `pitch` floats apart.
 template <int R, int C, int kThreads>
 __device__ __forceinline__ void load(BlockFragment<R, C, kThreads>& x, Hbm<float> source, int pitch,
                                      int rows, int columns) {
   for_each_place(x, rows, columns, [&](int n, int i, int j) { x.r[n] = source[i * pitch + j]; });
 }
-/// Stores it, rounded to T.
+/// Rounds the elements to T and stores them to `target`, whose rows are `pitch` elements apart.
 template <class T, int R, int C, int kThreads>
 __device__ __forceinline__ void store(Hbm<T> target, int pitch,
                                       const BlockFragment<R, C, kThreads>& x, int rows,
@@ -90,7 +92,7 @@ __device__ __forceinline__ void store(Hbm<T> target, int pitch,
   for_each_place(x, rows, columns, [&](int n, int i, int j) { target[i * pitch + j] = T(x.r[n]); });
 }
 
-/// Every element times its row's value.
+/// Multiplies every element by its row's value, of_row[row].
 template <int R, int C, int kThreads>
 __device__ __forceinline__ void mul_rows(BlockFragment<R, C, kThreads>& x, Smem<float> of_row,
                                          int rows = R, int columns = C) {
@@ -99,25 +101,26 @@ __device__ __forceinline__ void mul_rows(BlockFragment<R, C, kThreads>& x, Smem<
     count_flops(1);
   });
 }
-/// Sums of R × C from each of kWarps warps, in shared memory. A row begins 8 floats after the end
-/// of the last, so that rows start in different banks.
+/// R × C fp32 sums of each of kWarps warps, in shared memory. Each row begins 8 floats after the
+/// end of the row before, so that rows start in different banks.
 template <int R, int C, int kWarps>
 struct PartialSums {
   static constexpr int kPitch = C + 8;
-  Smem<float> data;  // of partial_sums_floats()
+  Smem<float> data;  // partial_sums_floats() floats
 };
+/// Returns how many floats PartialSums takes.
 constexpr int partial_sums_floats(int R, int C, int warps) {
   return warps * R * (C + 8);
 }
 
-/// Writes the calling warp's sums. A barrier must come before any read of it.
+/// Writes the calling warp's sums. A barrier must follow before they are read.
 template <int R, int C, int kWarps>
 __device__ __forceinline__ void write(const PartialSums<R, C, kWarps>& target,
                                       const Accumulator<R, C>& acc) {
   constexpr int kPitch = PartialSums<R, C, kWarps>::kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
-/// The sums of all warps, added up.
+/// Sets each element of `sum` to the sum of the warps' sums at its place.
 template <int R, int C, int kThreads, int kWarps>
 __device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& sum,
                                                const PartialSums<R, C, kWarps>& of, int rows = R,
@@ -128,7 +131,7 @@ __device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& su
     count_flops(kWarps - 1);
   });
 }
-/// Every element plus that of another.
+/// Adds y to x, element by element.
 template <int R, int C, int kThreads>
 __device__ __forceinline__ void add(BlockFragment<R, C, kThreads>& x,
                                     const BlockFragment<R, C, kThreads>& y, int rows = R,

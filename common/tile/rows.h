@@ -1,28 +1,31 @@
-// Functions of the rows of an accumulator, from 03 on: what softmax does to S and to O.
-// On the simulator they count FLOPs: one per element (or row) and operation, exponentials excepted.
+// Functions of the rows of an accumulator, used from 03 on for the softmax of S and for O. On the
+// simulator each counts one FLOP per element (or row) and operation; exponentials are counted
+// apart.
 #pragma once
 
 #include "tile/warp.h"
 
 namespace ladder::MACHINE {
 
-/// One value for each of M rows. A lane holds those of rows l/4, l/4 + 8, …, as it does in an
-/// Accumulator; the four lanes of a row hold the same value.
+/// One value for each of M rows, in a warp's registers. Lane l holds the values of rows l/4, l/4 +
+/// 8, …, as in an Accumulator. The four lanes of a row hold the same value.
 template <int M>
 struct Rows {
   float r[M / 8];
 };
-/// The value of one row, where each row has a thread. The functions of Rows are its too.
+/// The value of one row in the one thread that computes this row. The functions of Rows take it
+/// too.
 template <>
 struct Rows<1> {
   float r[1];
   __device__ __forceinline__ operator float() const { return r[0]; }
 };
 using Row = Rows<1>;
-/// Rows of which a lane holds the value.
+/// Number of rows whose values a lane holds.
 template <int M>
 inline constexpr int kHeldRows = M == 1 ? 1 : M / 8;
 
+/// Returns x for each row.
 template <int M>
 __device__ __forceinline__ Rows<M> fill_rows(float x) {
   Rows<M> rows;
@@ -31,7 +34,7 @@ __device__ __forceinline__ Rows<M> fill_rows(float x) {
   return rows;
 }
 
-/// f of each row's values. Counts one FLOP per row, in one of its four lanes.
+/// Returns f(value of a, value of b) for each row. Counts one FLOP per row, in one of its lanes.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
   Rows<M> out;
@@ -60,7 +63,7 @@ template <int M>
 __device__ __forceinline__ Rows<M> operator*(float c, const Rows<M>& a) {
   return row_by_row(a, a, [c](float x, float) { return c * x; });
 }
-/// 2^x; counted as exponentials.
+/// Returns 2^x for each row's x. Counts one exponential per row.
 template <int M>
 __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   Rows<M> out;
@@ -68,12 +71,14 @@ __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = exp2_fast(a.r[i], M == 1 || lane_id() % 4 == 0);
   return out;
 }
-/// 1/x, and 0 for x = 0: a row that has seen no key has l = 0 and gives O = 0.
+/// Returns 1/x for each row's x, and 0 for x = 0: a row that attends to no key ends with l = 0, and
+/// its O becomes 0.
 template <int M>
 __device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
 }
-/// x, and 0 for x = −∞: a row that has seen no key yet, whose −∞ − (−∞) would be NaN.
+/// Returns each row's x, and 0 for x = −∞. A row without a key so far has the maximum −∞, and −∞ −
+/// (−∞) would be NaN.
 template <int M>
 __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   Rows<M> out;
@@ -82,8 +87,8 @@ __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   return out;
 }
 
-/// f reduced over what the lane holds of each row of an accumulator: two dependency chains per row,
-/// so that an operation need not wait for the one before it.
+/// Reduces with f the elements of each row that the lane holds. Even and odd columns form two
+/// chains per row, so that an operation need not wait for the one before it.
 template <int M, int N, class F>
 __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, F f) {
   Rows<M> out;
@@ -100,7 +105,7 @@ __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, 
   count_flops(M * N / 32);
   return out;
 }
-/// f reduced over the four lanes of a row.
+/// Reduces with f the values of the four lanes that share a row. All four get the result.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> reduce_over_lanes(Rows<M> rows, F f) {
 #pragma unroll
@@ -110,21 +115,25 @@ __device__ __forceinline__ Rows<M> reduce_over_lanes(Rows<M> rows, F f) {
   }
   return rows;
 }
+/// Returns the largest element of each row, to all four lanes of the row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
   const auto f = [](float x, float y) { return fmaxf(x, y); };
   return reduce_over_lanes(reduce_in_lane(acc, f), f);
 }
-/// The largest that the lane has of each row; max_over_lanes() completes it.
+/// Returns the largest of the elements that the lane holds of each row; max_over_lanes() gives that
+/// of the whole row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return fmaxf(x, y); });
 }
+/// Returns each row's largest value over the four lanes of the row.
 template <int M>
 __device__ __forceinline__ Rows<M> max_over_lanes(const Rows<M>& rows) {
   return reduce_over_lanes(rows, [](float x, float y) { return fmaxf(x, y); });
 }
-/// Whether any row's value, of any lane, is above x, which NaN is not; the same in all lanes.
+/// Returns whether any row's value, in any lane of the warp, is above x; NaN is not. All lanes get
+/// the same answer.
 template <int M>
 __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   bool above = false;
@@ -133,47 +142,50 @@ __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
   return __any_sync(0xffffffff, above);
 }
-/// The lane's share of each row's sum, for running sums; sum_over_lanes() completes them.
+/// Returns the sum of the elements that the lane holds of each row. A loop can add up these partial
+/// sums; sum_over_lanes() gives those of whole rows at its end.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return x + y; });
 }
+/// Returns each row's sum over the four lanes of the row.
 template <int M>
 __device__ __forceinline__ Rows<M> sum_over_lanes(const Rows<M>& rows) {
   return reduce_over_lanes(rows, [](float x, float y) { return x + y; });
 }
+/// Returns the sum of each row, to all four lanes of the row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
   return sum_over_lanes(row_sum_in_lane(acc));
 }
 
-/// Every element becomes its row's value.
+/// Sets every element to its row's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = rows.r[2 * i + e / 2]; });
 }
 
-/// Every element times its row's value.
+/// Multiplies every element by its row's value.
 template <int M, int N>
 __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= rows.r[2 * i + e / 2]; });
   count_flops(M * N / 32);
 }
 
-/// Every element times that of another accumulator.
+/// Multiplies every element by the element of `by` at the same place.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= by.r[i][j][e]; });
   count_flops(M * N / 32);
 }
 
-/// Columns [column, column + N) of an accumulator plus those of another.
+/// Adds `by` to columns [column, column + N) of `acc`; `column` is a multiple of N.
 template <int M, int N, int C>
 __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
                                             const Accumulator<M, N>& by) {
 #pragma unroll
   for (int first = 0; first < C; first += N)
-    if (first == column)  // so that every register has a number the compiler knows
+    if (first == column)  // `first` is a constant here, so the register is known
 #pragma unroll
       for (int i = 0; i < M / 16; ++i)
 #pragma unroll
@@ -183,7 +195,7 @@ __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
   count_flops(M * N / 32);
 }
 
-/// S_ij ← 2^(c·S_ij − shift_i). Two FLOPs and an exponential for each element.
+/// Replaces each S_ij by 2^(c·S_ij − shift_i). Counts two FLOPs and one exponential per element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
   for_each_register(S, [&](int i, int j, int e) {
@@ -192,8 +204,9 @@ __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const R
   count_flops(2 * M * N / 32);
 }
 
-/// The accumulator of one product as the left operand of the next, rounded to T. No data moves
-/// between lanes: two neighbouring 16 × 8 pieces of sums are laid out like one 16 × 16 operand.
+/// Rounds the sums of one product to T and returns them as the left operand of the next. No data
+/// moves between lanes, because two neighbouring 16 × 8 matrices of sums have the register layout
+/// of one 16 × 16 operand.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
@@ -209,15 +222,15 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
   return a;
 }
 
-/// Which column of the sums stands in column i of their permuted operand.
+/// Returns which column of the sums becomes column i of the permuted operand.
 constexpr int column_at(int i) {
   return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
-/// The accumulator as an operand of 8-bit numbers, its columns permuted. Of each 16 columns a lane
-/// has sums 2t, 2t + 1, 2t + 8 and 2t + 9, t = lane mod 4, where the operand has columns 4t … 4t
-/// + 3. No data moves: the operand takes the sums that the lane has. So its column i is the
-/// accumulator's column_at(i), and the next product's right operand must have its rows in that
-/// order.
+/// Rounds the sums to 8-bit T and returns them as a left operand with permuted columns. In each 16
+/// columns lane l, with t = l mod 4, holds the sums of columns 2t, 2t + 1, 2t + 8 and 2t + 9. An
+/// operand's lane holds columns 4t to 4t + 3. No data moves: the operand takes the sums that the
+/// lane holds, so its column i is column column_at(i) of the sums. The rows of the next product's
+/// right operand must be in the same order.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
@@ -234,7 +247,7 @@ __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulato
   return a;
 }
 
-/// Rows of f(row): each lane asks for the rows that it holds.
+/// Returns f(row) for each row. Each lane calls f for the rows that it holds.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> make_rows(F f) {
   Rows<M> out;
@@ -243,13 +256,13 @@ __device__ __forceinline__ Rows<M> make_rows(F f) {
   return out;
 }
 
-/// The rows' values from shared memory, one after the other.
+/// Reads the values of M rows from shared memory, where they are M consecutive floats.
 template <int M>
 __device__ __forceinline__ Rows<M> load_rows(Smem<float> source) {
   return make_rows<M>([&](int i) -> float { return source[i]; });
 }
 
-/// Rows [16·g, 16·g + 16) of an operand.
+/// Returns rows [16·g, 16·g + 16) of an operand.
 template <class T, int M, int K>
 __device__ __forceinline__ Operand<T, 16, K> rows_of(const Operand<T, M, K>& a, int g) {
   Operand<T, 16, K> out;
@@ -260,8 +273,7 @@ __device__ __forceinline__ Operand<T, 16, K> rows_of(const Operand<T, M, K>& a, 
   return out;
 }
 
-/// Calls f(row, a, b) with the values of two Rows once for each row, in the first of its four
-/// lanes.
+/// Calls f(row, value of a, value of b) once per row, in the first of the row's four lanes.
 template <int M, class F>
 __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b, F f) {
   if (lane_id() % 4 != 0) return;
@@ -269,7 +281,8 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
   for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
 }
 
-/// Masks of each row i the columns from limit(i) on: they become −∞, or what is said.
+/// Sets the elements of each row i from column limit(i) on to `masked`. limit() may be below 0 or
+/// above N.
 template <int M, int N, class F>
 __device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit,
                                              float masked = -INFINITY) {

@@ -1,40 +1,45 @@
-// Building blocks for kernels, used from rung 01 (common/README.md lists them). A block works on
-// tiles: pieces of a matrix in shared memory. A warp multiplies them on the tensor cores, its
-// operands and accumulators spread over the registers of its 32 lanes as the PTX manual says.
-// All functions are called by whole warps. Blocks are one-dimensional.
+// Building blocks for kernels, used from rung 01 on (common/README.md lists them). A block works on
+// tiles, which are parts of a matrix in shared memory. A warp multiplies them on the tensor cores.
+// Its operands and sums are spread over the registers of its 32 lanes in the layout that the PTX
+// ISA gives under "Matrix Fragments for mma.m16n8k16". Whole warps call every function here, and
+// blocks are one-dimensional. Rows, columns and pitches are in elements.
 #pragma once
 
 #include "machine/machine.h"
 
 namespace ladder::MACHINE {
 
+/// Returns the number of the calling thread's warp in its block.
 __device__ __forceinline__ int warp_id() {
   return static_cast<int>(threadIdx.x) / 32;
 }
+/// Returns the calling thread's number in its warp, 0 to 31.
 __device__ __forceinline__ int lane_id() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// The largest of the lanes' values, for every lane.
+/// Returns the largest x of the warp's 32 lanes, to every lane.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
   return x;
 }
-/// The sum of the lanes' values, the same bits for every lane.
+/// Returns the sum of x over the warp's 32 lanes, the same bits to every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
   return x;
 }
 
-/// How a tile lies in shared memory: swizzled, or plainly, as 01 has it before it swizzles.
+/// The order of a tile's chunks in shared memory: swizzled, or plain as in 01/mma, the step before
+/// the tiles are swizzled.
 enum class Layout { swizzled, plain };
 
 /// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
-/// bytes). ldmatrix reads a chunk from each of 8 rows at once: stored plainly, rows of 128 bytes
-/// would all start in the same banks. So chunk c of row r is stored at place c XOR r (mod 8), and
-/// the 8 chunks lie in 8 different groups of four banks.
+/// bytes). C is a power of two, at least 16. ldmatrix reads the same chunk of 8 rows at once. In
+/// plain order these 8 chunks of a tile with 128-byte rows would start in the same banks. So chunk
+/// c of row r is stored at place c XOR r (mod 8), which puts them in 8 different groups of four
+/// banks.
 template <class T, int R, int C, Layout kLayout = Layout::swizzled>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
@@ -42,27 +47,30 @@ struct Tile {
   static constexpr int kRows = R, kChunks = C / 8;
   Smem<T> data;
 
-  /// Where chunk c of row r starts, in elements. Rows shorter than 128 bytes share a line of the
-  /// banks, so there a row's number among the lines is what counts.
+  /// Returns where chunk c of row r starts, in elements from `data`. A line is the 128 bytes that
+  /// all banks hold together. Shorter rows share a line, so for them the XOR takes the number of
+  /// the line instead of the row's.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     if constexpr (kLayout == Layout::plain) return r * C + c * 8;
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
-  /// Where row r, a multiple of 8, starts. Every 8 rows have the same layout: chunk c of row
-  /// r + i starts at row(r) + chunk(i, c). Put this way, the compiler needs no register for each r.
+  /// Returns where row r, a multiple of 8, starts, in elements. All groups of 8 rows have the same
+  /// layout, so chunk c of row r + i starts at row(r) + chunk(i, c). Written as this sum, an
+  /// address needs no register of its own for each r.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
 
-/// Copies rows [0, R) × columns [0, C) from `source`, whose rows are `pitch` elements apart, in
-/// 16-byte pieces shared out among `kThreads` threads of which the caller is number `thread`.
-/// Pieces past `rows` or `columns` (a multiple of 8) are zeros and are not read.
+/// Copies R × C elements from `source`, whose rows are `pitch` elements apart, into the tile. The
+/// kThreads threads that call it share the 16-byte chunks, and the caller is number `thread` of
+/// them. It reads only the first `rows` rows and `columns` columns (a multiple of 8); the rest of
+/// the tile becomes 0.
 template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
                                         std::type_identity_t<Hbm<const T>> source, int pitch,
                                         int rows, int columns, int thread) {
   constexpr int kChunks = C / 8;
-  // A thread keeps its column and goes down kStride rows at a time.
+  // A thread stays in its column and moves down kStride rows at a time.
   constexpr int kStride = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0 && R % kStride == 0);
   const int first = thread / kChunks, c = thread % kChunks;
@@ -76,8 +84,9 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
   }
 }
 
-/// The same asynchronously: complete after cp_async_wait and a barrier. A product of a warpgroup
-/// may read what came into a SwizzledTile only after fence_proxy_async between the two.
+/// Starts the same copy asynchronously, with cp.async. All threads may read the tile after each has
+/// called cp_async_wait and then a barrier. If WGMMA is to read it, as a SwizzledTile, each thread
+/// calls fence_proxy_async between the two.
 template <int kThreads, class AnyTile>
 __device__ __forceinline__ void copy_async(const AnyTile& tile,
                                            Hbm<const typename AnyTile::Element> source, int pitch,
@@ -96,7 +105,8 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
   }
 }
 
-/// Starts copying n floats, one a thread. Those past `count` are zeros and are not read.
+/// Starts copying n floats to shared memory, one float per thread. It reads the first `count`; the
+/// rest become 0.
 template <int kThreads, int n>
 __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> source, int count,
                                            int thread) {
@@ -104,7 +114,8 @@ __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> 
   if (thread < n) cp_async<4>(target + thread, source + thread, thread < count);
 }
 
-/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`, whose
+/// rows are `pitch` elements apart, in 16-byte chunks.
 template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const Tile<T, R, C, L>& tile, int rows, int columns,
@@ -123,27 +134,29 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
   }
 }
 
-/// Left operand of a product, M × K elements of T in a warp's registers: pieces of 16 × 16.
+/// Left operand of a product: M × K elements of T in a warp's registers. r[i][k] holds the lane's 8
+/// elements of the 16 × 16 matrix at rows 16·i and columns 16·k, two per register.
 template <class T, int M, int K>
 struct Operand {
   unsigned r[M / 16][K / 16][4];
 };
-/// Of e4m3: pieces of 16 × 32.
+/// Left operand of e4m3: r[i][k] holds 16 elements of a 16 × 32 matrix, four per register.
 template <int M, int K>
 struct Operand<e4m3, M, K> {
   unsigned r[M / 16][K / 32][4];
 };
 
-/// fp32 sums, M × N in a warp's registers: pieces of 16 × 8, of which lane l holds columns
-/// 2·(l%4) and 2·(l%4) + 1 of rows l/4 and l/4 + 8.
+/// M × N fp32 sums in a warp's registers, all 0 at first. r[i][j] holds the lane's four sums of the
+/// 16 × 8 matrix at rows 16·i and columns 8·j: lane l holds columns 2·(l%4) and 2·(l%4) + 1 of row
+/// l/4, then the same columns of row l/4 + 8.
 template <int M, int N>
 struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
-/// Where the calling warp's tile begins in an R × C product that kWarps warps compute together:
-/// they tile it, R / M of them down and the others across. The next kWarps warps of the block have
-/// the same tiles, of another product.
+/// The part of an R × C product that the calling warp computes: kRows × kColumns elements that
+/// begin at `row` and `column`. kWarps warps divide the product into R / M parts down and the rest
+/// across. If the block has more warps, the next kWarps get the same parts, of another product.
 template <int R, int C, int M, int kWarps>
 struct WarpTile {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
@@ -152,7 +165,7 @@ struct WarpTile {
   int row = warp_id() % kDown * kRows, column = warp_id() % kWarps / kDown * kColumns;
 };
 
-/// Loads rows [row, row + M) × columns [column, column + K) of a tile.
+/// Loads rows [row, row + M) × columns [column, column + K) of a tile as a left operand.
 template <class T, int M, int K, int R, int C, Layout L>
 __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C, L>& tile, int row,
                                      int column) {
@@ -165,8 +178,8 @@ __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C, L>
                                           tile.chunk(lane % 16, column / 8 + 2 * k + lane / 16)));
 }
 
-/// Loads rows [row, row + K) × columns [column, column + M) of a tile, transposed: the left operand
-/// of tileᵀ·B.
+/// Loads rows [row, row + K) × columns [column, column + M) of a tile and transposes them, as the
+/// left operand of tileᵀ·B.
 template <class T, int M, int K, int R, int C>
 __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<T, R, C>& tile,
                                                 int row, int column) {
@@ -180,7 +193,7 @@ __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<
                                                            column / 8 + 2 * i + lane / 8 % 2)));
 }
 
-/// C += A·Bᵀ, where B is rows [row, row + N) × columns [column, column + K) of a tile.
+/// Adds A·Bᵀ to `acc`. B is rows [row, row + N) × columns [column, column + K) of a tile.
 template <class T, int M, int N, int K, int R, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                         const Tile<T, R, C, L>& tile, int row, int column) {
@@ -190,7 +203,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
   for (int k = 0; k < K / 16; ++k)
 #pragma unroll
     for (int j = 0; j < N / 16; ++j) {
-      // A row of the tile is a column of an operand: two of 16 × 8 at once.
+      // Each row of the tile is a column of Bᵀ. One ldmatrix loads two 16 × 8 right operands.
       unsigned b[4];
       ldmatrix_x4(
           b, tile.data + (tile.row(row + 16 * j) +
@@ -203,7 +216,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Operand<T,
     }
 }
 
-/// C += A·B, where B is rows [row, row + K) × columns [column, column + N) of a tile.
+/// Adds A·B to `acc`. B is rows [row, row + K) × columns [column, column + N) of a tile.
 template <class T, int M, int N, int K, int R, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& a,
                                        const Tile<T, R, C, L>& tile, int row = 0, int column = 0) {
@@ -224,7 +237,8 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
     }
 }
 
-/// The same with A too from a tile, rows [row_A, row_A + M) of it, over all columns of the two.
+/// Adds A·Bᵀ to `acc`. A is rows [row_A, row_A + M) of one tile and B is rows [row_B, row_B + N) of
+/// another, each with all C columns.
 template <class T, int M, int N, int RA, int RB, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA, C, L>& tile_A,
                                         int row_A, const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
@@ -235,13 +249,14 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA
     mma_ABt(acc, a, tile_B, row_B, k);
   }
 }
-/// The same with all of A.
+/// Adds A·Bᵀ to `acc`. A is all of its tile.
 template <class T, int M, int N, int RB, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, M, C, L>& tile_A,
                                         const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
   mma_ABt(acc, tile_A, 0, tile_B, row_B);
 }
-/// C += A·B, A's rows [row_A, row_A + M).
+/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns from
+/// column_B to column_B + N − 1 of another.
 template <class T, int M, int N, int R, int K, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, K, L>& tile_A,
                                        int row_A, const Tile<T, K, C, L>& tile_B,
@@ -265,7 +280,7 @@ __device__ __forceinline__ void for_each_register(const Accumulator<M, N>&, F f)
       for (int e = 0; e < 4; ++e) f(i, j, e);
 }
 
-/// Calls f(row, column, element) for each element that the lane holds.
+/// Calls f(row, column, element) for each element that the lane holds; f may change the element.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
   const int lane = lane_id();
@@ -278,8 +293,8 @@ __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
         f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
 }
 
-/// Calls f(row, column, element, next element) for each pair of neighbours that the lane holds; the
-/// column is even.
+/// Calls f(row, column, element, next) for each pair of elements that the lane holds side by side
+/// in a row. `column`, of the first, is even.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f) {
   const int lane = lane_id();
@@ -293,7 +308,8 @@ __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f)
           acc.r[i][j][2 * half + 1]);
 }
 
-/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile.
+/// Rounds the sums to T and writes them to rows [row, row + M) × columns [column, column + N) of a
+/// tile.
 template <class T, int M, int N, int R, int C, Layout L>
 __device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumulator<M, N>& acc,
                                       int row, int column) {
@@ -309,7 +325,8 @@ __device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumu
                    pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
 }
 
-/// Writes an accumulator as fp32 to shared memory, rows `pitch` floats apart (even).
+/// Writes the sums as fp32 to shared memory, in rows that are `pitch` floats apart; `pitch` is
+/// even.
 template <int M, int N>
 __device__ __forceinline__ void write(Smem<float> target, int pitch, const Accumulator<M, N>& acc) {
   for_each_pair(acc, [&](int row, int column, float x, float y) {

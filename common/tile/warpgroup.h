@@ -1,10 +1,10 @@
-// For Hopper: tiles that TMA fills, and products by a warpgroup of 128 threads.
+// For Hopper: tiles that TMA fills, and products by a warpgroup of 128 threads (WGMMA).
 //
-// A warpgroup computes 64 rows of sums, each of its warps 16 of them: a warp's share is an
-// Accumulator<16, N>, and a left operand in registers its Operand<T, 16, K>, so the functions of
-// rows and operands work on them as before. From a product until the wait for it, these registers,
-// and the tiles it reads, belong to the product: other code must not read or write them, and the
-// operand must stay in scope.
+// A warpgroup computes 64 rows of sums, 16 in each of its four warps. Each warp holds its 16 rows
+// as an Accumulator<16, N>, and its rows of a left operand as an Operand<T, 16, K>, so all
+// functions of rows and operands apply. Products run asynchronously. From the start of a product
+// until the wgmma_wait for it, other code must not touch its registers or write the tiles that it
+// reads, and an operand in registers must stay in scope.
 #pragma once
 
 #include "machine/hopper.h"
@@ -14,16 +14,19 @@ namespace ladder::MACHINE {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
-/// The warpgroup's number; the same value in all lanes, for the compiler too.
+/// Returns the number of the caller's warpgroup in its block. The shuffle tells the compiler that
+/// all lanes have the same value.
 __device__ __forceinline__ int warpgroup_id() {
   return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 
-/// R × C elements in panels, each R rows of 128 bytes: 64 columns of a 16-bit type, 128 of e4m3. In
-/// a panel chunk c (16 bytes) of row r stands at place c XOR r (mod 8), as 128-byte swizzle has it.
-/// Where C of e4m3 is no multiple of 128, panels are 64 bytes wide under a swizzle of as many:
-/// chunk c of row r stands at place c XOR r/2 (mod 4), so that 8 rows meet no bank twice here too.
-/// (32 columns, and the last 32 of 96, have a panel of 64 to themselves.)
+/// R × C elements in shared memory, in the layout that TMA writes and WGMMA reads with 128-byte
+/// swizzle (PTX ISA, "Swizzling modes"). A tile is a row of panels of R rows × 128 bytes, which are
+/// 64 columns of a 16-bit type or 128 of e4m3. In a panel, 16-byte chunk c of row r is stored at
+/// place c XOR r (mod 8). If C of e4m3 is not a multiple of 128, panels are 64 bytes wide and use
+/// 64-byte swizzle: chunk c of row r is stored at place c XOR r/2 (mod 4), so that here too the
+/// same chunk of 8 rows uses no bank twice. (Of a 16-bit type, 32 columns, or the last 32 of 96,
+/// fill half of a panel.)
 template <class T, int R, int C>
 struct SwizzledTile {
   using Element = T;
@@ -40,16 +43,16 @@ struct SwizzledTile {
   static constexpr int kAlignment = 1024;  // bytes: the swizzle is by bits of the address
   Smem<T> data;
 
-  /// Where columns [column, …) of rows [row, …) start, in elements. Either a multiple of 8 rows
-  /// and a panel's columns, or a multiple of 32 bytes within them.
+  /// Returns where row `row` and column `column` start, in elements from `data`. `row` is a
+  /// multiple of 8, and `column` a multiple of a panel's columns or of 32 bytes within a panel.
   __device__ __forceinline__ static constexpr int at(int row, int column) {
     return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }
-  /// The same in bytes.
+  /// Returns at(row, column) in bytes.
   __device__ __forceinline__ static constexpr int bytes(int row, int column) {
     return at(row, column) * int{sizeof(T)};
   }
-  /// Where chunk c of row r starts, in elements.
+  /// Returns where 16-byte chunk c of row r starts, in elements from `data`.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     constexpr int kOfPanel = kColumns / kChunk;                       // chunks of a panel's row
     const unsigned line = static_cast<unsigned>(r) / (8 / kOfPanel);  // of 128 bytes
@@ -58,7 +61,8 @@ struct SwizzledTile {
   }
 };
 
-/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`, whose
+/// rows are `pitch` elements apart, in 16-byte chunks.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const SwizzledTile<T, R, C>& tile, int rows, int columns,
@@ -73,8 +77,9 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
   }
 }
 
-/// Starts filling a tile from column c0, row c1, head c2, batch c3 of a map with boxes of R rows;
-/// the barrier must expect SwizzledTile::kBytes (arrive_expect_tx). By one thread.
+/// Starts filling a tile from column c0, row c1, head c2, batch c3 of a tensor map whose boxes have
+/// R rows. One thread calls it. `barrier` must expect SwizzledTile::kBytes bytes
+/// (arrive_expect_tx).
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barrier,
                                          const SwizzledTile<T, R, C>& tile, int c0, int c1, int c2,
@@ -83,7 +88,8 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barri
   for (int i = 0; i < tile.kPanels; ++i)
     tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
-/// Starts storing a tile there. By one thread, after fence_proxy_async() by those that wrote it.
+/// Starts storing a tile to the same place of a tensor map. One thread calls it, after all threads
+/// that wrote the tile have called fence_proxy_async() and then synchronised with it.
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTile<T, R, C>& tile,
                                           int c0, int c1, int c2, int c3) {
@@ -92,21 +98,21 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
     tma_store(map, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 
-/// A descriptor of rows [row, row + …) × the first 32 bytes of a tile, as they stand. That of other
-/// columns is the same, advanced.
+/// Returns the WGMMA descriptor of the tile's rows from `row` on × its first 32 bytes of columns,
+/// not transposed. advanced() makes that of other columns.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row) {
   return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes, tile.kPanelBytes);
 }
-/// A descriptor of the first 16 rows × columns [column, …) of a tile, transposed. That of other
-/// rows is the same, advanced.
+/// Returns the WGMMA descriptor of the tile's first 16 rows × its columns from `column` on,
+/// transposed. advanced() makes that of other rows.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int column) {
   static_assert(sizeof(T) == 2, "operands of 8 bits cannot be transposed");
   return matrix_descriptor(tile.data + tile.at(0, column), tile.kPanel * int{sizeof(T)}, 1024);
 }
 
-/// Loads rows [row, row + 16), a multiple of 8, of a tile.
+/// Loads rows [row, row + 16) of a tile as a warp's left operand; `row` is a multiple of 8.
 template <class T, int R, int C>
 __device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T, R, C>& tile,
                                      int row) {
@@ -117,28 +123,30 @@ __device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T,
                 tile.data + (tile.at(row, 0) + tile.chunk(lane % 16, 2 * k + lane / 16)));
 }
 
-/// Before a product: what other code did to these accumulators and operands is done.
+/// Orders earlier accesses to these accumulators and operands before the next products. Call it
+/// before products that use registers which other code has written.
 template <class... Registers>
 __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
   (hold(registers.r[0]), ...);
   wgmma_fence_instruction();
 }
-/// Waits until at most `groups` groups of products are still in flight, after which these
-/// accumulators, whose products are done, may be used.
+/// Waits until at most `groups` committed groups of products are still in flight. Name the
+/// accumulators and operands whose products have then ended: code after the wait may use them.
 template <int groups, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   wgmma_wait_instruction<groups>();
   (hold(registers.r[0]), ...);
 }
 
-/// Elements of the inner dimension that one instruction multiplies.
+/// Elements of the inner dimension per instruction: 16 of a 16-bit type, 32 of e4m3.
 template <class T>
 inline constexpr int kInner = 32 / int{sizeof(T)};
 
-/// S += A·Bᵀ: rows [row, row + 64) of a tile times rows [row_b, row_b + N) of another. Like
-/// mma_ABt, wgmma_… adds; wgmma_set_…, below, is the same with scale_d = 0: it overwrites. Of e4m3
-/// there is no wgmma_AB: both operands must have the inner dimension's elements next to each other,
-/// so that A·B takes B stored as Bᵀ and is wgmma_ABt too.
+/// Starts S += A·Bᵀ, with rows [row, row + 64) of one tile and rows [row_b, row_b + N) of another.
+/// With scale_d = 0 it starts S = A·Bᵀ instead (wgmma_set_ABt, below); so do all functions here.
+/// The warpgroup's four warps call it together. e4m3 operands must have the elements of the inner
+/// dimension next to each other, so for e4m3 there is no wgmma_AB: A·B takes B stored as Bᵀ, and is
+/// a wgmma_ABt.
 template <int scale_d = 1, class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
                                           int row, const SwizzledTile<T, RB, C>& B, int row_b = 0) {
@@ -149,13 +157,13 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
     wgmma_m64<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
                                k ? 1 : scale_d);
 }
-/// The same with all of A.
+/// Starts S += A·Bᵀ with all 64 rows of A's tile.
 template <int scale_d = 1, class T, int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, 64, C>& A,
                                           const SwizzledTile<T, RB, C>& B, int row_b = 0) {
   wgmma_ABt<scale_d>(S, A, 0, B, row_b);
 }
-/// The same with A from registers.
+/// Starts S += A·Bᵀ with A in registers, each warp's 16 rows of it.
 template <int scale_d = 1, class T, int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
                                           const SwizzledTile<T, RB, C>& B, int row_b = 0) {
@@ -165,8 +173,8 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, 
   for (int k = 0; k < C; k += kInner<T>)
     wgmma_m64<T, false>(S.r[0], a.r[0][k / kInner<T>], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
-/// O += A·B, A from registers, B all rows and columns [column, column + N) of a tile,
-/// column a multiple of 64.
+/// Starts O += A·B with A in registers, each warp's 16 rows of it, and columns [column, column + N)
+/// of a tile; `column` is a multiple of 64.
 template <int scale_d = 1, class T, int N, int K, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K>& a,
                                          const SwizzledTile<T, K, C>& B, int column = 0) {
@@ -176,7 +184,7 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
   for (int k = 0; k < K; k += 16)
     wgmma_m64<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
 }
-/// The same with A rows [row, row + 64) of a tile.
+/// Starts O += A·B with rows [row, row + 64) of A's tile.
 template <int scale_d = 1, class T, int N, int K, int RA, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTile<T, RA, K>& A,
                                          int row, const SwizzledTile<T, K, C>& B, int column = 0) {
@@ -187,7 +195,7 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
     wgmma_m64<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
                               k ? 1 : scale_d);
 }
-/// O += Aᵀ·B: columns [column, column + 64) of a tile, transposed, times columns
+/// Starts O += Aᵀ·B, with columns [column, column + 64) of one tile, transposed, and columns
 /// [column_b, column_b + N) of another.
 template <int scale_d = 1, class T, int N, int K, int CA, int C>
 __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledTile<T, K, CA>& A,
@@ -201,7 +209,7 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
                              k ? 1 : scale_d);
 }
 
-/// The products that overwrite their sums, of the operands that wgmma_… takes.
+/// Starts the product of the same operands and overwrites the sums with it.
 template <class Sums, class... Operands>
 __device__ __forceinline__ void wgmma_set_ABt(Sums& S, Operands&&... operands) {
   wgmma_ABt<0>(S, operands...);
@@ -215,8 +223,8 @@ __device__ __forceinline__ void wgmma_set_AtB(Sums& O, Operands&&... operands) {
   wgmma_AtB<0>(O, operands...);
 }
 
-/// Rounds to T and writes to rows [row, row + 16) × columns [column, column + N) of a tile, column
-/// a multiple of 64.
+/// Rounds a warp's sums to T and writes them to rows [row, row + 16) × columns [column, column + N)
+/// of a tile; `column` is a multiple of 64.
 template <class T, int N, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                                       const Accumulator<16, N>& acc, int row, int column = 0) {
@@ -229,7 +237,8 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                      lane % 4 * 2,
                  pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
 }
-/// The same with what as_operand() has rounded already.
+/// Writes an operand, whose elements as_operand() has rounded already, to rows [row, row + 16) of a
+/// tile, from column 0 on.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const Operand<T, 16, K>& a,
                                       int row) {
@@ -241,8 +250,9 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const O
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  a.r[0][j / 2][j % 2 * 2 + half]);
 }
-/// To columns [column, …) of it by stmatrix, row a multiple of 8, column of 64: a quarter of the
-/// instructions, and a few registers more, which not every kernel has.
+/// Writes the operand with stmatrix to rows [row, row + 16) and the columns from `column` on; `row`
+/// is a multiple of 8 and `column` of 64. It takes a quarter of the instructions of write(), and a
+/// few registers more, which not every kernel can spare.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
                                                const Operand<T, 16, K>& a, int row,
@@ -254,9 +264,10 @@ __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile
                 a.r[0][k]);
 }
 
-/// A warp's 16 × N sums in register (fragment) order: each lane's four of a piece together, and
-/// pieces one after the other. So all accesses are of 16 bytes, next to each other in a warp; where
-/// an element stands only matters to who reads it.
+/// Writes a warp's 16 × N sums in fragment order, which is the order of its registers. For each 16
+/// × 8 matrix, lane 0's four sums come first, then lane 1's, and so on: 512 bytes in a row. So each
+/// lane writes 16 bytes at once, next to its neighbours'. add_fragments() adds to sums in this
+/// order with atomic additions, and read_fragments() reads them back.
 template <int N>
 __device__ __forceinline__ void write_fragments(Smem<float> target, const Accumulator<16, N>& acc) {
 #pragma unroll
