@@ -1,4 +1,4 @@
-// 06 · FlashAttention-2's backward pass with the same bits on every run, an aside.
+// 06 · An aside: FlashAttention-2's backward pass with the same bits in every run.
 //
 //   build/bin/06_backward --step deterministic --seqlen 512 --causal
 //
@@ -16,10 +16,10 @@
 //       S, P, dP and dS once more
 //       dQ += scale·dS·K        in registers
 //
-// Since `split_sums`: no atomic additions, whose order, and with it the last bits of dQ, may differ
-// from run to run. A second kernel makes dQ with the queries in the outer loop, as the forward pass
-// makes O, and adds in one order. The price is S and dP once more: seven products instead of five.
-// The forward pass is `split_sums`'s.
+// Since `split_sums`: no atomic additions. Their order, and with it the last bits of dQ, may differ
+// from run to run. A second kernel computes dQ with the queries in the outer loop, as the forward
+// pass computes O, and adds in a fixed order. The price is to compute S and dP once more: seven
+// products instead of five. The forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -39,11 +39,11 @@ constexpr TileSize kBackwardTiles[] = {
     {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
     {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
-/// Stages of copies of Q and dO; at d = 256 most GPUs have room for one.
+/// Returns the stages of copies of Q and dO; at d = 256 two do not fit on most GPUs.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
-/// Rows that a warp makes of each product of a block, and warps of a block.
+/// backward_rows: rows of each product that a warp computes. backward_warps: warps per block.
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -56,7 +56,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
-/// The tile of query_gradients, and its shared memory.
+/// Returns the tile of query_gradients that goes with key_gradients' key_tile keys.
+/// query_smem_bytes returns its shared memory.
 constexpr TileSize query_tile(int Dh, int key_tile) {
   return {Dh, 64, Dh == 256 || key_tile == 32 ? 32 : 64};
 }
@@ -68,16 +69,16 @@ int64_t query_smem_bytes(int Dh, int key_tile) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; and
-/// LSE in units of ln 2. Both for whole tiles: heads have `rows` rows there, of which those past
-/// p.N have LSE = +∞, which makes their P 0. So has a row that attends to no key, whose LSE is −∞.
-/// Dh/8 lanes per row.
+/// Writes for each row minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2. The sums of dP
+/// start from minus_delta, and so come out as dP − D. The arrays that it writes hold whole tiles: a
+/// head has `rows` rows in them. Rows past p.N, and rows that attend to no key (LSE = −∞), get LSE
+/// = +∞, which makes their P 0. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
+  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -96,21 +97,21 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
+/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
+/// The longest tiles come first: under the mask the most rows attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
                                .uneven = p.causal});
 }
-/// A tile of Q: its head of Q and its first row.
+/// Where a tile of Q begins: its head of Q and its first row.
 struct Place {
   int head, row;
 };
 
-/// dK and dV of one tile of keys. There are `tiles` of a head of K and V, and `rows` of a head of Q
-/// in whole tiles. grid: (tiles · B·Hk).
+/// Computes dK and dV of one tile of keys. A head of K and V has `tiles` tiles. A head of Q has
+/// `rows` rows in the arrays between the kernels. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
-  // less of shared memory is read for them.
+  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice the size
+  // that it would have if all warps did both, so it reads fewer bytes of shared memory per product.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that attends to a key of this tile.
+  // The block goes over the query heads that share its head of K and V, one after the other, and in
+  // each over the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -172,13 +173,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
+    __syncthreads();  // the tiles have arrived; all warps are done with the last ones, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kWarpRows, of_S.kColumns> S;
-#pragma unroll 2  // unrolled wholly, registers would spill at d = 128
+#pragma unroll 2  // if fully unrolled, registers spill at d = 128
     for (int k = 0; k < Dh; k += 16) {
       Operand<T, kWarpRows, 16> q;
       load(q, tile_Q, of_S.row, k);
@@ -188,8 +189,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
-    // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
+    // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
   __syncthreads();
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ of one tile of queries. grid: (tiles of Q · B·H).
+/// Computes dQ of one tile of queries. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -256,8 +257,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto minus_delta_tile = smem.take<float>("minus_delta", Br);
   copy_async<kThreads>(tile_Q, Q + from * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + from * p.d, p.d, p.N - block_row, p.d, thread);
-  // A tile of this kernel's may have more rows than are kept. Past N both are zeros: P is 1 there,
-  // harmless since dO and D are 0.
+  // A tile of this kernel may have more rows than the arrays hold, so both are read up to N and are
+  // 0 from there on. P is 1 in these rows, which does no harm, because dO and D are 0.
   copy_async<kThreads, Br>(minus_delta_tile, minus_delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
@@ -294,7 +295,7 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
 
-  // Through the warp's own rows of Q's tile, so that dQ is written in whole 16-byte pieces.
+  // dQ goes through the warp's own rows of Q's tile, so that it is written in whole 16-byte pieces.
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
   const Tile<T, kWarpRows, Dh> tile_dQ{tile_Q.data + warp_row * Dh};
   write(tile_dQ, dQ_sum, 0, 0);
@@ -335,8 +336,9 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and every tile of queries K and V as far as its last row attends.
+/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// first row that attends to one of its keys, and every tile of queries reads K and V up to the
+/// last key that its last row attends to.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
@@ -387,7 +389,7 @@ const Register step{{
     .aside = true,
     .shown = {.idea = "no atomic adds",
               .change = {"atomics", "to 0"},
-              .summary = "split_sums without atomic additions: dQ in a kernel of its own",
+              .summary = "no atomic additions: a second kernel computes dQ",
               .colour = "#D55E00"},
     .deterministic = true,
     .forward_of = "06_backward/split_sums",

@@ -1,4 +1,4 @@
-// 06 · The backward pass without P in HBM: a tile of it is recomputed from Q, K and LSE.
+// 06 · The backward pass without P in HBM: each tile of P is recomputed from Q, K and LSE.
 //
 //   build/bin/06_backward --step recompute --seqlen 512 --causal
 //
@@ -12,11 +12,11 @@
 //       dK += scale·dSᵀ·Q
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
-// Since `stored`: nothing N × N is in HBM. The five products of a tile are in one kernel, and P, dP
-// and dS stay on the chip. A small kernel before it computes D, and one after it rounds dQ's sums,
-// which are fp32. The arrays that only these kernels use have whole tiles of rows for each head, so
-// that key_gradients uses tiles of them without asking where a head's rows end. The forward pass is
-// `split_sums`'s, which writes LSE instead of P.
+// Since `stored`: no N × N array is in HBM. One kernel, key_gradients, does all five products of a
+// tile, and P, dP and dS stay on the chip. A small kernel before it computes D, and one after it
+// rounds dQ's sums, which are fp32. The arrays between the kernels hold whole tiles of rows for
+// each head, so that key_gradients reads them without checking where a head's rows end. The forward
+// pass is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -32,8 +32,8 @@ constexpr float kLog2e = 1.44269504f;
 /// Compiled tiles of the backward pass: heads up to …, Br, Bc; for each head size the best first.
 constexpr TileSize kBackwardTiles[] = {{128, 64, 64}, {128, 32, 64}, {256, 64, 64}, {256, 32, 32}};
 
-constexpr int kWarpRows = 16;  // that a warp makes of each product of a block
-/// Warps of a block, two of them side by side in S.
+constexpr int kWarpRows = 16;  // rows of each product that a warp computes
+/// Returns the warps per block. Two compute the same rows of S, half of the columns each.
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
@@ -44,17 +44,17 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
-/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞. Dh/8 lanes per row.
+/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
+/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
+/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
+/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
+  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -74,8 +74,8 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
+/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
+/// The longest tiles come first: under the mask the most rows attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -83,8 +83,9 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
+/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels.
+/// grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that attends to a key of this tile.
+  // The block goes over the query heads that share its head of K and V, one after the other, and in
+  // each over the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   Accumulator<kWarpRows, of_sum.kColumns> dV_sum, dK_sum;
@@ -127,15 +128,15 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       copy_async<kBackwardThreads, Br>(LSE_tile, LSE_log2e + at, Br, thread);
       cp_async_commit();
       cp_async_wait<0>();
-      __syncthreads();  // these tiles are here
+      __syncthreads();  // the tiles have arrived
 
       Accumulator<kWarpRows, of_S.kColumns> S;
       mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
       auto P = S;
       exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-      // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
-      // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+      // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
+      // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
       Accumulator<kWarpRows, of_S.kColumns> dP;
       fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
       mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -163,15 +164,15 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
         i += of_dQ.row, j += of_dQ.column;
-        // 64 bits, or addresses would take registers that d = 256 lacks.
+        // A 64-bit offset: a 32-bit one takes more registers, too many at d = 256.
         if (j < p.d) atomic_add_pair(dQ_tile + (int64_t{i} * Dh + j), a, b);
       });
-      __syncthreads();  // all warps are done with these tiles, P and dS, and at last with K and V
+      __syncthreads();  // all warps are done with these tiles, P and dS, and in the end K and V
     }
-  // K and V have arrived: they were waited for with the first tile of Q. There is always one, since
-  // the last query attends to every key: first_query(key) ≤ N − 1.
+  // K and V have arrived with the first tile of Q, in one cp.async group. There is always such a
+  // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
 
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, of_sum.row, of_sum.column);
   write(tile_V, dV_sum, of_sum.row, of_sum.column);
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -226,9 +227,9 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
-/// tiles.
+/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
@@ -269,7 +270,7 @@ const Register step{{
     .after = "stored",
     .shown = {.idea = "P recomputed",
               .change = {"requested_bytes", "less"},
-              .summary = "P recomputed tile by tile from Q, K and LSE",
+              .summary = "recomputes P tile by tile from Q, K and LSE",
               .colour = "#D55E00"},
     .forward_of = "06_backward/split_sums",
     .backward = {backward_plan, backward, backward_traffic},

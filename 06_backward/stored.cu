@@ -6,10 +6,11 @@
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
 //   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 //
-// Since 02, whose `safe` is the forward pass: P is kept, and there are five kernels more: a product
-// for each of dV, dP, dQ and dK, and one that makes a row of dS from rows of P and dP. A product's
-// left operand may be transposed. dS takes dP's place. Where query heads share a head of K and V,
-// dK and dV are sums over all their queries, which lie one head after the other.
+// Since 02, whose step `safe` is the forward pass: P is kept, and five kernels are added. Four are
+// products, for dV, dP, dQ and dK, and their left operand may be transposed. The fifth computes
+// each row of dS from the rows of P and dP, and stores it in dP's array. If several query heads
+// share a head of K and V, dK and dV are sums over the queries of all these heads, which are stored
+// one head after the other.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -18,31 +19,32 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;  // rows of the product that a block makes
-constexpr int kInner = 64;       // columns of A (and rows of B) in a stage
-constexpr int kWarps = 8;        // 4 down × 2 across
+constexpr int kBlockRows = 128;  // rows of C that a block computes
+constexpr int kInner = 64;       // the inner dimension's elements per stage
+constexpr int kWarps = 8;        // 4 × 2: four down C's rows, two across its columns
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowWarps = 4;  // of dS: warps, and so rows, of a block
+constexpr int kRowWarps = 4;  // warps per block of softmax_gradient, one row of dS each
 
-/// Elements from one row of P, or of dP, to the next: N_kv rounded up to a multiple of 8, so that
-/// each row begins with a whole chunk. Copies move whole chunks, so a copy that is to end at N_kv
-/// and one that is to end at the pitch move the same; the padding is 0.
+/// Returns how many elements apart the rows of P, and of dP, begin: N_kv rounded up to a multiple
+/// of 8, so that each row begins with a whole chunk. Copies move whole chunks, so a copy that ends
+/// at N_kv moves the same bytes as one that ends at the pitch. The padding is 0.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// dP is A·Bᵀ, dQ A·B, dV and dK Aᵀ·B.
+/// The form of a product: dP is A·Bᵀ, dQ is A·B, and dV and dK are Aᵀ·B.
 enum class Form { ABt, AB, AtB };
 
-/// One product of each head: what the products of attention differ in.
+/// The sizes in which the four products differ, for one head.
 struct Product {
   int rows, columns, inner;           // C is rows × columns
-  int64_t pitch_A, pitch_B, pitch_C;  // elements from row to row
-  float factor = 1;                   // of C
+  int64_t pitch_A, pitch_B, pitch_C;  // elements from one row to the next
+  float factor = 1;                   // multiplies C
 };
 
-/// The product of one head, times the factor. A block makes kBlockRows × kBlockColumns of C, a warp
-/// 32 × kBlockColumns/2. grid: (heads of C, row blocks, column blocks).
+/// Computes the product C of each head, times the factor. A block computes kBlockRows ×
+/// kBlockColumns of C, and each of its warps 32 × kBlockColumns/2. grid: (heads of C, blocks of
+/// rows, blocks of columns).
 template <class T, Form kForm, int kBlockColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product shape, Problem p) {
@@ -55,8 +57,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       A + (kAtB ? bh * shape.inner * shape.pitch_A + row : (bh * shape.rows + row) * shape.pitch_A);
   const auto B_head = B + (kAtB ? bh * shape.inner : p.kv_row(bh)) * shape.pitch_B;
 
-  // A stage holds a tile of A and one of B. A's tile is kInner × kBlockRows for Aᵀ·B, B's is
-  // kBlockColumns × kInner for A·Bᵀ.
+  // A stage holds a tile of A, kBlockRows × kInner, and one of B, kInner × kBlockColumns. The tile
+  // of a transposed operand is stored the other way round: A's for Aᵀ·B, and B's for A·Bᵀ.
   constexpr int kStage = (kBlockRows + kBlockColumns) * kInner;
   constexpr int kRows_A = kAtB ? kInner : kBlockRows, kColumns_A = kAtB ? kBlockRows : kInner;
   constexpr int kRows_B = kForm == Form::ABt ? kBlockColumns : kInner;
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
   for (int slice = 0; slice < slices; ++slice) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // the slice is complete, and nobody reads the one before any more
+    __syncthreads();  // the slice is complete, and no warp reads the one before any more
     start_copies(slice + kStages - 1);
 #pragma unroll
     for (int k = 0; k < kInner; k += 16) {
@@ -109,10 +111,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   cp_async_wait<0>();
-  __syncthreads();  // nobody reads the last slices any more
+  __syncthreads();  // no warp reads the last slices any more
 
   for_each(acc, [&](int, int, float& c) { c *= shape.factor; });
-  // Through shared memory, so that C is written in rows of whole 16-byte pieces.
+  // C goes through shared memory, so that it is written in whole 16-byte pieces of rows.
   const Tile<T, kBlockRows, kBlockColumns> tile_C{stages};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
@@ -120,13 +122,14 @@ __global__ void __launch_bounds__(kThreads, 2)
                      shape.rows - row, shape.columns - column, thread);
 }
 
-/// P·x; 0 where P is, as of a key that its query does not see, whose dP may be ∞ in the I/O type.
+/// Returns P·x, and 0 if P is 0. A masked key has P = 0, but its dP may be ∞ in the I/O type, and
+/// 0·∞ would be NaN.
 __device__ __forceinline__ float weighted(float P, float x) {
   return P > 0 ? P * x : 0;
 }
 
-/// dS = P∘(dP − D) in the place of dP, one warp for each of the B·H·N rows. A row's padding, and
-/// what its query does not see, is 0 as it is in P.
+/// Replaces dP by dS = P∘(dP − D), one warp per row; there are B·H·N rows. Masked keys and the
+/// padding get dS = 0, because their P is 0.
 template <class T>
 __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -148,7 +151,7 @@ __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   }
 }
 
-/// Columns of dQ, dK and dV that a block makes.
+/// Returns how many columns of dQ, dK or dV a block computes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
@@ -158,7 +161,7 @@ int64_t smem_bytes(int columns, int stages) {
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Three stages of copies in flight, or two where three do not fit.
+/// Plans three stages of copies, or two if three do not fit in shared memory.
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kBlockRows);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
@@ -179,7 +182,7 @@ void launch_backward(const Problem& p, const Arrays& a) {
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const unsigned heads = p.B * p.H;
   const int columns = output_columns(p);
-  const int queries = p.H / p.Hk * p.N;  // that a head of K and V has: their rows are neighbours
+  const int queries = p.H / p.Hk * p.N;  // of a head of K and V: their rows follow each other
   const Product dOVt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
   const Product dSK{p.N, p.d, p.N_kv, pitch(p), p.d, p.d, p.scale};
   const Product PtdO{p.N_kv, p.d, queries, pitch(p), p.d, p.d};
@@ -211,7 +214,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 Traffic backward_traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;                    // bytes of Q, dO and dQ
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K and V as heads use them
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K and V, per query head
   const int64_t dk = int64_t{p.B} * p.Hk * p.N_kv * p.d * kIoBytes;  // of dK and dV
   const int64_t S = heads * p.N * pitch(p) * kIoBytes;               // of P and dP
   const int64_t row_blocks = ceil_div(p.N, kBlockRows), key_blocks = ceil_div(p.N_kv, kBlockRows);
@@ -229,7 +232,7 @@ const Register step{{
     .rung = "06_backward",
     .name = "stored",
     .shown = {.idea = "P read back",
-              .summary = "the textbook's backward pass: reads back the P of 02's forward",
+              .summary = "the textbook's backward pass: reads back the P that 02 stored",
               .colour = "#D55E00"},
     .needs = {.less_memory = "the steps of 06_backward after it"},
     .rounding = Rounding::S_and_P_stored,
