@@ -12,13 +12,16 @@
 //       dK += scale·dSᵀ·Q
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
-// Nothing N × N is kept for the backward pass: P comes back tile by tile from Q, K and LSE. The
-// forward pass is 05's, but for its parts.
+// No N × N array is kept for the backward pass: P is recomputed tile by tile from Q, K and LSE. The
+// forward pass is that of 05's `large_tiles`, without its parts.
 //
-// Since `stages`: larger tiles; half of the warps sum up dV and the others dK, so that less of
-// shared memory is read; and dQ's sums lie in HBM as a warp's lanes hold them, in blocks of 8 × 8.
-// Further: products load each piece one step ahead (tile/grouped.h), heads of 96 and 192 have tiles
-// of their own, and blocks share a tile of keys where it has many query heads (query_split.h).
+// Since `stages`: tiles are larger. Half of the warps sum up dV and the others dK, so that products
+// read fewer bytes of shared memory. And dQ's sums are stored in HBM in 8 × 8 matrices, in the
+// order of a warp's registers. Further:
+//
+//   products          load each operand one step ahead of its use (tile/grouped.h)
+//   heads of 96, 192  have tiles of their own
+//   tiles of keys     are shared by several blocks if many query heads use them (query_split.h)
 
 #include <bit>
 
@@ -129,18 +132,18 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
 
 // ---- the backward pass
 
-/// Compiled tiles of the backward pass, in the same form.
+/// Compiled tiles of the backward pass, in the same form as kTiles.
 constexpr TileSize kBackwardTiles[] = {
     {32, 128, 128}, {32, 64, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128},
     {64, 32, 64},   {96, 64, 128}, {96, 64, 64},  {96, 32, 64},   {128, 64, 128},
     {128, 64, 64},  {128, 32, 64}, {128, 32, 32}, {256, 64, 64},  {256, 32, 32}};
 
-/// Stages of copies of Q and dO. Tiles of wide heads leave room for one on most GPUs, and so do 64
-/// × 64 at d = 128 where an SM has 100 KB.
+/// Returns the stages of copies of Q and dO. Two do not fit with the tiles of wide heads on most
+/// GPUs, nor with 64 × 64 at d = 128 on GPUs with 100 KB of shared memory per SM.
 constexpr int backward_stages(int Dh, int Br, int Bc) {
   return Dh > 128 || (Dh == 128 && Br == 64 && Bc == 64) ? 1 : 2;
 }
-/// Rows that a warp makes of S and dP, and warps of a block.
+/// backward_rows: rows of S and dP that a warp computes. backward_warps: warps per block.
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -154,16 +157,17 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 }
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
-/// Lanes for each row in these kernels.
+/// Returns the lanes per row in these kernels: a power of two, at least Dh/8.
 constexpr int lanes_of(int Dh) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(Dh / 8)));
 }
 
-/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
-/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞. Where blocks share tiles of keys, the sums of dK and dV begin at 0
-/// too. grid: as many threads as there are rows times lanes, and chunks of these sums.
+/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
+/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
+/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
+/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, it also
+/// clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and for all chunks
+/// of these sums.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -171,7 +175,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   constexpr int kLanes = lanes_of(Dh);
   const int64_t thread = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = thread / kLanes;
   clear(key_sums, thread);
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: a tile may fill half a block
+  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -191,15 +195,15 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// A tile of Q: its head of Q and its first row.
+/// Where a tile of Q begins: its head of Q and its first row.
 struct Place {
   int head, row;
 };
 
-/// Adds a warp's sums, `part` of a tile's, to the tile's in HBM. They lie in blocks of 8 × 8,
-/// each of them row after row, as a warp's lanes hold it: an addition of theirs goes to 256 bytes
-/// in a row, not to 32 in each of 8 rows. The block whose first row is i and first column j begins
-/// at i·Dh + 8·j.
+/// Adds a warp's part of a tile's sums to the sums in HBM, where `tile` is the tile's first. The
+/// sums are stored in 8 × 8 matrices, each of them row after row, in the order of the lanes that
+/// hold it. So one addition of a warp goes to 256 bytes in a row, instead of 32 bytes in each of 8
+/// rows. The matrix whose first row is i and first column j begins at i·Dh + 8·j.
 template <int Dh, int M, int N, class WarpTile>
 __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M, N>& sum,
                                             const WarpTile& part, int d) {
@@ -212,9 +216,10 @@ __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M
   });
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. Of `parts` blocks for each tile each adds its part to
-/// sums of dK and dV. grid: (tiles · B·Hk · parts).
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
+/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels. If parts
+/// > 1, `parts` blocks share each tile of keys, and each adds its part of dK and dV to sums. grid:
+/// (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -225,12 +230,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // At d = 96, and at 32 with 64 rows, Dh columns are not enough for tiles of so many rows.
+  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so
+  // each warp computes half as many rows of dQ, or of dV or dK.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
-  // Half of the warps sum up dV, the others dK: pieces twice as large as if all made both, so that
-  // less of shared memory is read for them.
+  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice the size
+  // that it would have if all warps did both, so it reads fewer bytes of shared memory per product.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, kKeyRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile, first_row, tiles_of_head, begin, end] =
@@ -251,9 +257,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that attends to a key of this tile. Of all these the block has numbers begin to
-  // end−1.
+  // The block goes over the query heads that share its head of K and V, one after the other, and in
+  // each over the tiles of Q from the first row that attends to a key of this tile. Of all these
+  // tiles, numbered in this order, it works on numbers begin to end − 1.
   const auto after = [&](Place last) {
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
@@ -282,7 +288,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // these tiles are here, and all warps are done with the last, P and dS
+    __syncthreads();  // the tiles have arrived; all warps are done with the last ones, P and dS
     const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
         tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -294,8 +300,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP begins at −D, which gives dP − D. Its products overlap the exponentials, so the mask is
-    // looked at after them. Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
+    // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -328,7 +334,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     add_to_sums<Dh>((sums_dV ? key_sums.dV : key_sums.dK) + at, sum, of_sum, p.d);
     return;
   }
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
   __syncthreads();
@@ -336,8 +342,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Sums of dQ, dK or dV, times a factor, in the I/O type: N rows of a head, which has `rows` in
-/// whole tiles. There are all_rows of all heads.
+/// Multiplies the sums of dQ, dK or dV by a factor and rounds them to the I/O type. A head has N
+/// rows of `out` and, in whole tiles, `rows` rows of sums; all heads together have all_rows of
+/// them.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int64_t all_rows,
                             int d, float factor) {
@@ -367,10 +374,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// How many blocks share a tile of keys. Under the mask one for each query head that uses it, so
-/// that blocks at work read the same Q and dO from L2, unless these have few tiles: then adding up
-/// costs more. And more, as long as they find idle SMs, at which the simulator does not
-/// look.
+/// Chooses how many blocks share a tile of keys. Under the mask each query head that uses the tile
+/// gets a block, so that blocks that run together read the same Q and dO from L2; but if a tile
+/// meets at most 32 tiles of Q, adding up the sums would cost more than that saves. Then the number
+/// is doubled while there are idle SMs. On the simulator it is 1, so that counts do not depend on a
+/// GPU's size.
 int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   if (device.kind == DeviceKind::sim) return 1;
   const int64_t group = p.H / p.Hk, q_tiles = group * ceil_div(p.N, plan.block_q);
@@ -438,7 +446,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Returns the requested bytes of the forward pass. Every tile of Q reads K and V up to the last
+/// key that its last row attends to.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -450,9 +459,10 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
-/// tiles. Each block that shares a tile of keys reads K and V, and adds its part to sums.
+/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// between the kernels hold whole tiles. Each block that shares a tile of keys reads K and V, and
+/// adds its part to sums.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
