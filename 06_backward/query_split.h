@@ -1,6 +1,6 @@
-// 06: a tile of keys shared by several blocks, because one block per tile would leave SMs idle, or
-// would read the Q and dO of several query heads at once. What split_sums has for it, and on Hopper
-// `split` and `sm90`. Not a step of its own.
+// 06: lets several blocks share a tile of keys, because one block per tile would leave SMs idle, or
+// blocks that run together would read the Q and dO of different query heads. `split_sums` uses it,
+// and on Hopper `split` and `sm90`. It is not a step of its own.
 #pragma once
 
 #include "machine/machine.h"
@@ -10,16 +10,18 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// A block's share of the work: some of the tiles of Q that attend to a tile of keys. These are
-/// those of all query heads of the head of K and V, one head after the other.
+/// A block's share of the work for one tile of keys. The tiles of Q that attend to it, of all query
+/// heads that share its head of K and V, are numbered one head after the other. The block works on
+/// numbers begin to end − 1.
 struct QuerySplit {
-  int bh, tile;       // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;      // of Q that attends to one of the keys; in whole tiles
-  int tiles_of_head;  // tiles of Q from there on
-  int begin, end;     // of all heads' tiles, the share; empty if there are more parts than tiles
+  int bh, tile;       // which of the B·Hk heads of K and V, and which tile of keys of this head
+  int first_row;      // where the first tile of Q begins that attends to one of the keys
+  int tiles_of_head;  // tiles of Q per query head, from first_row on
+  int begin, end;     // equal, so that the share is empty, if there are more parts than tiles
 };
-/// Share `index` of `parts` for each tile of keys. The most rows attend to the first keys, so their
-/// blocks start first. at_once: blocks that are resident together.
+/// Returns the share of block `index`, where each of a head's `tiles` tiles of keys is shared by
+/// `parts` blocks. Under the mask the most rows attend to the first keys, so their blocks start
+/// first. `at_once` is the number of blocks that run at once, for longest_first().
 template <int Br, int Bc>
 __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
                                                   const Problem& p) {
@@ -41,13 +43,13 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts)};
 }
 
-/// The sums of dK and dV in HBM, and their chunks of 8. Where one block has all of a tile, nothing
-/// is added up, and the kernels touch neither.
+/// The fp32 sums of dK and dV in HBM, each of `chunks` chunks of 8. If parts is 1 there are none,
+/// and kernels access neither.
 struct KeySums {
   Hbm<float> dK, dV;
   int64_t chunks;
 };
-/// Clears chunk number `chunk` of each, if it is one of them.
+/// Sets chunk number `chunk` of both sums to 0, if they have such a chunk.
 __device__ __forceinline__ void clear(const KeySums& sums, int64_t chunk) {
   if (chunk < sums.chunks) {
     write_chunk(sums.dK + 8 * chunk, Chunk<float>{});
