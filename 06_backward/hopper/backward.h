@@ -80,8 +80,8 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
+/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
+/// The longest tiles come first: under the mask the most rows attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -139,7 +139,7 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// dQ in the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;

@@ -49,10 +49,11 @@ struct Part {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
-/// units of ln 2; and dQ's sums, 0 to begin with. All three for whole tiles: heads have `rows` rows
-/// there, of which those past p.N have LSE = +∞, which makes their P 0. So has a row that attends
-/// to no key, whose LSE is −∞. Dh/8 lanes per row: those of a tile fill whole blocks.
+/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
+/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
+/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
+/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. Dh/8 lanes per row: the lanes of a tile
+/// fill whole blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -78,8 +79,8 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// What block `index` works on: a tile of keys of one of the B·Hk heads of K and V. The first keys
-/// are seen by the most rows.
+/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
+/// The longest tiles come first: under the mask the most rows attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -87,7 +88,7 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// A tile of Q: its head of Q and its first row.
+/// Where a tile of Q begins: its head of Q and its first row.
 struct Place {
   int head, row;
 };
@@ -107,8 +108,9 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. There are `tiles` of a head of K and V,
-/// and `rows` of a head of Q in whole tiles. grid: (tiles · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
+/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels.
+/// grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The query heads of this head of K and V, one after the other; of each, the tiles of Q from the
-  // first row that attends to a key of this tile.
+  // The block goes over the query heads that share its head of K and V, one after the other, and in
+  // each over the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     next = after(next);
     cp_async_wait<0>();
     fence_proxy_async();  // the products read what threads have copied
-    __syncthreads();      // these tiles are here, and all warps are done with the last, P and dS
+    __syncthreads();      // the tiles have arrived; all warps are done with the last ones, P and dS
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
 
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, consumer_key + warp_row);
   write(tile_V, dV_sum, consumer_key + warp_row);
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// dQ in the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -272,9 +274,9 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes of the backward pass: every tile of keys reads Q and dO from the first row that
-/// attends to one of its keys, and adds to dQ there. What is kept between the kernels has whole
-/// tiles.
+/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
