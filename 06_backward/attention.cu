@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so
-  // each warp computes half as many rows of dQ, or of dV or dK.
+  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so a
+  // warp computes half the rows of dQ, or of dV and dK, and twice the columns.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
@@ -446,7 +446,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Returns the requested bytes of the forward pass. Every tile of Q reads K and V up to the last
+/// Predicts the requested bytes of the forward pass. Every tile of Q reads K and V up to the last
 /// key that its last row attends to.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
@@ -459,7 +459,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
 /// between the kernels hold whole tiles. Each block that shares a tile of keys reads K and V, and
 /// adds its part to sums.

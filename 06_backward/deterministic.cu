@@ -336,7 +336,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first row that attends to one of its keys, and every tile of queries reads K and V up to the
 /// last key that its last row attends to.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
