@@ -274,7 +274,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Returns the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
 /// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
