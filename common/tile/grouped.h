@@ -1,8 +1,8 @@
-// A warp's products as the last portable steps have them, 05's large_tiles and 06's split_sums.
-// They are warp.h's, and faster for two reasons. Each piece of an operand is loaded one step before
-// its products, because ldmatrix takes about 30 cycles. And a tile's layout is written so that
-// addresses take few registers, which leaves room for these pieces. Tiles may have any multiple of
-// 16 columns.
+// The products of a warp in the last portable steps, 05/large_tiles and 06/split_sums. They compute
+// the same as warp.h's products, but faster, for two reasons. Each matrix of an operand is loaded
+// one step before it is multiplied, because ldmatrix takes about 30 cycles. And the layout of a
+// tile is written so that addresses take few registers; the operands loaded ahead use the registers
+// saved. Tiles may have any multiple of 16 columns.
 #pragma once
 
 #include <bit>
@@ -11,8 +11,9 @@
 
 namespace ladder::MACHINE {
 
-/// R × C elements in shared memory, swizzled as in a Tile: chunk c of row r is stored at place c
-/// XOR r within its group of 8 chunks, or of 4 or 2 where 8 do not divide a row's.
+/// R × C elements in shared memory, row after row in chunks of 8 elements (16 bytes), swizzled in
+/// groups. A group is 8 chunks, or 4 or 2 if a row's number of chunks is not a multiple of 8. Chunk
+/// c of row r is stored in its group at place c XOR r (mod the group's size), as in a Tile.
 template <class T, int R, int C>
 struct GroupedTile {
   static_assert(C % 16 == 0);
@@ -21,33 +22,35 @@ struct GroupedTile {
   static constexpr int kGroup = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
   Smem<T> data;
 
-  /// Where chunk c of row r starts, in elements. The group's number stands apart, so that the
-  /// compiler adds it to an address as a constant instead of keeping a register for each c. With
-  /// groups of 4 two rows in turn start in the same banks, so every second row takes another place.
+  /// Returns where chunk c of row r starts, in elements from `data`. The group's offset is a
+  /// separate term, so that the compiler adds it to an address as a constant instead of keeping a
+  /// register for each c. With groups of 4, rows r and r + 2 start in the same banks, so the XOR
+  /// takes r / 2 there.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     const unsigned line = static_cast<unsigned>(r) / (8 / kGroup), place = static_cast<unsigned>(c);
     return r * C + static_cast<int>(place / kGroup * kGroup + (place ^ line) % kGroup) * 8;
   }
-  /// Where row r, a multiple of 8, starts: every 8 rows have the same layout.
+  /// Returns where row r, a multiple of 8, starts, in elements. All groups of 8 rows have the same
+  /// layout.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
-  /// Where chunk c of row first + r starts, for a constant r.
+  /// Returns where chunk c of row first + r starts, in elements, for a constant r.
   __device__ __forceinline__ static constexpr int chunk(int first, int r, int c) {
     return row(r / 8 * 8) + chunk(first + r % 8, c);
   }
 };
 
-/// lane_id() in an address. The compiler knows that an unsigned remainder is below 32, so a tile's
-/// constants stay in the instruction.
+/// Returns lane_id(), for use in addresses. The compiler knows that this unsigned remainder is
+/// below 32, so it can leave a tile's constants in the instruction.
 __device__ __forceinline__ int lane_of_address() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
-/// Rows that kThreads threads copy at once, a chunk each: a power of two, which divides a tile's
-/// rows. Threads for which no row is left copy nothing.
+/// The rows that kThreads threads copy at once, one chunk per thread: a power of two, which divides
+/// the rows of a tile. Threads beyond these rows copy nothing.
 template <int kThreads, int kChunks>
 inline constexpr int kRowsAtOnce = static_cast<int>(std::bit_floor(unsigned{kThreads / kChunks}));
 
-/// Starts copying rows [0, R) × columns [0, C) from `source`, as warp.h's.
+/// Starts copying R × C elements from `source` into the tile, as copy_async of a Tile does.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_async(const GroupedTile<T, R, C>& tile,
                                            Hbm<const typename GroupedTile<T, R, C>::Element> source,
@@ -65,7 +68,8 @@ __device__ __forceinline__ void copy_async(const GroupedTile<T, R, C>& tile,
   }
 }
 
-/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`.
+/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`, whose
+/// rows are `pitch` elements apart, in 16-byte chunks.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const GroupedTile<T, R, C>& tile, int rows, int columns,
@@ -84,9 +88,9 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
   }
 }
 
-/// Rounds to T and writes to rows [row, row + M) × columns [column, column + N) of a tile. Its
-/// addresses depend on the lane alone, so the compiler would compute them before a kernel's main
-/// loop and keep them in registers throughout, if it knew which lane this is.
+/// Rounds the sums to T and writes them to rows [row, row + M) × columns [column, column + N) of a
+/// tile. The addresses depend on the lane alone. If the compiler knew which lane this is, it would
+/// compute them before a kernel's main loop and keep them in registers throughout.
 template <class T, int M, int N, int R, int C>
 __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
                                       const Accumulator<M, N>& acc, int row, int column) {
@@ -103,8 +107,9 @@ __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
                    pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
 }
 
-/// C += A·B over K columns of A, piece by piece. load_A(a, k) loads A's k-th 16 columns, and
-/// load_B(b, k, j) the 16 × 16 of B that these meet in C's j-th 16 columns.
+/// Adds A·B to `acc`, where A has K columns. load_A(a, k) loads columns [16·k, 16·k + 16) of A, and
+/// load_B(b, k, j) loads rows [16·k, 16·k + 16) × columns [16·j, 16·j + 16) of B. Both are called
+/// one step ahead: while one 16 × 16 matrix of B is multiplied, the next is loaded.
 template <class T, int K, int M, int N, class LoadA, class LoadB>
 __device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, LoadB load_B) {
   static_assert(N % 16 == 0);
@@ -128,7 +133,7 @@ __device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, L
       }
     }
 }
-/// load_A of rows [row, row + M) of a tile.
+/// Returns the load_A that reads rows [row, row + M) of a tile.
 template <class T, int R, int C>
 __device__ __forceinline__ auto rows_from(const GroupedTile<T, R, C>& tile, int row) {
   return [=]<int M>(Operand<T, M, 16>& a, int k) {
@@ -139,7 +144,7 @@ __device__ __forceinline__ auto rows_from(const GroupedTile<T, R, C>& tile, int 
                   tile.data + (tile.row(row + 16 * i) + tile.chunk(lane % 16, 2 * k + lane / 16)));
   };
 }
-/// load_B of C += A·Bᵀ: rows from `row` on of a tile.
+/// Returns the load_B for A·Bᵀ, which reads the rows of a tile from `row` on.
 template <class T, int R, int C>
 __device__ __forceinline__ auto transposed_from(const GroupedTile<T, R, C>& tile, int row) {
   return [=](unsigned(&b)[4], int k, int j) {
@@ -148,7 +153,7 @@ __device__ __forceinline__ auto transposed_from(const GroupedTile<T, R, C>& tile
                                 tile.chunk(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2)));
   };
 }
-/// load_B of C += A·B: columns from `column` on of a tile.
+/// Returns the load_B for A·B, which reads the columns of a tile from `column` on.
 template <class T, int R, int C>
 __device__ __forceinline__ auto columns_from(const GroupedTile<T, R, C>& tile, int column) {
   return [=](unsigned(&b)[4], int k, int j) {
@@ -158,21 +163,23 @@ __device__ __forceinline__ auto columns_from(const GroupedTile<T, R, C>& tile, i
   };
 }
 
-/// C += A·Bᵀ over all columns of the two tiles: rows [row_A, row_A + M) of A, from row_B of B.
+/// Adds A·Bᵀ to `acc`. A is rows [row_A, row_A + M) of one tile and B is rows [row_B, row_B + N) of
+/// another, each with all C columns.
 template <class T, int M, int N, int RA, int RB, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const GroupedTile<T, RA, C>& tile_A,
                                         int row_A, const GroupedTile<T, RB, C>& tile_B,
                                         int row_B = 0) {
   multiply<T, C>(acc, rows_from(tile_A, row_A), transposed_from(tile_B, row_B));
 }
-/// C += A·B: rows [row_A, row_A + M) of A, columns of B from column_B on.
+/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns from column_B to
+/// column_B + N − 1 of another.
 template <class T, int M, int N, int R, int K, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const GroupedTile<T, R, K>& tile_A,
                                        int row_A, const GroupedTile<T, K, C>& tile_B,
                                        int column_B = 0) {
   multiply<T, K>(acc, rows_from(tile_A, row_A), columns_from(tile_B, column_B));
 }
-/// The same with A in registers.
+/// Adds A·B to `acc`, with A in registers and B the tile's first N columns.
 template <class T, int M, int N, int K, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& operand,
                                        const GroupedTile<T, K, C>& tile) {
@@ -186,7 +193,8 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
       },
       columns_from(tile, 0));
 }
-/// C += Aᵀ·B: columns [column_A, column_A + M) of A, columns of B from column_B on.
+/// Adds Aᵀ·B to `acc`. A is columns [column_A, column_A + M) of one tile and B is columns from
+/// column_B to column_B + N − 1 of another.
 template <class T, int M, int N, int K, int CA, int CB>
 __device__ __forceinline__ void mma_AtB(Accumulator<M, N>& acc, const GroupedTile<T, K, CA>& tile_A,
                                         int column_A, const GroupedTile<T, K, CB>& tile_B,
