@@ -1,4 +1,4 @@
-"""How the exercises are checked. Their tasks, hints and answers stand in the lessons."""
+"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
 
 from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
@@ -6,7 +6,7 @@ EXERCISES = [
     Numbers("textbook", {"the largest N, a multiple of 128": 128}),
     Experiment("without_d", "attention.cu", [
         Mistake({"": {"dq", "dk"}},
-                "dq and dk are wrong and dv is right: dV comes before the softmax's derivative",
+                "dq and dk are wrong and dv is correct: dV does not need the softmax's derivative",
                 [("""\
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
 """, "")])]),
@@ -34,34 +34,36 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
     Numbers("shared_memory", {"bytes of an iteration": 229_376}),
 ]
 
-# Which checks the step before fails.
+# Each names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("recompute", 180, ["P", "dP"]),
     BuildTask("stages", 60, ["flops_under_copies"], blanks=True),
-    BuildTask("transposed", 90, ["sram_write_bytes"], blanks=True, unchecked="the barrier less"),
-    BuildTask("bulk_add", 120, ["dQ_sum sectors", "atomics"], unchecked="that dK and dV leave by "
-                                                                        "TMA"),
+    BuildTask("transposed", 90, ["sram_write_bytes"], blanks=True,
+              unchecked="that one barrier is gone"),
+    BuildTask("bulk_add", 120, ["dQ_sum sectors", "atomics"],
+              unchecked="that TMA stores dK and dV"),
     BuildTask("ahead", 60, ["stores_under_products"], blanks=True,
-              unchecked="that the product in flight is one that is needed"),
+              unchecked="that the product in flight is one whose result is used"),
 ]
 
-# Mistakes to be found by what they do.
+# Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("alone", "stored.cu",
             "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
-            "A head of K and V has the queries of all heads that share it: H/Hk·N of them.",
+            "All query heads that share a head of K and V add to its dK and dV: H/Hk·N queries.",
             [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
     BugHunt("late", "recompute.cu",
             "whole tiles, ragged, causal: right; few keys: dq, dk, dv wrong",
-            "A tile of keys begins with the first row that sees its first key; the rows that see "
-            "only some of its keys are left out.",
+            "The rows for a tile of keys begin with the first that attends to its first key. Here "
+            "they begin with the first that attends to its last key, so the rows that attend to "
+            "only some of the keys are left out.",
             [("p.first_query(key) / Br * Br", "p.first_query(key + Bc - 1) / Br * Br")]),
     BugHunt("slope", "deterministic.cu", "always: dk wrong",
             "S = scale·Q·Kᵀ, so dK = scale·dSᵀ·Q: the scale is missing.",
             [("  if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });\n", "")]),
     BugHunt("overlay", "deterministic.cu", "always: a fault",
-            "The next tiles are copied into the stage whose tiles are still being used, not into "
-            "the other one.",
+            "The next tiles are copied into the stage whose tiles are still in use, instead of the "
+            "other one.",
             [("if (kStages == 2) start_copies(next, 1 - stage);",
               "if (kStages == 2) start_copies(next, stage);")]),
 ]
