@@ -17,11 +17,12 @@
 //
 // Since `stages`: tiles are larger. Half of the warps sum up dV and the others dK, so that products
 // read fewer bytes of shared memory. And dQ's sums are stored in HBM in 8 × 8 matrices, in the
-// order of a warp's registers. Further:
+// order of a warp's registers. Also:
 //
-//   products          load each operand one step ahead of its use (tile/grouped.h)
-//   heads of 96, 192  have tiles of their own
-//   tiles of keys     are shared by several blocks if many query heads use them (query_split.h)
+//   - The products load each operand one step before they use it (tile/grouped.h).
+//   - Heads of 96 and 192 have tiles of their own.
+//   - Several blocks share a tile of keys if blocks are few or many query heads use it
+//     (query_split.h).
 
 #include <bit>
 
@@ -40,7 +41,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
                                {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
-/// Warps of a block: with O of a wide head each has room for 16 rows only.
+/// Warps per block. With the O of a wide head, a warp's registers hold 16 rows only.
 constexpr int warps(int Dh, int Br) {
   return Dh <= 128 ? 4 : Br / 16;
 }
@@ -446,8 +447,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the forward pass. Every tile of Q reads K and V up to the last
-/// key that its last row attends to.
+/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
