@@ -19,8 +19,8 @@ struct QuerySplit {
   int tiles_of_head;  // tiles of Q per query head, from first_row on
   int begin, end;     // equal, so that the share is empty, if there are more parts than tiles
 };
-/// Returns the share of block `index`, where each of a head's `tiles` tiles of keys is shared by
-/// `parts` blocks. Under the mask the most rows attend to the first keys, so their blocks start
+/// Returns the share of block `index`. A head has `tiles` tiles of keys, and `parts` blocks share
+/// each of them. Under the mask the most rows attend to the first keys, so their blocks start
 /// first. `at_once` is the number of blocks that run at once, for longest_first().
 template <int Br, int Bc>
 __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,

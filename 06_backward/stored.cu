@@ -35,7 +35,7 @@ constexpr int64_t pitch(const Problem& p) {
 /// The form of a product: dP is A·Bᵀ, dQ is A·B, and dV and dK are Aᵀ·B.
 enum class Form { ABt, AB, AtB };
 
-/// The sizes in which the four products differ, for one head.
+/// The sizes of a product of one head. The four products have the same code and different sizes.
 struct Product {
   int rows, columns, inner;           // C is rows × columns
   int64_t pitch_A, pitch_B, pitch_C;  // elements from one row to the next
