@@ -1,7 +1,8 @@
-// 05 on Hopper: what the steps from `overlap` on share, because it does not change any more: the
-// numbers of a block of one producer and several consumers, store_output, the plan and the tensor
-// maps. `producer` shows them first. Its `produce` serves `overlap` and `ping_pong`; `persistent`
-// and `counter` have their own, and later steps work.h's. This header is not a step of its own.
+// 05 on Hopper: code that the steps from `overlap` on share, because it no longer changes: threads
+// and registers of a block of one producer and several consumers, store_output, the plan and the
+// tensor maps. `producer` shows all of it first. `produce` here serves `overlap` and `ping_pong`;
+// `persistent` and `counter` define their own, and later steps use work.h's. This header is not a
+// step.
 #pragma once
 
 #include "bytes.h"
@@ -15,15 +16,15 @@ namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
+// Named barriers 1 to 3: one per consumer, with the number of its warpgroup.
 constexpr int kWarpgroupBarrier = 0;
 
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+/// Threads per block: one warpgroup for the producer, and one for each consumer.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
+/// Registers per thread: the producer needs few, and the two consumers (three if Br is 192) get the
+/// others.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -31,7 +32,7 @@ constexpr int consumer_registers(int Br) {
   return Br == 192 ? 160 : 232;
 }
 
-/// Bytes of shared memory of stages of tiles of Q, and of K and V, and of their barriers.
+/// Bytes of shared memory for of_Q stages of Q, of_KV stages of K and of V, and their barriers.
 constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
   const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
   const int consumers = Br / kWarpgroupRows;
@@ -39,7 +40,7 @@ constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
          2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
 }
 
-/// A batch, a head of Q in it, and its head of K and V.
+/// A batch, a head of Q in this batch, and the head of K and V that it uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -47,14 +48,15 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// Tiles of K and V that rows of Q before `end` see; one at least, all masked if need be.
+/// Tiles of K and V that a tile of Q with its last row before `end` attends to: at least one, all
+/// of it masked if need be.
 template <int Bc>
 __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   const int keys = p.keys(min(end, p.N) - 1);
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
-/// The producer, one thread: has a tile of Q fetched, and its tiles of K and V.
+/// Runs the producer, one thread: starts the copies of a tile of Q and of its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
@@ -69,10 +71,11 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   }
 }
 
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it. A warp writes where it read Q, and no barrier comes before: we assume that its part of
-/// a product reads no other rows of Q, so that its own wait is enough. Without kStmatrix, as in
-/// `q_registers` and `sm90` at d = 128, addresses take fewer registers.
+/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through the
+/// consumer's tile of Q, and TMA stores it from there. A warp writes O over its own rows of Q, and
+/// no barrier comes before: we assume that its part of a product reads no other rows of Q, so that
+/// its own wait is enough. Without kStmatrix, as in `q_registers` and `sm90` at d = 128, addresses
+/// take fewer registers.
 template <class T, bool kStmatrix = true, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16> l, const TensorMap& map_O,
@@ -86,7 +89,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   else
     write(Q.tile(), O_sum, warp_row);
   fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is written
   if (threadIdx.x % kWarpgroup == 0) {
     tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
     tma_store_commit();
@@ -96,7 +99,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   });
 }
 
-/// The plan with one of `tiles`.
+/// Returns the plan with one of `tiles`.
 template <class Tiles, class SmemBytes>
 Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& request,
              const Tiles& tiles, int stages, SmemBytes smem_bytes) {
@@ -108,7 +111,7 @@ Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& requ
   return plan;
 }
 
-/// Tensor maps: of Q and O with boxes of a consumer's rows, of K and V of Bc.
+/// Tensor maps: boxes of Q and O hold a consumer's rows, boxes of K and V hold Bc rows.
 struct Maps {
   TensorMap Q, K, V, O;
 };

@@ -1,5 +1,5 @@
 // 05 on Hopper: the formula for the bytes that the steps from `tma` on request. This header is not
-// a step of its own.
+// a step.
 #pragma once
 
 #include "machine/machine.h"
@@ -8,8 +8,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// The sum over a head's tiles of Q of f(tiles of K and V that it reads): as many as its last row
-/// attends to, and one at least. The last tile of Q ends at N, rounded up to a multiple of `unit`.
+/// Adds up f(tiles of K and V that a tile of Q reads) over a head's tiles of Q. A tile of Q reads
+/// those that its last row attends to, and at least one. The last tile of Q ends at N, rounded up
+/// to a multiple of `unit`.
 template <class F>
 int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   int64_t sum = 0;
@@ -19,7 +20,8 @@ int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   }
   return sum;
 }
-/// Requested bytes of the arrays of the forward pass: every tile of Q reads whole tiles of K and V.
+/// Returns the bytes that the forward pass requests of each array: every tile of Q reads whole
+/// tiles of K and V.
 inline std::vector<ArrayTraffic> tiles_traffic(const Problem& p, const Plan& plan, int64_t unit) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O

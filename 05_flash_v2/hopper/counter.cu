@@ -11,10 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `persistent`: whenever a block is done with a tile of Q it takes the next that nobody has,
-// by a counter in HBM, so that all blocks end together whatever their tiles take. A kernel before
-// sets the counter to 0; the blocks start while it still runs, and wait for its end only before
-// they ask for their second tile.
+// Since `persistent`: whenever a block is done with a tile of Q, it takes the next that no block
+// has taken, from a counter in HBM. So all blocks end at about the same time, however long their
+// tiles take. A kernel before this one sets the counter to 0; the blocks start while it still runs,
+// and wait for its end only before they ask for their second tile.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -38,20 +38,21 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          array_bytes<WorkTile>(kStages * Br / kWarpgroupRows);
 }
 
-/// A tile's first row.
+/// Returns a tile's first row.
 template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int tiles = ceil_div(p.N, Br);
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
+/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
+/// them, of its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, Hbm<int> next, const Problem& p) {
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
+  // With a tile of Q comes its number and head, so that consumers need not work them out by
+  // divisions. After the last tile the head is negative.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // each consumer frees its own, the first one too
@@ -62,8 +63,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
+  // Half as many blocks run at once as in `large_tiles`, so a group has half the heads, and the
+  // requests to HBM at the start of a group come in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -73,13 +74,14 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);  // > 0, or index would stay
+    // At least 1, or index would never change.
+    const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Fetched late for balance, but before the next wait, which hides the latency.
       if (kv_tile == kv_tiles - 1) {
-        wait_for_kernel_before();  // which makes next 0
+        wait_for_kernel_before();  // which sets next to 0
         index = gridDim.x + atomicAdd(next, 1);
       }
       V.acquire();
@@ -89,8 +91,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   send({-1, -1});
 }
 
-/// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
-/// which O has to be scaled.
+/// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
+/// factors that rescale O.
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -108,14 +110,15 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
-/// may start.
+/// Sets the counter to 0. The attention kernel may start at once, because its blocks wait for the
+/// end of this kernel before they ask for a second tile of Q.
 __global__ void clear(Hbm<int> next) {
   let_next_kernel_start();
   next[0] = 0;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -128,9 +131,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -157,7 +160,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     K.wait();
     begin_turn();
     start_scores();
@@ -167,7 +170,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     softmax(S, m, l, row, 0, p);
     P = as_operand<T>(S);
     if (first_thread) {
-      tma_store_wait_read<0>();  // O of the last tile of Q has left,
+      tma_store_wait_read<0>();  // O of the previous tile of Q has left,
       Q.set_last_free();         // and the next one may come in its place
     }
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
@@ -179,8 +182,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -198,7 +201,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// Q, and whenever it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -246,7 +249,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// A block asks for another tile of Q after each that it has had, the last time in vain.
+/// Returns the requested bytes. A block asks the counter once for each tile of Q that it computes;
+/// its last request finds no tile left.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
   std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, plan.block_q);

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 8: O is seldom rescaled (Zadouri et al. 2026, FlashAttention-4).
+// 05 on Hopper, step 8: O is rarely rescaled (Zadouri et al. 2026, FlashAttention-4).
 //
 //   build/bin/05_flash_v2 --step lazy --seqlen 512 --causal
 //
@@ -14,8 +14,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `counter`: m stays while P is at most 2⁸, so that O is seldom rescaled, and only where m
-// rises do the lanes of a row compare their maxima. What stays of `counter` is in work.h.
+// Since `counter`: m stays the same while P is at most 2⁸, so that O is rarely rescaled, and the
+// lanes of a row compare their maxima only when m is raised. work.h holds the code of `counter`
+// that later steps do not change.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -30,23 +31,23 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kStages = 2;  // of Q, of K and of V
-// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
-// P and the sums fit their types.
+// The warp's rows keep their m while no P exceeds 2^kSlack: any m gives the same O and LSE, as long
+// as P and the sums fit their types.
 constexpr float kSlack = 8;
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
-/// A tile's first row.
+/// Returns a tile's first row.
 template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int tiles = ceil_div(p.N, Br);
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// S becomes P, by the maxima m of the warp's rows when they were last raised, and l their running
-/// sums. Whether they were raised now: then O has to be scaled by alpha.
+/// Turns S into P, using the maxima m of the warp's rows as they were last raised, and updates the
+/// running sums l. Returns whether m was raised in this call: then O has to be rescaled by alpha.
 template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {
@@ -68,7 +69,8 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -81,9 +83,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -110,7 +112,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     K.wait();
     begin_turn();
     start_scores();
@@ -120,7 +122,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
     if (first_thread) {
-      tma_store_wait_read<0>();  // O of the last tile of Q has left,
+      tma_store_wait_read<0>();  // O of the previous tile of Q has left,
       Q.set_last_free();         // and the next one may come in its place
     }
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
@@ -132,8 +134,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -151,7 +153,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// Q, and whenever it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -200,9 +202,9 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "lazy",
     .after = "counter",
-    .shown = {.idea = "O seldom rescaled",
+    .shown = {.idea = "O rarely rescaled",
               .change = {"other_flops", "less"},
-              .summary = "and O rescaled only where a maximum rises by much",
+              .summary = "and O rescaled only after a maximum has risen a lot",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

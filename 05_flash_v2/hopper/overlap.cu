@@ -1,4 +1,4 @@
-// 05 on Hopper, step 4: softmax under products (Shah et al. 2024, FlashAttention-3, §3.2,
+// 05 on Hopper, step 4: the softmax overlaps a product (Shah et al. 2024, FlashAttention-3, §3.2,
 // Algorithm 2).
 //
 //   build/bin/05_flash_v2 --step overlap --seqlen 512 --causal
@@ -16,10 +16,10 @@
 //     O ← O + P·V of the last tile
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `producer`: a consumer's product P·V of one tile runs on while it works out the softmax of
-// the next. So S of the next tile is started first, and P·V is waited for only after the softmax.
-// The consumer is a function from here on. What stays of the block and of the host's code is in
-// block.h.
+// Since `producer`: the product P·V of one tile runs while the consumer computes the softmax of the
+// next tile. So the consumer starts the next S before this P·V, and waits for P·V only after the
+// softmax. From here on the consumer is a function, and block.h holds the code of the block and of
+// the host that later steps do not change.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -41,8 +41,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, 1, kStages);
 }
 
-/// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
-/// which O has to be scaled.
+/// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
+/// factors that rescale O.
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of the block's tile of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of the block's tile of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
                                         const TensorMap& map_O, Hbm<float> LSE, int bh,
@@ -87,7 +87,7 @@ __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
 
-  // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+  // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
   Q.wait();
   K.wait();
   start_scores();
@@ -174,9 +174,9 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "overlap",
     .after = "producer",
-    .shown = {.idea = "softmax under product",
+    .shown = {.idea = "softmax overlaps PV",
               .change = {"exps_under_products", "from 0"},
-              .summary = "and a softmax that runs under the last tile's product",
+              .summary = "and a softmax that overlaps the previous tile's product",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -14,10 +14,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `lazy`: under the mask a consumer stops at the last key that its own 64 rows attend to, and
-// not at the block's last: it lets the other consumers' tiles pass. Tiles of Q are laid from the
-// last row up, so that the one that is partly empty has the fewest keys. `lazy`'s softmax is in
-// softmax.h.
+// Since `lazy`: under the mask a consumer stops at the last key that its own 64 rows attend to, not
+// at the block's last key, and lets the other consumers' tiles pass. Tiles of Q are laid out from
+// the last row up, so that a partly empty tile is the one with the fewest keys. softmax.h holds
+// `lazy`'s softmax.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -38,15 +38,17 @@ constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the ten
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
-/// A tile's first row. Tiles are laid from the last row up, since the last rows attend to the most
-/// keys: so the one that some consumers find empty, with rows before row 0, has the fewest.
+/// Returns a tile's first row. Tiles are laid out from the last row up, because the last rows
+/// attend to the most keys. So the tile that has rows before row 0, and leaves some consumers
+/// without rows, is the one with the fewest keys.
 template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
   return end - (work.tile + 1) * Br;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -59,9 +61,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -78,23 +80,24 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the last tile's stage of Q, once its O has left.
+  // Frees the previous tile's stage of Q once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets tiles of keys pass that only other consumers' rows attend to. They count on this one:
+  // Lets pass the tiles of keys that only other consumers' rows attend to. The other consumers
+  // still need this one's turns and releases:
   //   a tile of keys       K                       turn                   V
   //   own rows attend      wait, S = Q·Kᵀ, release begin, products, end   wait, P·V, release
   //   only others' do      wait, release           begin, end             wait, release
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as for V, though the turns alone would do
+      K.wait();  // for the reason below, though the turns alone would be enough
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // or the release would count for the last tile there, which others may still read
+      V.wait();  // else the release would count for an earlier tile, which others may still read
       V.release();
     }
   };
@@ -113,12 +116,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     K.wait();
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // meanwhile
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S is computed
     wgmma_wait<0>(S);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
@@ -133,8 +136,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -153,7 +156,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// Q, and whenever it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -202,7 +205,7 @@ const Register step{{
     .rung = "05_flash_v2",
     .name = "own_keys",
     .after = "lazy",
-    .shown = {.idea = "own keys alone",
+    .shown = {.idea = "own keys only",
               .change = {"matmul_flops", "less", "--causal"},
               .summary = "and consumers that stop at the last key that their rows attend to",
               .colour = "#0072B2"},

@@ -1,5 +1,5 @@
-// 05 on Hopper: which tiles of keys a block has, where `parts` blocks share those of a tile of Q
-// (../parts.h). tiles.h chooses how many. Not a step of its own.
+// 05 on Hopper: the tiles of keys that a block computes if `parts` blocks share the keys of one
+// tile of Q (../parts.h). tiles.h chooses the number of parts. This header is not a step.
 #pragma once
 
 #include "../parts.h"
@@ -11,8 +11,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Of a tile of Q's kv_tiles tiles of K and V those of this block, numbers begin to end − 1: all,
-/// or a part. Where there are fewer than parts, the last blocks have one that no row attends to.
+/// Returns which of a tile of Q's kv_tiles tiles of K and V are this block's: all of them, or one
+/// part. If there are fewer tiles than parts, the last blocks get one that no row attends to.
 template <bool kSplit>
 __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};
@@ -21,8 +21,8 @@ __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   return {kv_tiles * part / parts, kv_tiles * (part + 1) / parts};
 }
 
-/// Requested bytes where tiles are shared, instead of those of `whole` tiles: parts for which there
-/// is none of a tile's kv_tiles tiles of keys read one in vain.
+/// Returns the requested bytes if `parts` blocks share each tile of Q; `whole` holds the bytes
+/// without sharing. A part that gets no tile of keys reads one that it does not need.
 inline Traffic traffic_of_parts(const Problem& p, const Plan& plan,
                                 const std::vector<ArrayTraffic>& whole) {
   const int64_t vain = sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {

@@ -11,10 +11,11 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `ping_pong`: one block per SM; block b takes tiles b, b + gridDim.x, … of Q. The next tile
-// of Q is fetched, and O of the last one stored, while this one is worked on: a ring of two stages
-// of Q, through which O leaves. scheduling_barrier() goes: ptxas then sinks the softmax below the
-// wait for P·V, which is faster here.
+// Since `ping_pong`: there is one block per SM, and block b takes tiles b, b + gridDim.x, … of Q.
+// Q's tiles go through a ring of two stages, and O leaves through it, too. So the next tile of Q is
+// fetched, and the previous tile's O stored, while the consumers compute this one.
+// scheduling_barrier() is gone: ptxas then sinks the softmax below the wait for P·V, which is
+// faster here.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -38,20 +39,21 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          array_bytes<WorkTile>(kStages * Br / kWarpgroupRows);
 }
 
-/// A tile's first row.
+/// Returns a tile's first row.
 template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int tiles = ceil_div(p.N, Br);
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V.
+/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
+/// them, of its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, const Problem& p) {
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
+  // With a tile of Q comes its number and head, so that consumers need not work them out by
+  // divisions. After the last tile the head is negative.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // each consumer frees its own, the first one too
@@ -62,8 +64,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks work at once as in `large_tiles`, so half as many heads: what a group of
-  // them requests from HBM at its start comes in smaller bursts.
+  // Half as many blocks run at once as in `large_tiles`, so a group has half the heads, and the
+  // requests to HBM at the start of a group come in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -84,8 +86,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   send({-1, -1});
 }
 
-/// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
-/// which O has to be scaled.
+/// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
+/// factors that rescale O.
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -103,7 +105,8 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -116,9 +119,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -145,7 +148,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     K.wait();
     begin_turn();
     start_scores();
@@ -155,7 +158,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     softmax(S, m, l, row, 0, p);
     P = as_operand<T>(S);
     if (first_thread) {
-      tma_store_wait_read<0>();  // O of the last tile of Q has left,
+      tma_store_wait_read<0>();  // O of the previous tile of Q has left,
       Q.set_last_free();         // and the next one may come in its place
     }
     // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
@@ -167,8 +170,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();

@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `overlap`: consumers take turns to issue their products, so that one's softmax overlaps
-// another's products, too, instead of all multiplying at once and then none.
+// Since `overlap`: consumers take turns to issue their products, so that the softmax of one
+// overlaps products of another, too. Otherwise all may multiply at once, and then none.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -35,8 +35,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return stages_bytes(Dh, Br, Bc, 1, kStages);
 }
 
-/// S becomes P, by the running maxima m of the warp's rows, and l their running sums. Returns α, by
-/// which O has to be scaled.
+/// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
+/// factors that rescale O.
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of the block's tile of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of the block's tile of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, int bh, int block_row, int kv_tiles,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
 
   Accumulator<16, Bc> S;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   // m is kept in units of ln 2, like the exponents of 2^(c·s).
   auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0);
 
-  // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+  // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
   Q.wait();
   K.wait();
   begin_turn();

@@ -11,10 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `tma`: the warps no longer all do the same. One thread of a producer warpgroup keeps copies
-// in flight into rings of stages; two or three consumer warpgroups multiply, and say when a stage
-// is free again. No barrier of the whole block is left in the loop. A block has the SM to itself,
-// so the tile is larger, and the producer hands registers to the consumers.
+// Since `tma`: the warps divide the work. One thread of a producer warpgroup keeps copies in flight
+// into rings of stages; two or three consumer warpgroups multiply, and signal when a stage is free
+// again. No barrier of the whole block is left in the loop. A block has the SM to itself, so its
+// tile is larger, and the producer hands registers to the consumers.
 
 #include "bytes.h"
 #include "machine/hopper.h"
@@ -30,17 +30,17 @@ namespace {
 constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
 constexpr int kStages = 2;          // of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers: each consumer's own, by the number of its warpgroup, 1 to 3.
+// Named barriers 1 to 3: one per consumer, with the number of its warpgroup.
 constexpr int kWarpgroupBarrier = 0;
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
-/// Threads of a block: those of the producer's warpgroup, and of the consumers.
+/// Threads per block: one warpgroup for the producer, and one for each consumer.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers of a thread: the producer needs few, and the consumers, two or three (of 192 rows),
-/// get the others.
+/// Registers per thread: the producer needs few, and the two consumers (three if Br is 192) get the
+/// others.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -55,7 +55,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// A batch, a head of Q in it, and its head of K and V.
+/// A batch, a head of Q in this batch, and the head of K and V that it uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -63,7 +63,7 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// The producer, one thread: has tiles of Q, K and V fetched.
+/// Runs the producer, one thread: starts the copies of the tiles of Q, K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
                                         const TensorMap& map_Q, const TensorMap& map_K,
@@ -79,9 +79,10 @@ __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
   }
 }
 
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through its tile of Q, from where TMA
-/// takes it. A warp writes where it read Q, and no barrier comes before: we assume that its part of
-/// a product reads no other rows of Q, so that its own wait is enough.
+/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through the
+/// consumer's tile of Q, and TMA stores it from there. A warp writes O over its own rows of Q, and
+/// no barrier comes before: we assume that its part of a product reads no other rows of Q, so that
+/// its own wait is enough.
 template <class T, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
@@ -92,7 +93,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   mul_rows(O_sum, inverse_or_zero(l));
   write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
   fence_proxy_async();  // what this thread wrote, before TMA reads it
-  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is there
+  named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is written
   if (threadIdx.x % kWarpgroup == 0) {
     tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
     tma_store_commit();
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
+  // Tiles of K and V: at least one, all of it masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
   SharedMemory smem;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // in registers that stay the product's until it is done
+    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
     V.wait();
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, V.tile());
@@ -214,7 +215,7 @@ const Register step{{
     .after = "tma",
     .shown = {.idea = "warp specialisation",
               .change = {"consumer_copies", "to 0"},
-              .summary = "and a producer of copies, consumers of tiles",
+              .summary = "and one warpgroup that copies, others that compute",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

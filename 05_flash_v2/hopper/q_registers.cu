@@ -14,8 +14,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `own_keys`: at d = 128 a consumer loads its rows of Q into registers, once for each tile of
-// Q, so that the product S = Q·Kᵀ reads K alone from shared memory. `own_keys`' row_of is
+// Since `own_keys`: at d = 128 a consumer loads its rows of Q into registers, once per tile of Q,
+// so that the product S = Q·Kᵀ reads only K from shared memory. `own_keys`' row_of is now
 // row_from_end in work.h.
 
 #include "block.h"
@@ -37,12 +37,12 @@ constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the ten
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
-/// Whether a consumer keeps Q in registers. For the three consumers of d = 64 there are too few.
+/// Returns whether a consumer keeps Q in registers. The three consumers of d = 64 have too few.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// Waits for S. If Q is kept in registers, these too are the product's until then.
+/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -52,7 +52,8 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -65,9 +66,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; the other one follows
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -90,20 +91,20 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the last tile's stage of Q, once its O has left.
+  // Frees the previous tile's stage of Q once its O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets tiles of keys pass that only other consumers' rows attend to.
+  // Lets pass the tiles of keys that only other consumers' rows attend to.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as for V, though the turns alone would do
+      K.wait();  // for the reason below, though the turns alone would be enough
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // or the release would count for the last tile there, which others may still read
+      V.wait();  // else the release would count for an earlier tile, which others may still read
       V.release();
     }
   };
@@ -122,13 +123,13 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     if constexpr (q_in_registers(Dh)) load(Q_rows, Q.tile(), warp_id() % 4 * 16);
     K.wait();
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // meanwhile
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S is computed
     wait_for_scores<0>(S, Q_rows);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
@@ -143,8 +144,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -156,7 +157,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_wait<0>(O_sum, P);
     V.release();
     skip(kv_tiles - own_kv_tiles);
-    // With Q in registers none are left for stmatrix's places.
+    // With Q in registers too few are left for stmatrix's addresses.
     store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
   if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
@@ -164,7 +165,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// Q, and whenever it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

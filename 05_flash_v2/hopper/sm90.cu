@@ -14,16 +14,16 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `q_registers`: no one tile suits all shapes. tiles.h has twelve, some of them for wide
-// heads, few rows or few keys, and estimates which is fastest. What follows from the choice:
+// Since `q_registers`: no single tile suits all shapes. tiles.h has twelve, some of them for wide
+// heads, few rows or few keys, and estimates which is fastest. The choice changes the kernel:
 //
-//   64 rows, one consumer   two or three blocks share an SM; nobody waits for a turn
-//   heads above 128         one stage of Q, which is free again only once its O has left
-//   few tiles of Q          blocks share a tile's keys (kSplit); ../parts.h merges what they have
+//   64 rows, one consumer   two or three blocks share an SM; consumers do not wait for turns
+//   heads above 128         Q has one stage, which is free again only once its O has left
+//   few tiles of Q          blocks share a tile's keys (kSplit); ../parts.h merges their results
 //   equally long tiles,     blocks take them in turn, without a counter
-//   a block per SM
+//   one block per SM
 //
-// The mask goes by rows, which takes fewer instructions (softmax.h).
+// The mask is applied by rows, which takes fewer instructions (softmax.h).
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -42,13 +42,13 @@ namespace {
 
 constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
 
-/// Whether a consumer keeps Q in registers. Three consumers have too few for it, so narrower heads,
-/// which have such tiles, go without; and so does a consumer that holds a wider O.
+/// Returns whether a consumer keeps Q in registers. Narrower heads have tiles of three consumers,
+/// whose threads have too few registers for it; for wider heads O takes too many.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// Waits for S. If Q is kept in registers, these too are the product's until then.
+/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -58,7 +58,8 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -75,9 +76,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (kConsumers > 1)
       named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; of two the second follows at its tile
+  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -100,9 +101,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // A stage of Q is free once the O of its tile, which leaves through it, has left. With two stages
-  // that of the last tile is freed early in this one, so that the next tile of Q comes during this
-  // one. With one stage it is this tile's, at its very end.
+  // A stage of Q is free once the O of its tile has left through it. With two stages the previous
+  // tile's stage is freed early in this tile, so that the next tile of Q arrives during this one.
+  // With one stage, this tile's own stage is freed at its very end.
   const auto free_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -114,14 +115,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto free_this_tiles = [&] {
     if (!kTwoStages) free_stage();
   };
-  // Lets tiles of keys pass that only other consumers' rows attend to.
+  // Lets pass the tiles of keys that only other consumers' rows attend to.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as for V, though the turns alone would do
+      K.wait();  // for the reason below, though the turns alone would be enough
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // or the release would count for the last tile there, which others may still read
+      V.wait();  // else the release would count for an earlier tile, which others may still read
       V.release();
     }
   };
@@ -135,21 +136,21 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_tiles();
       skip(end - begin);
-      free_this_tiles();  // the turns in skip() come before, so all its warps have read `work`
+      free_this_tiles();  // the turns in skip() come before: all its warps have read `work`
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     if constexpr (q_in_registers(Dh)) load(Q_rows, Q.tile(), warp_id() % 4 * 16);
     K.wait();
     begin_turn();
     start_scores();
     end_turn();
-    // Worked out while S is. Of a part of the keys each consumer does all tiles, even if its own
-    // rows attend to none: merge reads m, l and O of every row.
+    // Computed while the product S runs. If kSplit, each consumer goes through all tiles of the
+    // block's part, even if its own rows attend to none: merge reads m, l and O of every row.
     const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wait_for_scores<0>(S, Q_rows);
     K.release();
@@ -165,8 +166,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and nothing keeps it from that: V's stage
-      // is free sooner, other consumers' products overlap the softmax, and all is 2% faster.
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax<Mask::by_row>(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
@@ -189,8 +190,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once. Each takes one tile of Q
-/// after another: if blocks `ask`, the next that nobody has, else every gridDim.x-th.
-/// If kSplit: m, l and O of a part of the keys. grid: (tiles of Q · B·H, parts), a block for each.
+/// after another: if blocks `ask`, the next that no block has taken, else every gridDim.x-th. If
+/// kSplit: m, l and O of one part of the keys. grid: (tiles of Q · B·H, parts), one block for each.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -231,7 +232,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Whether blocks ask for their next tile of Q: then the plan has the counter.
+/// Returns whether blocks ask a counter for their next tile of Q: then the plan has one.
 bool asks(const Plan& plan) {
   return std::ranges::any_of(plan.workspace, [](const auto& a) { return a.name == "next"; });
 }
@@ -275,7 +276,7 @@ const Register step{{
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "tiles by shape",
               .change = {"matmul_flops", "less", "--head-dim 96"},
-              .summary = "and the tile, and blocks to share it, chosen by the shape",
+              .summary = "and the tile, and the blocks that share it, chosen by the shape",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -1,5 +1,5 @@
-// 05 on Hopper: the softmax that seldom rescales O, as `lazy` shows it, for the steps from
-// `own_keys` on. This header is not a step of its own.
+// 05 on Hopper: `lazy`'s softmax, which rarely rescales O, for the steps from `own_keys` on. This
+// header is not a step.
 #pragma once
 
 #include "block.h"
@@ -9,16 +9,17 @@
 namespace ladder::MACHINE {
 namespace {
 
-// The warp's rows keep their m while no P is above 2^kSlack: O and LSE are the same with any m, if
-// P and the sums fit their types.
+// The warp's rows keep their m while no P exceeds 2^kSlack: any m gives the same O and LSE, as long
+// as P and the sums fit their types.
 constexpr float kSlack = 8;
 
-/// How keys that a row does not attend to are hidden: by a comparison with the row's last key for
-/// each element, or from a column on that is worked out once for each row, in fewer instructions.
+/// How keys that a row does not attend to are masked. by_element compares the key of each element
+/// with the row's last key; by_row works out each row's first masked column once, which takes fewer
+/// instructions.
 enum class Mask { by_element, by_row };
 
-/// S becomes P, by the maxima m of the warp's rows when they were last raised, and l their running
-/// sums. Whether they were raised now: then O has to be scaled by alpha.
+/// Turns S into P, using the maxima m of the warp's rows as they were last raised, and updates the
+/// running sums l. Returns whether m was raised in this call: then O has to be rescaled by alpha.
 template <Mask mask = Mask::by_element, int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {

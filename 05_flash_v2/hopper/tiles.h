@@ -1,26 +1,27 @@
-// 05 on Hopper: which of the tiles that are compiled sm90 takes, and how many blocks share one: by
-// time, as a model has it. And what a block of a tile is given. Not a step of its own.
+// 05 on Hopper: chooses the compiled tile that sm90 takes, and how many blocks share it, by a model
+// of the time. It also says which stages and registers a block gets. This header is not a step.
 //
-// The rule, from what is fixed to what is chosen for each run:
+// The rule, with fixed limits first and choices for each run last:
 //
-//   1. A head of at most 64, 96, 128, 192 or 256 columns has tiles of its own (kTimed). All else
-//      that a block has, the functions below give by the head's columns Dh and the tile, Br × Bc.
-//   2. Rows. Each consumer has 64 of the Br rows and holds O for them, Dh/2 registers per thread.
-//      Up to Dh = 96 the SM's registers hold the O of three consumers, above that of two. More
-//      rows mean fewer reads of K and V, so where rows are plenty the tile with the most is
-//      fastest.
+//   1. The head sizes 64, 96, 128, 192 and 256 each come with their own tiles (kTimed); a head
+//      takes the smallest size that holds it. The functions below say what else a block gets, by
+//      its columns Dh and the tile, Br × Bc.
+//   2. Rows. Each consumer takes 64 of the Br rows and holds O for them, Dh/2 registers per thread.
+//      Up to Dh = 96 the SM's registers hold the O of three consumers, above that the O of two.
+//      More rows mean fewer reads of K and V, so the tile with the most rows is the fastest if
+//      there are plenty of queries.
 //   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers per thread.
-//      So the more rows and the wider the head, the fewer keys; above 128 columns there is room
-//      for one stage of Q alone (stages_of_Q).
+//      So the more rows and the wider the head, the fewer keys; above 128 columns only one stage
+//      of Q fits (stages_of_Q).
 //   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
-//      block is small, and two or three share an SM (blocks_of_SM), so that one block's start and
-//      end run under another's products. Few keys: a tile with fewer has fewer of them masked.
-//   5. Too few tiles of Q for the SMs all the same: `parts` blocks share the keys of one tile, and
-//      `merge` (../parts.h) combines what they have.
+//      block is small, and two or three share an SM (blocks_of_SM), so that the start and end of
+//      one overlap products of another. Few keys: in a tile of fewer keys, fewer are masked.
+//   5. If there are still too few tiles of Q for the SMs, `parts` blocks share the keys of one
+//      tile, and `merge` (../parts.h) combines their results.
 //
 // 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No comparison of two numbers
 // decides them, so time_of_tiles estimates each tile's time with each number of parts, from times
-// that were measured once on an H200 (kTimed), and `fastest` takes the least.
+// that were measured once on an H200 (kTimed), and `fastest` takes the shortest.
 #pragma once
 
 #include <array>
@@ -34,10 +35,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And what
-/// one takes of an H200 whose SMs are all busy, in µs: for a tile of keys, to start and to end; and
-/// up to 128 columns above 96, where tiles of few keys compete with those of many, once per SM,
-/// because its first and last tile of keys overlap nothing.
+/// A compiled tile: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And its
+/// times in µs on an H200 whose SMs are all busy: kv_tile for each tile of keys, `ends` to start
+/// and to end, and `once` per SM, because an SM's first and last tile of keys overlap nothing. Only
+/// heads of 97 to 128 columns need `once`: their tiles of few keys compete with tiles of many.
 struct TimedTile {
   TileSize size;
   double kv_tile, ends, once = 0;
@@ -59,24 +60,25 @@ constexpr auto kTiles = [] {
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
   return tiles;
 }();
-/// Whether blocks may share a tile's keys: a tile of the fewest rows of its head size.
+/// Returns whether blocks may share a tile's keys: only the tiles with the fewest rows of their
+/// head size.
 constexpr bool may_split(int Dh, int Br) {
   return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
-/// Stages of Q, of which wide heads leave room for one, and of K and V: up to 128 columns, tiles of
-/// at most 64 keys have more than two.
+/// Stages of Q (wide heads leave space for only one), and of K and V (more than two for tiles of at
+/// most 64 keys and heads of at most 128 columns).
 constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }
 constexpr int stages_of_KV(int Dh, int Bc) {
   return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
 }
-/// Blocks that share an SM: those of one consumer, so that one's start and end run under another's
-/// products.
+/// Blocks per SM: blocks of one consumer share an SM, so that the start and end of one overlap
+/// products of another.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
-/// Registers of a thread, instead of block.h's numbers: the producer needs few, and the consumers,
+/// Registers per thread, instead of block.h's numbers: the producer needs few, and the consumers,
 /// one to three, get the others.
 constexpr int producer_registers_of_tile(int Dh, int Br, int Bc) {
   return Br == 192 || blocks_of_SM(Dh, Br, Bc) == 3 ? 32 : 40;
@@ -91,18 +93,18 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          array_bytes<WorkTile>(of_Q * Br / kWarpgroupRows);
 }
 
-// Numbers of time_of_tiles and `fastest`, fitted to times on an H200.
-constexpr double kEmptyTime = 0.4;    // of a whole tile's time: what one without rows would take
-constexpr double kAloneTime = 0.8;    // of its time: a block's, alone on an SM for two or three
-constexpr double kMergeStart = 4;     // µs that `merge` takes besides its bytes
-constexpr double kMergeRate = 2;      // TB/s, of the bytes of parts that are written and read
-constexpr double kWorthwhile = 0.95;  // of the least time: what more parts have to beat
+// Constants of time_of_tiles and `fastest`, fitted to times on an H200.
+constexpr double kEmptyTime = 0.4;    // of a whole tile's time: the time of one without rows
+constexpr double kAloneTime = 0.8;    // of a block's time: if it is alone on an SM for two or three
+constexpr double kMergeStart = 4;     // µs that `merge` takes in addition to the time of its bytes
+constexpr double kMergeRate = 2;      // TB/s, for writing and reading partial results
+constexpr double kWorthwhile = 0.95;  // of the least time: more parts must take less than this
 
-/// About how long the tiles of a size take, each shared by `parts` blocks, in µs. A tile of Q takes
-/// less where some of its consumers have no rows: with 256 queries a tile of 192 would leave one of
-/// 64 for a whole block. So does one that has an SM to itself on which there is room for another.
-/// Each part starts and ends, and to merge them takes kMergeStart and their bytes, written and
-/// read, at kMergeRate.
+/// Estimates how long all tiles of one size take, each shared by `parts` blocks, in µs. A tile of Q
+/// takes less time if some of its consumers get no rows: of 256 queries, a tile of 192 leaves 64
+/// for a block of its own. A block takes less time, too, if it runs alone on an SM that could hold
+/// another. Each part starts and ends; merging takes kMergeStart, and the time to write and read
+/// the partial results at kMergeRate.
 double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
   const auto [max_d, Br, Bc] = timed.size;
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
@@ -125,8 +127,8 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
          (parts > 1 ? kMergeStart + megabytes / kMergeRate : 0);
 }
 
-/// Of the compiled tiles that fit, and are what is asked for, the one that takes least time, and
-/// its parts; 0 asked: any number.
+/// Returns the compiled tile, and its number of parts, that takes the least time among those that
+/// fit and match the request. asked_parts = 0 allows any number.
 Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
                int asked_parts) {
   Choice best{.tile = asked};
@@ -148,15 +150,16 @@ Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileReq
   return best;
 }
 
-/// Whether blocks can take tiles of Q in turn, and need not ask for the next: there is none, or all
-/// take equally long, and no two blocks on an SM hold each other up.
+/// Returns whether blocks can take tiles of Q in turn, without a counter: either no block gets a
+/// second tile, or all tiles take equally long and no two blocks share an SM, where they would
+/// delay each other.
 bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   const int of_SM = blocks_of_SM(plan.head_dim, plan.block_q, plan.block_kv);
   return ceil_div(p.N, plan.block_q) * p.B * p.H <= of_SM * device.multiprocessors ||
          (of_SM == 1 && !p.causal && p.N % plan.block_q == 0);
 }
 
-/// The plan, its workspace aside.
+/// Returns the plan without its workspace.
 Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim<kAllHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};

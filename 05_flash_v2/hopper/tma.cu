@@ -11,9 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `wgmma`: the copies. One thread names a box of an array, and TMA fetches it, lays it out as
-// the products want it, fills what is past the end with zeros, and says at a barrier in shared
-// memory when the last byte has arrived. O leaves the same way, from where stmatrix has written it.
+// Since `wgmma`: one thread starts each copy. It names a box of an array; TMA fetches the box,
+// swizzles it for the products, fills rows past the end with zeros, and signals a barrier in shared
+// memory when the last byte has arrived. O leaves by TMA too, from Q's tile, where stmatrix has put
+// it.
 
 #include "bytes.h"
 #include "machine/hopper.h"
@@ -38,7 +39,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          3 * array_bytes<Mbarrier>(1);
 }
 
-/// A batch, a head of Q in it, and its head of K and V.
+/// A batch, a head of Q in this batch, and the head of K and V that it uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -46,7 +47,8 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// The rows of O, divided by l, and of LSE to HBM: O through Q's tile, from where TMA takes it.
+/// Divides the rows of O by l and stores them and LSE to HBM. O goes through Q's tile, and TMA
+/// stores it from there.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -57,7 +59,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile
   mul_rows(O_sum, inverse_or_zero(l));
   write_matrices(tile, as_operand<T>(O_sum), warp_row);
   fence_proxy_async();  // what this thread wrote, before TMA reads it
-  __syncthreads();      // all of O is there
+  __syncthreads();      // all of O has been written
   if (threadIdx.x == 0) {
     tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
     tma_store_commit();
@@ -87,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool first_thread = threadIdx.x == 0;
   const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V; one at least, all masked if need be.
+  // Tiles of K and V: at least one, all of it masked if need be.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     fence_mbarrier_init();  // TMA sees the barriers initialised
   }
   __syncthreads();  // all threads see them initialised
-  // Promises the barrier a tile's bytes, and has them copied. By one thread.
+  // Promises the barrier a tile's bytes and starts their copy. One thread calls it.
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {
     full.arrive_expect_tx(to.kBytes);
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Q_full[0].wait(0);
   for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
     const int key = kv_tile * Bc;
-    K_full[0].wait(kv_tile % 2);  // the parity of its phase: it is filled once a tile
+    K_full[0].wait(kv_tile % 2);  // the parity of its phase: one phase per tile
     __syncthreads();              // all warps are done with the last V
     if (first_thread) start_copy(map_V, V_full[0], tile_V, key, head.of_KV);
 
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // in registers that stay the product's until it is done
+    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
     V_full[0].wait(kv_tile % 2);
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, tile_V);
@@ -188,7 +190,7 @@ const Register step{{
     .after = "wgmma",
     .shown = {.idea = "copies by TMA",
               .change = {"consumer_copies", "less"},
-              .summary = "and its copies by TMA",
+              .summary = "and copies by TMA",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -11,10 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: the products. Four warps together, a warpgroup, multiply 64 rows at once. K
-// and V are no longer loaded into their registers: the tensor cores read them, and Q, from shared
-// memory themselves, and run on while the warps do something else. Here nobody does anything else
-// yet.
+// Since `large_tiles`: a warpgroup, which is four warps, multiplies 64 rows at once. The warps no
+// longer load Q, K and V into registers, because the tensor cores read them from shared memory
+// themselves. The warps could do something else meanwhile; in this step they still wait for each
+// product.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -37,8 +37,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
 }
 
-/// The rows of O, divided by l, and of LSE to HBM: O through Q's tile, so that it is written in
-/// whole 16-byte pieces.
+/// Divides the rows of O by l and stores them and LSE to HBM. O goes through Q's tile, so that it
+/// is stored in whole 16-byte chunks.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   write(tile, O_sum, warp_row);
-  __syncthreads();  // all of O is there
+  __syncthreads();  // all of O has been written
   copy_out<kThreads>(O + (p.q_row(bh) + tile_row) * p.d, p.d, tile, p.N - tile_row, p.d,
                      threadIdx.x);
   for_each_row(m, l, [&](int i, float max, float sum) {
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
   const int tiles = ceil_div(p.N, Br);
-  // In this order without the mask too, where `large_tiles` numbers tiles another way: code for
-  // both would spill registers.
+  // Without the mask the order is the same, although `large_tiles` numbers tiles differently there:
+  // code for both orders would spill registers.
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
                                                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // in registers that stay the product's until it is done
+    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, tile_V);
     wgmma_commit();
@@ -169,7 +169,7 @@ const Register step{{
     .after = "large_tiles",
     .shown = {.idea = "products by warpgroups",
               .change = {"products", "less"},
-              .summary = "large_tiles' kernel, its products by warpgroups",
+              .summary = "large_tiles, with products by warpgroups",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

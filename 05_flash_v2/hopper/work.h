@@ -1,5 +1,5 @@
-// 05 on Hopper: blocks that take their work from a counter, as `counter` shows them, and what the
-// steps from `lazy` on share of that. This header is not a step of its own.
+// 05 on Hopper: code that the steps from `lazy` on share with `counter`, whose blocks take their
+// work from a counter. This header is not a step.
 #pragma once
 
 #include "block.h"
@@ -10,20 +10,20 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// No block has asked for a further tile of Q yet. Nor will one before this is done, so the blocks
-/// may start.
+/// Sets the counter to 0. The attention kernel may start at once, because its blocks wait for the
+/// end of this kernel before they ask for a second tile of Q.
 __global__ void clear(Hbm<int> next) {
   let_next_kernel_start();
   next[0] = 0;
 }
-/// The number of the next tile of Q that nobody has, by the counter.
+/// Asks the counter: returns the index of the next tile of Q that no block has taken.
 __device__ __forceinline__ int take_next(Hbm<int> next) {
-  wait_for_kernel_before();  // which makes next 0
+  wait_for_kernel_before();  // which sets next to 0
   return gridDim.x + atomicAdd(next, 1);
 }
 
-/// Numbers begin to end − 1 of the tiles of K and V that a tile of Q needs: one at least, because
-/// `produce` asks for the next tile of Q at the last of them.
+/// The tiles of K and V that a block needs for a tile of Q, numbers begin to end − 1: at least one,
+/// because `produce` asks for the next tile of Q at the last of them.
 struct KeyTiles {
   int begin, end;
 };
@@ -31,9 +31,9 @@ __device__ __forceinline__ KeyTiles all_key_tiles(int kv_tiles) {
   return {0, kv_tiles};
 }
 
-/// A tile's first row, as in `own_keys`. Tiles are laid from the last row up, since the last rows
-/// attend to the most keys: so the one that some consumers find empty, with rows before row 0, has
-/// the fewest.
+/// Returns a tile's first row, as in `own_keys`. Tiles are laid out from the last row up, because
+/// the last rows attend to the most keys. So the tile that has rows before row 0, and leaves some
+/// consumers without rows, is the one with the fewest keys.
 template <int Br>
 __device__ __forceinline__ int row_from_end(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
@@ -45,16 +45,17 @@ struct InputMaps {
   const TensorMap &Q, &K, &V;
 };
 
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V,
-/// those that key_tiles_of(their number) names. A tile of Q starts at row_of(tile, p); after tile
-/// number i comes next_after(i).
+/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
+/// them, of its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V
+/// that it attends to, the block copies those that key_tiles_of(n) names. After the tile of Q with
+/// index i comes the one with index next_after(i).
 template <int Br, int Bc, auto row_of, auto key_tiles_of = all_key_tiles, class StagesQ,
           class StagesKV, class NextAfter>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const InputMaps& maps,
                                         Smem<WorkTile> smem_work, NextAfter next_after,
                                         const Problem& p) {
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
+  // With a tile of Q comes its number and head, so that consumers need not work them out by
+  // divisions. After the last tile the head is negative.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // each consumer frees its own, the first one too
@@ -65,9 +66,10 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // A block of 128 or 192 rows has the SM to itself, so half as many work at once as in
-  // `large_tiles`. So half as many heads make a group, which requests smaller bursts of HBM at its
-  // start. (sm90's tiles of 64 rows have groups as small, though more blocks.)
+  // A block of 128 or 192 rows has the SM to itself, so half as many blocks run at once as in
+  // `large_tiles`, and a group has half the heads. So the requests to HBM at the start of a group
+  // come in smaller bursts. (sm90's tiles of 64 rows have groups of the same size, although more of
+  // their blocks run at once.)
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -90,7 +92,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   send({-1, -1});
 }
 
-/// The plan with one of `tiles`, and a counter.
+/// Returns the plan with one of `tiles` and a counter.
 template <class Tiles>
 Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileRequest& request,
                        const Tiles& tiles, int stages) {
@@ -101,7 +103,7 @@ Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileReq
   plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Launches `clear`, and blocks with `kernel`, as many as run at once, right behind it.
+/// Launches `clear` and, right behind it, as many blocks of `kernel` as run at once.
 template <class T, class Kernel>
 void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, plan.block_kv);
@@ -112,7 +114,8 @@ void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, cons
                        dim3(threads(plan.block_q)), plan.smem_bytes, map_Q, map_K, map_V, map_O,
                        hbm<float>(a["LSE"]), next, p);
 }
-/// A block asks for another tile of Q after each that it has had, the last time in vain.
+/// Returns the requested bytes. A block asks the counter once for each tile of Q that it computes;
+/// its last request finds no tile left.
 inline Traffic traffic_with_counter(const Problem& p, const Plan& plan,
                                     std::vector<ArrayTraffic> arrays) {
   const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);
