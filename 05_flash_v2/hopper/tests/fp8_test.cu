@@ -1,5 +1,5 @@
-// e4m3 on both machines: conversions give the host's bits, and sums of products are those that the
-// sim makes. (Hopper's other constructs are tested with the steps of 05 and 06 that use them.)
+// Tests e4m3 on both machines: conversions give the host's bits, and sums of products are the
+// simulator's. (Hopper's other constructs are tested with the steps of 05 and 06 that use them.)
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 class SUITE : public DeviceTest {};
 
-/// The bits of some numbers.
+/// Returns the bits of each number.
 template <class T>
 auto bits_of(const std::vector<T>& numbers) {
   using Bits = std::conditional_t<sizeof(T) == 1, uint8_t, uint32_t>;
@@ -34,7 +34,7 @@ auto bits_of(const std::vector<T>& numbers) {
 
 constexpr int kThreads = 128;
 
-/// codes[i] = x[i] rounded, and packed: the same again by pack().
+/// Rounds x to codes; rounds it again with pack(), four elements per word, to packed.
 __global__ void round_to_e4m3(Hbm<const float> x, Hbm<e4m3> codes, Hbm<unsigned> packed) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   for (int k = 4 * i; k < 4 * i + 4; ++k) codes[k] = e4m3(x[k]);
@@ -45,7 +45,7 @@ __global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
 }
 
 TEST_F(SUITE, ConversionsAreTheHosts) {
-  // Every upper half of a float with lower halves beside and at a tie.
+  // Every upper half of a float, with lower halves at a tie and next to one.
   std::vector<float> floats;
   for (uint32_t high = 0; high < 0x10000; ++high)
     for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
@@ -67,8 +67,8 @@ TEST_F(SUITE, ConversionsAreTheHosts) {
 
 constexpr int kRow = 64, kWarps = 4, kElements = kWarps * 256;
 
-/// Rows of kRow numbers: transformed; the largest of the block; the rows as they were, times
-/// `factor`, rounded.
+/// Applies the functions of fp8.h to rows of kRow numbers: transforms each row, finds the block's
+/// largest magnitude, and rounds the original rows times `factor`.
 __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
                                    Hbm<e4m3> codes, float factor) {
   SharedMemory smem;
@@ -85,7 +85,7 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
   add_columns(sums, kRow, Accumulator<16, kRow>{});
 }
 
-// (That they are right for any size and number of warps, the suite shows.)
+// (The suite shows that they are correct for any size and number of warps.)
 TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
@@ -99,10 +99,10 @@ TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
             kElements * (1 + 1 + std::bit_width(unsigned{kRow})) + kWarps * 16 * kRow);
 }
 
-constexpr int kN = 64, kK = 64, kDepth = 32;  // of a product 64 × N, K at a time by one instruction
+constexpr int kN = 64, kK = 64, kDepth = 32;  // a product of 64 × kN; kDepth: terms per instruction
 using Factor = SwizzledTile<e4m3, kN, kK>;
 
-/// C = start + A·Bᵀ, A from registers, of which a lane has those that the PTX manual says.
+/// Computes C = start + A·Bᵀ with A in registers, distributed over lanes as the PTX manual says.
 __global__ void __launch_bounds__(kWarpgroup)
     add_products(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> C, float start) {
   const Factor tile{SharedMemory().take<e4m3>("B", Factor::kElements)};
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
-// Sums of e4m3 products that tell how many bits the chip keeps, and random ones: those of both
-// machines are add_fp8_products(), bit for bit.
+// Sums of e4m3 products that show how many bits the chip keeps, and sums of random ones: both
+// machines give add_fp8_products()'s, bit for bit.
 TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   if (device().info().compute_capability / 10 != 9)
     GTEST_SKIP() << device().info().name << " is no Hopper GPU";
@@ -145,7 +145,7 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
               sim::add_fp8_products(sums[i * kN + j], &A[i * kK + k], &B[j * kK + k]);
     EXPECT_TRUE(bits_of(values<float>(C)) == bits_of(sums)) << "from " << start << ", B " << B[1];
   };
-  const auto two_columns = [&](float first, float second) {  // and zeros
+  const auto two_columns = [&](float first, float second) {  // all others are zeros
     Codes all(64 * kK, ladder::e4m3(0));
     for (int i = 0; i < 64 * kK; i += kK)
       all[i] = ladder::e4m3(first), all[i + 1] = ladder::e4m3(second);
@@ -169,7 +169,7 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
 }
 
 #ifdef LADDER_SIM
-/// c and 32 products added up by the definition in fp8_sums.h, in float64, which holds all exactly.
+/// Adds 32 products to c by the definition in fp8_sums.h, in float64, where every term is exact.
 double sum_by_definition(double c, const float* a, const float* b) {
   const auto cut = [](double x, int leading) {
     return std::ldexp(std::trunc(std::ldexp(x, 13 - leading)), leading - 13);
@@ -190,7 +190,7 @@ TEST(SimFp8Sums, AreThoseOfTheDefinition) {
       if (const float x = ladder::e4m3::from_bits(static_cast<uint8_t>(random())); x == x) return x;
   };
   for (int i = 0; i < 20000; ++i) {
-    float a[32] = {}, b[32] = {};  // products are few, to be lost beside one another, or many
+    float a[32] = {}, b[32] = {};  // few products, where small ones get lost, or many
     const unsigned products = random() % 4 ? random() % 4 : random() % 33;
     for (unsigned k = 0; k < products; ++k) a[k] = any(), b[k] = any();
     const float starts[] = {0, 1.0f / 3, any() * any(), -0x1p-20f, 0x1p-80f};
