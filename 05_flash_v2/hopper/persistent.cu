@@ -188,8 +188,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes every
-/// gridDim.x-th tile of Q.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes every gridDim.x-th tile of
+/// Q.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

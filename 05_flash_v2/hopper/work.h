@@ -103,7 +103,7 @@ Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileReq
   plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Launches `clear` and, right behind it, as many blocks of `kernel` as run at once.
+/// Launches `clear` and, right behind it, all blocks of `kernel` that can run at once.
 template <class T, class Kernel>
 void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, plan.block_kv);
