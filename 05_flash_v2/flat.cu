@@ -45,20 +45,18 @@ int64_t smem_bytes(int Dh) {
 //   32 rows: two halves i of 16, so a lane holds parts of four rows, r = 2i for row 16i + g and
 //   r = 2i + 1 for row 16i + g + 8. Row r is row 8r + g of the warp.
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (heads of a group, tiles of Q, groups).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 2)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  const int thread = threadIdx.x, lane = static_cast<int>(threadIdx.x % 32);
-  const int g = lane / 4, t = lane % 4;
-  // Blocks of one head are neighbours, so that they find K and V in L2. The last rows, which attend
-  // to the most keys, come first.
-  const int tiles = ceil_div(p.N, Br);
-  const int bh = blockIdx.x / tiles, block_row = (tiles - 1 - blockIdx.x % tiles) * Br;
+  const int thread = threadIdx.x, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // Blocks start in the order of x, y, z: the heads of a group; the tiles of each, from the last
+  // rows on, which attend to the most keys; the groups.
+  const int bh = blockIdx.z * gridDim.x + blockIdx.x, block_row = (gridDim.y - 1 - blockIdx.y) * Br;
+  if (bh >= p.B * p.H) return;
   const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile, in head
   const int end = p.keys(min(block_row + Br, p.N) - 1);  // keys that the last row attends to
   auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // the next to copy
-
   SharedMemory smem;
   const auto Qs = smem.take<T>("Q", Br * Dh);
   const auto Ks = smem.take<T>("K", Bc * Dh), Vs = smem.take<T>("V", Bc * Dh);
@@ -66,14 +64,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto at = [](unsigned r, unsigned c) -> int {
     return r * Dh + c / 8 * 64 + (c ^ r) % 8 * 8;
   };
-  // Starts copying a tile, one cp.async for each chunk. A thread has one column of chunks and goes
-  // down kAtOnce rows at a time; the next thread has the next chunk of the row. Past the last row
-  // or column the source has a size of 0 bytes: cp.async then reads nothing and writes zeros.
+  // Starts copying a tile, one cp.async per chunk. A thread goes down a column of chunks, kAtOnce
+  // rows at a time; the next thread has the next chunk. Past the last row or column cp.async gets a
+  // source size of 0 bytes: it reads nothing and writes zeros.
   const auto copy = [&]<int kRows>(Smem<T> to, Hbm<const T> from, int rows) {
     constexpr int kAtOnce = kThreads / (Dh / 8);
     const int first = thread / (Dh / 8), chunk = thread % (Dh / 8);
     auto source = from + (first * p.d + chunk * 8);
-#pragma unroll
     for (int r = 0; r < kRows; r += kAtOnce) {
       cp_async(to + (r * Dh + at(first, chunk)), source, first + r < rows && chunk * 8 < p.d);
       source = source + kAtOnce * p.d;
@@ -114,7 +111,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc > p.keys(row)) {  // some row of the warp does not attend to all of these keys
       int first_row = row + g;
       opaque(first_row);  // or the four limits would take registers all the time
-#pragma unroll
       for (int r = 0; r < 4; ++r) {
         int limit = p.keys(first_row + 8 * r) - key - 2 * t;
         opaque(limit);
@@ -129,27 +125,33 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc < end) copy.template operator()<Bc>(Ks, K_tile, end - key - Bc);
     cp_async_commit();
 
-    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers.
-#pragma unroll
+    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers. Even
+    // and odd columns have a maximum and a sum each: two short chains of operations, not a long
+    // one.
+    float shift[4], alpha[4];
     for (int r = 0; r < 4; ++r) {
-      float most = -INFINITY, sum = 0;
+      float most[2] = {-INFINITY, -INFINITY};
       for (int j = 0; j < Bc / 8; ++j)
-        most = fmaxf(most, fmaxf(S[r / 2][j][r % 2 * 2], S[r / 2][j][r % 2 * 2 + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
-      const float m_new = fmaxf(m[r], c * most);
-      const float shift = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
-      const float alpha = exp2_fast(m[r] - shift, t == 0);  // the first of the four lanes counts it
+        for (int e = 0; e < 2; ++e) most[e] = fmaxf(most[e], S[r / 2][j][r % 2 * 2 + e]);
+      most[0] = fmaxf(most[0], most[1]);
+      most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 1));
+      most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 2));
+      const float m_new = fmaxf(m[r], c * most[0]);
+      shift[r] = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
+      alpha[r] = exp2_fast(m[r] - shift[r], t == 0);  // the first of the four lanes counts it
+      m[r] = m_new;
+    }
+    for (int r = 0; r < 4; ++r) {
+      float sum[2] = {};
       for (int j = 0; j < Bc / 8; ++j)
         for (int e = 0; e < 2; ++e) {
           float& s = S[r / 2][j][r % 2 * 2 + e];
-          s = exp2_fast(c * s - shift);
-          sum += s;
+          s = exp2_fast(c * s - shift[r]);
+          sum[e] += s;
         }
-      m[r] = m_new;
-      l[r] = alpha * l[r] + sum;  // of this lane's columns: the four lanes are added at the end
+      l[r] = alpha[r] * l[r] + (sum[0] + sum[1]);  // this lane's columns'
       for (int j = 0; j < Dh / 8; ++j)
-        for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha;
+        for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha[r];
     }
     count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
 
@@ -174,9 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even where there was no key
-
   // O / l, through the warp's own rows of Q's tile, so that O is written in whole chunks.
-#pragma unroll
   for (int r = 0; r < 4; ++r) {
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 1);
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 2);
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       store_pair(
           Qs + ((warp_row + 8 * r) * Dh + at(g, j) + 2 * t),
           pack<T>(inverse * O_sum[r / 2][j][r % 2 * 2], inverse * O_sum[r / 2][j][r % 2 * 2 + 1]));
-    const int i = row + 8 * r + g;  // LSE = m + ln l, where m is in units of ln 2
-    if (t == 0 && i < p.N) LSE[p.q_row(bh) + i] = l[r] > 0 ? m[r] * kLn2 + logf(l[r]) : -INFINITY;
+    if (const int i = row + 8 * r + g; t == 0 && i < p.N)  // LSE = m + ln l; m is in units of ln 2
+      LSE[p.q_row(bh) + i] = l[r] > 0 ? m[r] * kLn2 + logf(l[r]) : -INFINITY;
   }
   count_flops(Dh + (t == 0 ? 4 : 0));
   __syncwarp();  // all lanes have written
@@ -197,8 +197,22 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+/// Heads that are at work together. Under the mask tiles are not equally long, and the longest of
+/// several heads have to start first; but not of more heads than have K and V in 16 MiB of L2.
+int heads_of_group(const Problem& p) {
+  const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
+  return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));
+}
+
+/// As said at the kernel. Throws Error(bad_usage) where the grid is too small for the workload.
+dim3 grid(const Problem& p) {
+  const int group = heads_of_group(p);
+  return dim3(group, grid_blocks(p.N, Br), grid_blocks(int64_t{p.B} * p.H, group));
+}
+
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
-  Plan plan{.head_dim = padded_head_dim<kHeadSizes>(p.d), .warps = kThreads / 32, .stages = 1};
+  Plan plan{.head_dim = std::max(64, padded_head_dim(p.d)), .warps = kThreads / 32, .stages = 1};
+  grid(p);  // throws if the workload is too large
   choose_tile(plan, kTiles, request, device.smem_bytes,
               [&](int, int) { return smem_bytes(plan.head_dim); });
   return plan;
@@ -206,9 +220,9 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim<kHeadSizes>(p, [&]<class T, int Dh>() {
-    launch("attention", attention<T, Dh>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
-           plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
-           hbm<T>(a["O"]), hbm<float>(a["LSE"]), p);
+    launch("attention", attention<T, Dh>, grid(p), dim3(kThreads), plan.smem_bytes,
+           hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]), hbm<T>(a["O"]),
+           hbm<float>(a["LSE"]), p);
   });
 }
 
