@@ -88,9 +88,12 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// Where a tile of Q begins: its head of Q and its first row.
+/// A tile of Q: its head of Q and its first row within the head; and the number of that row among
+/// all rows of Q and dO, and among those of the arrays that have whole tiles. The numbers are ready
+/// before the barrier that the tile's copies wait for.
 struct Place {
   int head, row;
+  int64_t of_Q, of_whole_tiles;
 };
 
 /// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
@@ -144,13 +147,16 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   // each over the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  const auto after = [&](Place last) {
-    return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
+  const auto place_of = [&](int head, int row) {
+    return Place{head, row, p.q_row(head) + row, int64_t{head} * rows + row};
   };
-  const auto start_copies = [&](Place place, int stage) {
+  const auto after = [&](const Place& last) {
+    return last.row + Br < p.N ? place_of(last.head, last.row + Br)
+                               : place_of(last.head + 1, first_row);
+  };
+  const auto start_copies = [&](const Place& place, int stage) {
     if (place.head < heads_end) {
-      const int64_t at = int64_t{place.head} * rows + place.row;
-      const int64_t from = p.q_row(place.head) + place.row;
+      const int64_t from = place.of_Q, at = place.of_whole_tiles;
       const TileQ tile_Q{Q_stages + stage * TileQ::kElements},
           tile_dO{dO_stages + stage * TileQ::kElements};
       copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
@@ -163,18 +169,18 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   };
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  Place next{bh * group, first_row};
+  Place place = place_of(bh * group, first_row), next = after(place);
   int stage = 0;
-  start_copies(next, stage);
+  start_copies(place, stage);
 
   Accumulator<16, of_S.kColumns> S, dP;
   Accumulator<16, Dh> dK_sum, dV_sum;
-  while (next.head < heads_end) {
-    const auto [head, row] = next;
-    next = after(next);
+  while (place.head < heads_end) {
+    const int row = place.row;
     cp_async_wait<0>();
     fence_proxy_async();  // the products read what threads have copied
     __syncthreads();      // the tiles have arrived; all warps are done with the last ones, P and dS
+    start_copies(next, 1 - stage);
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -186,7 +192,6 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_commit();
     wgmma_ABt(dP, tile_dO, of_S.row(), tile_V, of_S.column());  // dP = dO·Vᵀ - D
     wgmma_commit();
-    start_copies(next, 1 - stage);
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
@@ -214,8 +219,10 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dV_sum);
-    const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
+    const auto dQ_tile = dQ_sum + place.of_whole_tiles * Dh;
     add_to_dQ<Dh>(dQ_tile, dQ, of_dQ.row() + warp_row, of_dQ.column());
+    place = next;
+    next = after(next);
     stage = 1 - stage;
   }
   __syncthreads();  // all warps are done with K and V, which came with the first tiles
