@@ -51,8 +51,8 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
     fitting += (fitting.empty() ? "" : ", ") + name(tile);
     if (!request.matches(tile)) continue;
     if (!too_large.empty())
-      plan.note = "tile " + name(tile) + ": " + too_large + "there are " +
-                  std::to_string(available) +
+      plan.note = "tile " + name(tile) + ": " + too_large +
+                  "available: " + std::to_string(available) +
                   (several ? " for " + std::to_string(blocks) + " blocks" : "");
     plan.block_q = tile.block_q;
     plan.block_kv = tile.block_kv;
@@ -65,9 +65,9 @@ void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int
                                       std::to_string(request.block_kv) + " (0: any): ";
   throw Error(Exit::bad_usage,
               asked +
-                  (too_large.empty()
-                       ? "not compiled for this head size"
-                       : "shared memory: " + too_large + "there are " + std::to_string(available)) +
+                  (too_large.empty() ? "not compiled for this head size"
+                                     : "shared memory: " + too_large +
+                                           "available: " + std::to_string(available)) +
                   "; sizes that fit: " +
                   (fitting.empty() ? "none; try a smaller --head-dim, or another rung" : fitting));
 }

@@ -301,8 +301,8 @@ inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)
     throw Error(Exit::bad_usage, "a length of " + std::to_string(length) +
-                                     " is too large for this step's grid; " +
-                                     std::to_string(65535 * tile) + " is the most");
+                                     " is too large for this step's grid; give at most " +
+                                     std::to_string(65535 * tile));
   return static_cast<unsigned>(blocks);
 }
 

@@ -1,9 +1,9 @@
 # How the ladder is built: one library for the harness, one for each machine, one program a rung.
 
 set(LADDER_CUDA AUTO CACHE STRING
-  "The GPU half. AUTO: where a GPU answers and there is a CUDA Toolkit, and in CI; ON; OFF")
+  "The GPU half: ON, OFF, or AUTO: where a GPU answers and a CUDA Toolkit is found, and in CI")
 find_package(GTest QUIET)
-option(LADDER_TESTS "The tests, which need GoogleTest; where there is none, not" ${GTest_FOUND})
+option(LADDER_TESTS "The tests, which need GoogleTest (default: ON where it is found)" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
 set(ci $ENV{CI})  # false where it is empty, or what CMake takes for false
@@ -30,7 +30,7 @@ check_cxx_source_compiles("#include <source_location>
   int main() { return std::source_location::current().line() != 2; }" LADDER_CXX20)
 if(NOT LADDER_CXX20)
   message(FATAL_ERROR "${CMAKE_CXX_COMPILER} is too old: it must be g++ 11, clang 16 or newer; "
-    "CXX=clang++-16 scripts/run takes another")
+    "choose another with CXX=clang++-16 scripts/run")
 endif()
 find_package(fmt 8.1 QUIET)
 if(NOT fmt_FOUND)
@@ -79,11 +79,11 @@ if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
   string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
-    "(LADDER_CUDA=ON scripts/run adds it all the same)")
+    "(LADDER_CUDA=ON scripts/run builds it anyway)")
 elseif("${PROJECT_SOURCE_DIR}${PROJECT_BINARY_DIR}" MATCHES "[$`]")
-  set(no_gpu "nvcc takes no path that has a dollar sign or a backquote (move the clone)")
+  set(no_gpu "nvcc accepts no path with a dollar sign or a backquote (move the clone)")
 elseif(CMAKE_VERSION VERSION_LESS 3.25.1)
-  string(CONCAT no_gpu "it takes CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
+  string(CONCAT no_gpu "it needs CMake 3.25.1 or newer, and this was ${CMAKE_VERSION} "
     "(python3 -m pip install cmake, then scripts/run)")
 else()
   set(nvcc $ENV{CUDACXX} nvcc)

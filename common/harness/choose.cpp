@@ -17,7 +17,7 @@ std::unique_ptr<Device> open_device(const Options& options) {
   sim.trace = !options.run.trace_file.empty();
   if (options.device == DeviceChoice::sim) return open_sim(sim);
   if (automatic && !options.sim_option.empty()) {
-    say(fmt::format("running on the simulator: --{} is for the simulator", options.sim_option));
+    say(fmt::format("running on the simulator: --{} works only there", options.sim_option));
     return open_sim(sim);
   }
   try {
@@ -40,8 +40,8 @@ std::vector<Step> steps_for(DeviceKind device) {
 Step choose_step(const Options& options, const DeviceInfo& device) {
   if (options.workload.problem.dtype == DType::bf16 && !device.has_bf16())
     bad_usage(
-        "--dtype bf16: the tensor cores of {} have fp16 alone (bf16 comes with compute "
-        "capability 8.0); --dtype fp16 runs on it",
+        "--dtype bf16: the tensor cores of {} support only fp16 (bf16 needs compute capability "
+        "8.0); use --dtype fp16",
         device.name);
   const TileRequest& asked = options.run.tile;
   const auto all = steps_for(device.kind);
@@ -52,7 +52,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
       names += (names.empty() ? "" : ", ") + step.name;
       if (step.name == options.step) candidates = {&step};
       if (std::ranges::count(step.formerly, options.step))
-        bad_usage("--step {0}: step {1} has taken its place; give --step {1}", options.step,
+        bad_usage("--step {0}: {1} has replaced this step; give --step {1}", options.step,
                   step.name);
     }
     if (candidates.empty())
@@ -61,7 +61,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
     const Step& step = *candidates.front();
     if (!step.runs_on(device))
       throw Error(Exit::no_device,
-                  fmt::format("step {} needs compute capability {}, and {} runs code for "
+                  fmt::format("step {} needs compute capability {}, but {} runs code for "
                               "{}.{}; --device sim runs it on the CPU",
                               step.name, step.needs.capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
@@ -78,9 +78,9 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
     if (asked.block_q) given += fmt::format(" --block-q {}", asked.block_q);
     if (asked.block_kv) given += fmt::format(" --block-kv {}", asked.block_kv);
     const std::string tiles = tiles_text(candidates);
-    bad_usage(
-        "no tile is compiled for{}; {}", given,
-        tiles.empty() ? candidates.front()->name + " takes no tile size" : "give one of " + tiles);
+    bad_usage("no tile is compiled for{}; {}", given,
+              tiles.empty() ? candidates.front()->name + " takes no tile size; leave the option out"
+                            : "give one of " + tiles);
   }
   for (const auto& [name, value] : asked.settings) {
     std::string known;
@@ -91,7 +91,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
     }
     if (!good)
       bad_usage("--set {}={}: {} takes {}", name, value, (*chosen)->name,
-                known.empty() ? "no settings; name a --step that does" : known);
+                known.empty() ? "no settings; leave it out or name a --step that has it" : known);
   }
   return **chosen;
 }
@@ -104,8 +104,8 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                                   : Plan{}};
     const int64_t most = std::max(made.forward.smem_bytes, made.backward.smem_bytes);
     if (most > device.smem_bytes)
-      bad_usage("shared memory: {} needs {} bytes at head-dim {}; there are {}", candidate.name,
-                most, p.d, device.smem_bytes);
+      bad_usage("shared memory: {} needs {} bytes per block at head-dim {}, and {} are available",
+                candidate.name, most, p.d, device.smem_bytes);
     return made;
   };
   try {
@@ -150,9 +150,9 @@ void require_memory(const Step& step, const Problem& p, const Plans& plans,
                       static_cast<double>(device.memory_free) / kGiB,
                       static_cast<double>(device.memory_bytes) / kGiB);
   what += step.needs.less_memory.empty()
-              ? "A smaller --batch, --heads or --seqlen needs less"
-              : "No S and no P is stored by " + step.needs.less_memory +
-                    ", which need only O(N) more than the inputs and outputs";
+              ? "Use a smaller --batch, --heads or --seqlen"
+              : "Use " + step.needs.less_memory +
+                    ", which store neither S nor P and need only O(N) beyond inputs and outputs";
   throw Error(Exit::no_device, what);
 }
 

@@ -82,7 +82,8 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   if (!options.save.empty()) {
     std::error_code error;
     std::filesystem::create_directory(options.save, error);
-    if (error) bad_usage("cannot create the folder '{}': {}", options.save, error.message());
+    if (error)
+      bad_usage("cannot create the folder '{}': {}; choose another", options.save, error.message());
     require_writable(options.save + "/o.npy");
   }
   if (!options.run.trace_file.empty()) require_writable(options.run.trace_file);
@@ -139,7 +140,7 @@ int main(int argc, char** argv) {
     return fail(e.status, e.what());
   } catch (const std::bad_alloc&) {
     return fail(ladder::Exit::no_device,
-                "the host's memory is used up; a smaller --batch, --heads or --seqlen needs less");
+                "the host is out of memory; use a smaller --batch, --heads or --seqlen");
   } catch (const std::exception& e) {
     return fail(ladder::Exit::wrong_result, e.what());
   }

@@ -35,18 +35,19 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t size) {
   if (size < 10 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0)
-    bad_usage("'{}' is not a .npy file of version 1.0, as numpy.save writes it", path);
+    bad_usage("'{}' is not a .npy file of version 1.0; write it with numpy.save", path);
   constexpr size_t kBegin = kMagic.size() + 2;  // behind the header's length
   const size_t length = data[8] | size_t{data[9]} << 8;
-  if (length > size - kBegin) bad_usage("'{}' is truncated: it ends in its header", path);
+  if (length > size - kBegin)
+    bad_usage("'{}' is truncated: it ends within its header; write it again", path);
   const std::string header(reinterpret_cast<const char*>(data) + kBegin, length);
   static const std::regex kHeader(
       R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\),? ?\}\s*)");
   std::smatch parts;
   if (length > 1000 || !std::regex_match(header, parts, kHeader))
     bad_usage(
-        "'{}' has the header {}; arrays of '<f2' and '<f4' are read, little-endian float16 and "
-        "float32, in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
+        "'{}' has the header {}; it must be an array of '<f2' or '<f4' (little-endian float16 or "
+        "float32) in C order; write it with numpy.save(path, numpy.ascontiguousarray(array, "
         "dtype='float32'))",
         path, json::value(header.substr(0, 100)));
   const bool half = parts[1] == "2";
@@ -58,15 +59,15 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
     int64_t extent = 0;  // stays so where there is no number, or one too large
     at = std::from_chars(at, end, extent).ptr;
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
-      bad_usage("'{}' has the shape ({}): a size is no number above 0, or the product exceeds 2⁶³",
+      bad_usage("'{}' has the shape ({}): sizes must be at least 1, and all bytes fewer than 2⁶³",
                 path, shape);
     array.shape.push_back(extent);
     at = std::find_if(at, end, [](char c) { return '0' <= c && c <= '9'; });
   }
   const size_t there = size - kBegin - length;
   if (there != static_cast<size_t>(bytes))
-    bad_usage("'{}' is {}: shape {} needs {} bytes of values, {} are there", path,
-              there < static_cast<size_t>(bytes) ? "truncated" : "too long",
+    bad_usage("'{}' is {}: shape {} needs {} bytes of values, and the file has {}; write it again",
+              path, there < static_cast<size_t>(bytes) ? "truncated" : "too long",
               shape_text(array.shape), bytes, there);
 
   array.values.resize(there / item_bytes);
@@ -93,10 +94,11 @@ NpyArray read_npy(const std::string& path) {
   const double there = static_cast<double>(host_memory()) / kGiB;
   const double needed = 3.0 * static_cast<double>(size) / kGiB;  // float16, and it widened
   if (needed > there)
-    throw Error(Exit::no_device,
-                fmt::format("'{}' needs {:.1f} GiB of memory to be read, this host has {:.1f} GiB; "
-                            "use smaller sizes",
-                            path, needed, there));
+    throw Error(
+        Exit::no_device,
+        fmt::format("reading '{}' needs {:.1f} GiB of memory, but this host has {:.1f} GiB; "
+                    "use smaller sizes",
+                    path, needed, there));
   std::vector<unsigned char> bytes(size);
   std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));

@@ -94,7 +94,7 @@ void read(const GivenOption& given, Options& options) {
     constexpr std::string_view kSeeded = "random:";
     if (std::string_view(given.text).starts_with(kSeeded)) {
       const GivenOption seed{given.option, given.text + kSeeded.size()};
-      value = {Order::random, seed.number<uint64_t>(0, "random:SEED, SEED a whole number")};
+      value = {Order::random, seed.number<uint64_t>(0, "random:SEED with a whole number as SEED")};
     } else {
       value = {given.choice<Order>(), 0};
     }
@@ -134,61 +134,62 @@ const OptionSpec kOptions[] = {
     {"Workload"},
     {"batch", "B", "sequences (default 1)", to_problem<&Problem::B>, About::shape},
     {"heads", "H", "query heads (default 2)", to_problem<&Problem::H>, About::shape},
-    {"kv-heads", "HK", "key/value heads, dividing H (default: as --heads)",
+    {"kv-heads", "HK", "heads of K and V; must divide H (default: as --heads)",
      to_problem<&Problem::Hk>, About::shape},
     {"seqlen", "N", "queries (default 256)", to_problem<&Problem::N>, About::shape},
     {"seqlen-kv", "N_KV", "keys (default: as --seqlen)", to_problem<&Problem::N_kv>, About::shape},
-    {"head-dim", "D", "head size, a multiple of 8 up to 256 (default 64)", to_problem<&Problem::d>,
-     About::shape},
-    {"causal", nullptr, "query i attends to keys up to i + N_KV - N (default: it attends to all)",
+    {"head-dim", "D", "head size: a multiple of 8 from 8 to 256 (default 64)",
+     to_problem<&Problem::d>, About::shape},
+    {"causal", nullptr, "query i attends to keys up to i + N_KV - N (default: to all keys)",
      to_problem<&Problem::causal>},
     {"dtype", "TYPE", "fp16 or bf16 (default fp16)", to_problem<&Problem::dtype>},
-    {"scale", "X", "S = X * Q * K^T, X above 0 (default: 1/sqrt(D))",
+    {"scale", "X", "factor X of S = X * Q * K^T, above 0 (default: 1/sqrt(D))",
      to_workload<&WorkloadSpec::scale>},
-    {"input", "KIND", "normal: N(0,1); outliers: N(0,100) added to 1 in 1000 (default normal)",
+    {"input", "KIND", "normal: N(0,1); outliers: plus N(0,100) in 1 of 1000 (default normal)",
      to_workload<&WorkloadSpec::input>},
-    {"seed", "S", "of the input; the same on every platform (default 0)",
+    {"seed", "S", "random seed for the inputs; the same on every platform (default 0)",
      to_workload<&WorkloadSpec::seed>},
-    {"load", "DIR", "read q.npy k.npy v.npy (and do.npy), shapes and all (default: generate)",
+    {"load", "DIR", "read q.npy k.npy v.npy (and do.npy) and take their shapes (default: draw)",
      to_workload<&WorkloadSpec::load>},
-    {"What runs"},
+    {"What to run"},
     {"device", "DEVICE",
      "gpu, sim, or auto: the GPU if there is one, else the simulator (default auto)",
      to_options<&Options::device>},
-    {"step", "NAME", "one or several (A,B) of those below (default: the last so marked that runs)",
+    {"step", "NAME",
+     "one or several (A,B) of the steps listed below, by default the last step marked "
+     "default that this device supports",
      to_options<&Options::step>},
-    {"block-q", "BR", "rows of Q in a tile of the forward pass (default: the step's choice)",
+    {"block-q", "BR", "rows per tile of Q in the forward pass (default: the step chooses)",
      to_tile<&TileRequest::block_q>},
-    {"block-kv", "BC", "rows of K, V in a tile of the forward pass (default: the step's choice)",
+    {"block-kv", "BC", "rows per tile of K and V in the forward pass (default: the step chooses)",
      to_tile<&TileRequest::block_kv>},
     {"set", "NAME=VALUE,...",
-     "a step's own settings, listed with it below (default: the first of each)",
+     "the step's settings, listed with it below (default: first value of each)",
      to_tile<&TileRequest::settings>},
-    {"sram", "BYTES", "shared memory a block may have (default: the GPU's; the simulator's 232448)",
+    {"sram", "BYTES", "limit of shared memory per block (default: the GPU's; simulator: 232448)",
      to_options<&Options::smem_bytes>},
-    {"check", "HOW", "full, sampled or off (default: full if under about 1 s, else sampled)",
+    {"check", "HOW", "rows checked: full, sampled, off (default: full if under 1 s, else sampled)",
      to_workload<&WorkloadSpec::check>},
     {"On the simulator"},
-    {"schedule", "ORDER", "of threads: forward, reverse or random[:SEED] (default forward)",
+    {"schedule", "ORDER", "order of threads: forward, reverse or random[:SEED] (default forward)",
      to_sim<&SimOptions::schedule>, About::sim},
-    {"sms", "COUNT", "SMs that a step plans for, and --verbose reckons with (default 132)",
+    {"sms", "COUNT", "SM count assumed by plans and --verbose (default 132)",
      to_sim<&SimOptions::multiprocessors>, About::sim},
-    {"Timing on the gpu"},
-    {"time", "MS", "GPU time to spend on a measurement (default: 200)",
+    {"On a GPU"},
+    {"time", "MS", "GPU time to spend per measurement (default: 200)",
      to_run<&RunOptions::time_ms>},
-    {"dram", nullptr, "count what DRAM served, by the GPU's counters (default: no)",
+    {"dram", nullptr, "count the bytes that DRAM served, with the GPU's counters (default: off)",
      to_run<&RunOptions::dram>},
     {"Output"},  // scripts do not pass these on: they read what is printed, of several programs
-    {"save", "DIR", "write o.npy, and those of lse dq dk dv that there are (default: none)",
+    {"save", "DIR", "write o.npy, plus lse, dq, dk, dv if computed (default: write nothing)",
      to_options<&Options::save>},
-    {"trace", "FILE", "write what blocks do on the simulator, as JSON lines (default: none)",
+    {"trace", "FILE", "write the simulator's events as JSON lines (default: write nothing)",
      to_run<&RunOptions::trace_file>, About::sim},
-    {"json", nullptr, "one object per line on stdout, all else on stderr (default: a table)",
+    {"json", nullptr, "print one object per line on stdout, all else on stderr (default: a table)",
      to_options<&Options::json>},
-    {"verbose", nullptr,
-     "say more: a block's budget and all counts in the table, choices on stderr",
+    {"verbose", nullptr, "also print a block's budget and all counts; plans' choices go to stderr",
      to_run<&RunOptions::verbose>},
-    {"help", nullptr, "print this and exit"},
+    {"help", nullptr, "print this text and exit"},
 };
 
 /// Null where none is called that.
@@ -208,7 +209,7 @@ std::string row(const std::string& left, const std::string& right) {
 }
 
 std::string steps_text(const std::string& rung) {
-  std::string text = "\nSteps of this rung, each with one thing more than the one before it\n";
+  std::string text = "\nSteps of this rung; each adds one idea to the step before it\n";
   const std::vector<const Step*> all = steps_of(rung);
   for (auto first = all.begin(), next = first; first != all.end(); first = next) {
     const Step& step = **first;
@@ -226,7 +227,7 @@ std::string steps_text(const std::string& rung) {
         where("only by name", by_name_only)};
     if (step.needs.min_compute_capability > Needs{}.min_compute_capability)
       notes.push_back("needs compute capability " + step.needs.capability());
-    if (step.deterministic) notes.push_back("gradients with the same bits on every run");
+    if (step.deterministic) notes.push_back("gradients have the same bits in every run");
     std::erase(notes, "");
     if (!notes.empty()) text += row("", fmt::format("{}", fmt::join(notes, "; ")));
     if (!step.tiles.empty()) text += row("", "tiles BRxBC: " + tiles_text({first, next}));
@@ -240,7 +241,7 @@ std::string help_text(const std::string& rung) {
   std::string text = fmt::format(
       "Usage: {} [OPTION]...\n"
       "Runs one step of this rung on one workload, checks the result against a float64\n"
-      "reference, and reports its HBM traffic and, on a GPU, its time.\n",
+      "reference, and reports its global-memory requests and, on a GPU, its time.\n",
       rung);
   for (const OptionSpec& spec : kOptions)
     text += spec.help
@@ -248,7 +249,7 @@ std::string help_text(const std::string& rung) {
                 : fmt::format("\n{}\n", spec.name);
   text += steps_text(rung);
   text += fmt::format(
-      "\nExit status: 0 good, 1 wrong result, 2 bad usage or input, 3 no such GPU or not enough "
+      "\nExit status: 0 success, 1 wrong result, 2 bad usage or input, 3 no such GPU or not enough "
       "memory\n"
       "\nExamples\n"
       "  {0} --seqlen 512 --causal --dtype bf16\n"
@@ -268,9 +269,10 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   for (int i = 1; i < argc; ++i) {
     const std::string_view element = argv[i], given = element.substr(0, element.find('='));
     const OptionSpec* spec = find_option(given);
-    if (!spec) bad_usage("unknown option '{}'; --help lists all", given);
+    if (!spec) bad_usage("unknown option '{}'; --help lists all options", given);
     const char* value = given != element ? argv[i] + given.size() + 1 : nullptr;
-    if (!spec->value && value) bad_usage("{} takes no value, but '{}' was given", given, element);
+    if (!spec->value && value)
+      bad_usage("{} takes no value: '{}'; leave the value out", given, element);
     if (spec->value && !value && i + 1 < argc && std::strncmp(argv[i + 1], "--", 2) != 0)
       value = argv[++i];
     if (spec->value && (!value || !*value))
@@ -290,13 +292,14 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
         "leave one of the two out",
         shape->name, options.workload.load);
   if (!options.sim_option.empty() && options.device == DeviceChoice::gpu)
-    bad_usage("--{} is for the simulator and --device gpu for a GPU; leave one of the two out",
+    bad_usage("--{} works only on the simulator, not with --device gpu; leave one of the two out",
               options.sim_option);
   const size_t runs = each_step(options).size();
   for (const auto& [name, value] :
        {std::pair{"save", options.save}, {"trace", options.run.trace_file}})
     if (!value.empty() && runs > 1)
-      bad_usage("--{} is for one step, and --step {} names {}", name, options.step, runs);
+      bad_usage("--{} takes one step, but --step {} names {}; run them one by one", name,
+                options.step, runs);
 
   if (!problem.Hk) problem.Hk = problem.H;
   if (!problem.N_kv) problem.N_kv = problem.N;

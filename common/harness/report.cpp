@@ -118,7 +118,7 @@ std::string traffic_table(const Report& r) {
   // Beside them the simulator has the distinct bytes, and a GPU may have the counters'.
   std::string out = "\n";
   const auto line = [&](const auto&... cells) {
-    out += fmt::format("{:<24}{:>10}{:>14}{:>14}{:>14}{:>14}\n", cells...);
+    out += fmt::format("{:<22}{:>10}{:>16}{:>12}{:>16}{:>12}\n", cells...);
   };
   const auto row = [&](const std::string& name, const std::optional<double>& ms,
                        const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
@@ -131,7 +131,8 @@ std::string traffic_table(const Report& r) {
     line(name, ms ? ms_text(*ms) : "–", text(hbm, &ReadWrite::read), text(hbm, &ReadWrite::write),
          text(beside, &ReadWrite::read), text(beside, &ReadWrite::write));
   };
-  line("kernel", "time", "HBM read", "HBM write", r.dram ? "DRAM read" : "distinct read", "write");
+  line("kernel", "time", "requests: read", "write", r.dram ? "DRAM: read" : "distinct: read",
+       "write");
   for (const auto& k : r.kernels)
     row(k.name, k.time_ms, predicted_traffic_of(r, k.name), k.counts, k.dram);
   row("all", member_of(r.timing, &Timing::median_ms), predicted_traffic_of(r), sum_of(r), r.dram);
@@ -152,8 +153,8 @@ std::string budget_text(const Report& r) {
   if (plan.block_q) {
     const int64_t room = (r.device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
-    line("{} B of shared memory a block, of {}: room for {}", plan.smem_bytes, r.device.smem_bytes,
-         room);
+    line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
+         r.device.smem_bytes, room);
     bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
@@ -163,19 +164,19 @@ std::string budget_text(const Report& r) {
       const int S = plan.block_q * plan.block_kv / threads;
       const int O = plan.block_q * plan.head_dim / threads;
       at_once = std::min<int64_t>(at_once, 65536 / (threads * (S + O)));
-      line("{} registers of a thread for S and {} for O, of 255", S, O);
-      line("{} B of K or V a copy, {} in flight at most",
+      line("{} registers per thread for S and {} for O, of 255", S, O);
+      line("{} B of K or V per copy, at most {} in flight",
            plan.block_kv * plan.head_dim * (plan.quantisation ? 1 : kIoBytes),
            plan.stages > 1 ? 2 * plan.stages : 1);
     }
     const Problem& p = r.workload.problem;
     const ReadWrite asked = *predicted_traffic_of(r);
     const int64_t once = 2 * kIoBytes * p.B * p.d * (int64_t{p.N} * p.H + int64_t{p.N_kv} * p.Hk);
-    line("{:.3g} FLOPs a byte that is asked for, {:.3g} of inputs and outputs once",
+    line("{:.3g} FLOPs per requested byte; {:.3g} if inputs and outputs moved once",
          r.flops() / static_cast<double>(asked.read + asked.write),
          r.flops() / static_cast<double>(r.backward() ? 2 * once : once));
     if (const auto sum = sum_of(r); sum && sum->sram_operands)
-      line("{:.3g} FLOPs a byte of operands in shared memory",
+      line("{:.3g} FLOPs per byte of operands in shared memory",
            static_cast<double>(sum->matmul_flops) / static_cast<double>(sum->sram_operands));
   }
   for (const KernelReport& k : r.kernels) {
@@ -184,11 +185,11 @@ std::string budget_text(const Report& r) {
     // By the driver's word, else by the lines above.
     const Occupancy o = k.occupancy.value_or(
         Occupancy{0, static_cast<int>(at_once), multiplies ? k.counts->blocks : 0});
-    line("{}: {} blocks, {} at once on each SM of {}: {:.2f} waves{}", k.name, o.blocks,
+    line("{}: {} blocks, {} at once on each of {} SMs: {:.2f} waves{}", k.name, o.blocks,
          o.blocks_per_sm, r.device.multiprocessors,
          static_cast<double>(o.blocks) / (o.blocks_per_sm * r.device.multiprocessors),
-         o.registers ? fmt::format("; {} registers a thread", o.registers)
-                     : " or more, as registers allow");
+         o.registers ? fmt::format("; {} registers per thread", o.registers)
+                     : " or more, depending on registers");
   }
   return out;
 }
@@ -270,15 +271,14 @@ std::string to_table(const Report& r) {
                        sum->matmul_flops, sum->exps, bytes_text(sum->sram_read),
                        bytes_text(sum->sram_write));
     const ReadWrite counted = sum->hbm.requested, formula = *predicted_traffic_of(r);
-    out += fmt::format("HBM requested: {} B counted, {} B by the formula\n",
+    out += fmt::format("requested: {} B counted, {} B predicted by traffic()\n",
                        counted.read + counted.write, formula.read + formula.write);
   } else {
-    out += "HBM bytes are requested ones, by the formula that the simulator's count proves\n";
+    out += "requests are predicted by traffic(), which the simulator's counts confirm\n";
   }
   if (r.dram)
     out +=
-        "DRAM bytes are the GPU's counters', each kernel alone and all together, from an empty "
-        "L2\n";
+        "DRAM bytes come from the GPU's counters; L2 is empty before each kernel, and before all\n";
   out += fmt::format("workspace {}\n", bytes_text(r.workspace_bytes));
   if (!r.errors) return out + "not checked\n";
   for (const auto& e : *r.errors) {

@@ -68,17 +68,19 @@ struct PassRun {
 void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
     say(fmt::format(
-        "{}: the check of {} decides nothing: its tolerance, {:.2e}, is at least half of the "
-        "largest value, {:.2e}. Unavoidable roundings change as much where scores are large, and "
-        "dQ and dK where one key has all the weight: try a smaller --scale or input, or more keys",
+        "{}: the check of {} decides nothing, because its tolerance, {:.2e}, is at least half of "
+        "the largest value, {:.2e}. Rounding alone changes values by as much when scores are "
+        "large, and dQ and dK when one key has all the weight; try a smaller --scale, smaller "
+        "inputs or more keys",
         step.rung, e.name, e.tolerance, e.largest));
   const bool half = p.dtype == DType::fp16;
   if (e.out_of_range > 0)
     say(fmt::format("{}: {} values of {} {} {}", step.rung, e.out_of_range, e.name,
                     e.largest > (half ? 65504 : 3.38e38)
-                        ? "are not finite: they, or numbers on the way to them, are beyond"
-                        : "are not finite, though exact ones are: numbers on the way to them, "
-                          "rounded as this step does, are beyond",
+                        ? "are not finite: even in exact arithmetic they, or numbers that they "
+                          "derive from, exceed the range of"
+                        : "are not finite, though in exact arithmetic they are: rounded as this "
+                          "step rounds them, numbers that they derive from exceed the range of",
                     half ? "fp16 (65504; --dtype bf16 holds up to 3.4e38)"
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
@@ -131,14 +133,14 @@ void count_dram(Device& device, std::vector<PassRun>& passes) {
     }
   } catch (const Error& e) {
     if (e.status != Exit::no_device) throw;
-    say(fmt::format("--dram: no DRAM bytes: {}", e.what()));
+    say(fmt::format("--dram: DRAM bytes were not counted: {}", e.what()));
   }
 }
 
 /// Times each pass on a GPU, and counts what DRAM served where that was asked for.
 void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes) {
   const bool timed = device.info().kind == DeviceKind::gpu;
-  if (options.time_ms && !timed) say("--time: the simulator is not timed, only counted");
+  if (options.time_ms && !timed) say("--time has no effect: the simulator counts and is not timed");
   for (auto& [launch, r] : passes) {
     if (!timed) continue;
     const Progress progress(fmt::format("timing {}{}", r.step, r.backward() ? " backward" : ""));

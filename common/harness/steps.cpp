@@ -15,7 +15,7 @@ namespace {
 using Steps = std::vector<const Step*>;
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw std::logic_error("its steps make no ladder: " + what);
+  throw std::logic_error("the steps of this rung form no ladder: " + what);
 }
 
 /// The steps of a rung by name, of each the GPU's first.
@@ -26,7 +26,7 @@ std::map<std::string, Steps> by_name(const std::string& rung) {
       if (step.rung == rung && step.device == device) {
         Steps& of_name = found[step.name];
         if (!of_name.empty() && of_name.back()->device == device)
-          refuse(fmt::format("two are called {}", step.name));
+          refuse(fmt::format("two are named {}", step.name));
         of_name.push_back(&step);
       }
   return found;
@@ -43,7 +43,7 @@ void check_defaults(const Steps& steps) {
   }
   for (const Step* step : steps)
     if (!defaults.count({step->device, Step{}.needs.capability()}))
-      refuse("of those that every device runs none is marked .is_default");
+      refuse("no step that runs on every device is marked .is_default");
 }
 
 }  // namespace
@@ -99,8 +99,9 @@ Steps steps_of(const std::string& rung) {
       refuse(fmt::format("{} names the forward pass of {}, which is not linked", name,
                          step.forward_of));
     if (std::ranges::count(order, &step) == 0)
-      refuse(fmt::format("{} follows {}, which is not there or leads back to no first one", name,
-                         step.after));
+      refuse(
+          fmt::format("{} follows {}, which does not exist or does not lead back to a first step",
+                      name, step.after));
   }
   check_defaults(order);
   return order;

@@ -83,8 +83,8 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
   if (pipe) pclose(pipe);
   std::fclose(addresses);
   if (text.empty() && !lines.empty())
-    say(fmt::format("the trace has no source lines: they need {} and a program with line tables",
-                    kTool));
+    say(fmt::format(
+        "the trace has no source lines: install {}, or build the program with line tables", kTool));
 
   std::istringstream all(text);
   auto next = lines.begin();

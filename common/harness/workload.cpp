@@ -35,7 +35,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
     for (const fs::path& other : fs::directory_iterator(spec.load, error)) {
       const std::string file = other.filename().string();
       if (strcasecmp(file.substr(0, file.find('.')).c_str(), name) == 0)
-        bad_usage("'{}': no such file, but '{}' is there: rename it, or move it away", path(name),
+        bad_usage("'{}': no such file, but there is '{}': rename it or move it away", path(name),
                   other.string());
     }
     return false;
@@ -57,8 +57,8 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
                          std::initializer_list<size_t> dimensions) {
     for (const size_t i : dimensions)
       if (a[i] != b[i])
-        bad_usage("{} has shape {} and {} has {}: dimension {} must agree", path(one),
-                  shape_text(a), path(other), shape_text(b), i);
+        bad_usage("{} has shape {} and {} has {}: they must agree in dimension {}, counted from 0",
+                  path(one), shape_text(a), path(other), shape_text(b), i);
   };
   Inputs in;
   const Shape q = read("q", in.Q), k = read("k", in.K), v = read("v", in.V);
@@ -72,7 +72,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
     agree("do", read("do", in.dO), "q", q, {0, 1, 2, 3});
     return in;
   }
-  say(fmt::format("{} is not there: dO is drawn from seed {}", path("do"), spec.seed));
+  say(fmt::format("{} does not exist: dO is drawn from seed {}", path("do"), spec.seed));
   in.dO = make(p.H, p.N, Stream::dO);
   return in;
 }
@@ -92,8 +92,10 @@ void WorkloadSpec::complete() {
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)
-      bad_usage("batch {} x {} {} x {} {} is too large: above {} rows a kernel's ints overflow",
-                p.B, heads, of, length, rows, kMostRows);
+      bad_usage(
+          "batch {} x {} {} x {} {} is too large: give at most {} rows in all, which a "
+          "kernel's ints can count",
+          p.B, heads, of, length, rows, kMostRows);
   };
   require("heads", p.H, "seqlen", p.N);
   require("kv-heads", p.Hk, "seqlen-kv", p.N_kv);

@@ -199,10 +199,10 @@ class FilesTest(ProgramTest):
     def test_do_is_drawn_or_loaded(self):
         self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
         self.write("in/dO.npy", "")
-        self.assert_bad("--device sim --load in", 2, "'in/dO.npy' is there: rename it")
+        self.assert_bad("--device sim --load in", 2, "there is 'in/dO.npy': rename it")
         os.remove(self.at("in/dO.npy"))
         self.assertEqual(self.execute("--device sim --load in --seed 3").stderr,
-                         "in/do.npy is not there: dO is drawn from seed 3\n")
+                         "in/do.npy does not exist: dO is drawn from seed 3\n")
         for drawn in (True, False):
             self.saved("--device sim --load in")
             self.assertEqual([any(self.values(f"out/{name}")) for name in ("o", "dq", "dk", "dv")],
@@ -211,7 +211,7 @@ class FilesTest(ProgramTest):
 
     def test_overflow_of_the_type_is_not_a_wrong_result(self):
         heads, one = (1, 2, 4, 8), (1, 1, 4, 8)
-        for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are not finite: they, "),
+        for dtype, qk, do, words in (("fp16", 1, 6e4, "32 values of dv are not finite: even"),
                                      ("bf16", 1e20, 1, "64 values of o are not finite, though")):
             self.put_inputs(heads, one, "<f4", q=[qk] * 64, k=[qk] * 32)
             self.write("in/do.npy", npy(heads, [do] * 64, "<f4"))

@@ -46,10 +46,12 @@ class Cupti {
     library_.function<CUptiResult(CUptiResult, const char**)>("cuptiGetResultString")(result,
                                                                                       &text);
     no_device(
-        "{}: {}; the driver may let administrators alone read counters: run as root (a container "
-        "needs --cap-add=SYS_ADMIN), or have one allow it to everybody: "
-        "https://developer.nvidia.com/ERR_NVGPUCTRPERM; or another profiler (ncu, nsys, DCGM) has "
-        "them",
+        "{}: {}; the driver may reserve counters for administrators: run as root (a container "
+        "needs "
+        "--cap-add=SYS_ADMIN), or have an administrator open them to all users "
+        "(https://developer.nvidia.com/ERR_NVGPUCTRPERM); or another profiler (ncu, nsys, DCGM) "
+        "may "
+        "be using them: end it",
         name, text);
   }
 
@@ -91,7 +93,8 @@ Counters::Counters(int ranges) {
                    .pConfigImage = config_.data())
           .numOfPasses;
   if (passes != 1)
-    no_device("{} counts these metrics in {} passes, not in one; ncu can do that", chip, passes);
+    no_device("{} needs {} passes to count these metrics, and this program makes one; use ncu",
+              chip, passes);
 
   CUcontext context = nullptr;
   driver_function<CUresult(CUcontext*)>("cuCtxGetCurrent")(&context);
@@ -128,7 +131,7 @@ std::map<std::string, ReadWrite> Counters::read() {
   const size_t dropped =
       LADDER_CUPTI(RangeProfiler_DecodeData, .pRangeProfilerObject = target_).numOfRangeDropped;
   if (!all || dropped)
-    no_device("CUPTI lost {} ranges{}", dropped, all ? "" : " and wants another pass");
+    no_device("CUPTI dropped {} ranges{}", dropped, all ? "" : " and asks for another pass");
 
   const size_t ranges =
       LADDER_CUPTI(RangeProfiler_GetCounterDataInfo, .pCounterDataImage = counts_.data(),
@@ -147,7 +150,7 @@ std::map<std::string, ReadWrite> Counters::read() {
                  .pMetricValues = values.data());
     for (size_t m = 0; m < values.size(); ++m)
       if (!std::isfinite(values[m]))
-        no_device("CUPTI gave no number for {} of {}", kMetrics[m], name);
+        no_device("CUPTI returned no number for {} of {}", kMetrics[m], name);
     counts[name] = {std::llround(values[0]), std::llround(values[1])};
   }
   LADDER_CUPTI(RangeProfiler_Disable, .pRangeProfilerObject = target_);

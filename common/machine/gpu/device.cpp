@@ -84,19 +84,19 @@ class Gpu : public Device {
     info_.multiprocessors = properties.multiProcessorCount;
     const int capability = properties.major * 10 + properties.minor;
     if (capability < 75)
-      no_device("{} has compute capability {}.{}, and 7.5 is the least", info_.name,
+      no_device("{} has compute capability {}.{}, but 7.5 is the minimum", info_.name,
                 properties.major, properties.minor);
     const int compiled = compiled_capability();
     if (!compiled)
       no_device(
-          "{} is not what this program runs on: built for {}, this is {}: scripts/run builds for "
-          "this GPU",
+          "this program cannot run on {}: it was built for {}, and this is {}; scripts/run builds "
+          "it for this GPU",
           info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
     // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
     if (!info_.has_bf16()) info_.smem_bytes = std::min<int64_t>(info_.smem_bytes, 64 * 1024);
     if (smem_bytes > info_.smem_bytes)
-      throw Error(Exit::bad_usage, fmt::format("--sram {}: a block of {} has at most {} bytes",
+      throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
     if (smem_bytes) {
       // An SM has a KiB more than one block. Then as many blocks share it as on a GPU of that size.
@@ -278,7 +278,7 @@ class Gpu : public Device {
     if (error != cudaSuccess)
       throw Error(Exit::wrong_result,
                   fmt::format("rung {} failed on the GPU: {} ({}); "
-                              "compute-sanitizer says where",
+                              "compute-sanitizer finds the place",
                               rung_, cudaGetErrorString(error), cudaGetErrorName(error)));
   }
 
@@ -296,7 +296,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
     std::string file = name.where.file_name();
     cudaGetLastError();
     throw Error(Exit::wrong_result,
-                fmt::format("kernel {} ({}:{}) does not launch with grid ({},{},{}), block "
+                fmt::format("kernel {} ({}:{}) cannot be launched with grid ({},{},{}), block "
                             "({},{},{}), {} bytes of shared memory: {} ({})",
                             name.name, file.substr(file.rfind('/') + 1), name.where.line(), grid.x,
                             grid.y, grid.z, block.x, block.y, block.z, smem_bytes,
@@ -364,10 +364,12 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
           box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
-    throw Error(Exit::wrong_result,
-                fmt::format("no tensor map of {} ({},{},{},{}) in boxes of {} rows: CUDA error {}",
-                            array.name, extents[3], extents[2], extents[1], extents[0], box_rows,
-                            static_cast<int>(result)));
+    throw Error(
+        Exit::wrong_result,
+        fmt::format(
+            "cannot make a tensor map of {} ({},{},{},{}) in boxes of {} rows: CUDA error {}",
+            array.name, extents[3], extents[2], extents[1], extents[0], box_rows,
+            static_cast<int>(result)));
   return std::bit_cast<TensorMap>(map);
 }
 

@@ -30,15 +30,15 @@ class Library {
       why += fmt::format("{}{}", why.empty() ? "" : "; ", dlerror());
     }
     no_device(
-        "{} is not there ({}); it comes with the CUDA Toolkit, and LD_LIBRARY_PATH can name its "
-        "folder",
+        "cannot open {} ({}); it comes with the CUDA Toolkit: install that, or name its folder in "
+        "LD_LIBRARY_PATH",
         title, why);
   }
 
   template <class F>
   F* function(const std::string& name) const {
     void* const found = dlsym(library_, name.c_str());
-    if (!found) no_device("{} has no {}: too old", path_, name);
+    if (!found) no_device("{} is too old: it has no {}; install a newer one", path_, name);
     return reinterpret_cast<F*>(found);
   }
 

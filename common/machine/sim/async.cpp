@@ -28,7 +28,7 @@ void Async::set_registers(int n) {
   const int given = 65536 / threads / 8 * 8 * threads;
   if (sum > given)
     fault(
-        "setmaxnreg: the block's warpgroups want {} registers, and its {} threads were started "
+        "setmaxnreg: the block's warpgroups ask for {} registers, but its {} threads started "
         "with {}",
         sum, threads, given);
 }

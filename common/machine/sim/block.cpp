@@ -219,8 +219,9 @@ void Block::syncthreads(Where where) {
 Meeting* Block::meet(const char* name, unsigned mask, void* mine, Where where) {
   const unsigned all = ~0u >> (32 - lanes());
   if ((mask & all) != all)
-    fault("{}: the mask {:#010x} leaves out lanes of the warp, unknown to the simulator", name,
-          mask);
+    fault(
+        "{}: the mask {:#010x} leaves out lanes of the warp, which the simulator does not support",
+        name, mask);
   Meeting& m = meetings_[warp()];
   if (m.arrived && m.name != name && std::strcmp(m.name, name) != 0)
     fault("lanes disagree: {} at {}, while lanes {:#010x} of this warp are at {}", name,

@@ -105,14 +105,14 @@ class Sim : public Device {
     run_blocks(launch);
     // A later kernel waits for this one alone, and must find the one before this ended too.
     if (launch.early && !launch.waited)
-      refuse(launch, "starts early, and no thread calls wait_for_kernel_before()");
+      refuse(launch, "starts early, but no thread calls wait_for_kernel_before()");
     next_may_start_ = launch.lets_next_start;
     report(launch.kernel);
   }
 
   DramReport dram(const std::function<void()>&) override {
     throw Error(Exit::no_device,
-                "the counters are a GPU's; the simulator counts requested and distinct bytes");
+                "only a GPU has these counters; the simulator counts requested and distinct bytes");
   }
   Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
 
@@ -134,11 +134,11 @@ class Sim : public Device {
       refuse(launch, fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)",
                                  grid.x, grid.y, grid.z));
     if (launch.smem_bytes > options_.smem_bytes)
-      refuse(launch, fmt::format("{} bytes of shared memory for a block, more than the {} there "
-                                 "are (--sram)",
+      refuse(launch, fmt::format("{} bytes of shared memory per block, more than the {} that "
+                                 "--sram allows",
                                  launch.smem_bytes, options_.smem_bytes));
     if (launch.early && !next_may_start_ && !options_.only_launches)
-      refuse(launch, "starts early, but the kernel before never calls let_next_kernel_start()");
+      refuse(launch, "starts early, but the previous kernel never calls let_next_kernel_start()");
   }
   /// On all OS threads. Of several blocks with faults the first in the schedule's order is told.
   void run_blocks(Launch& launch) {

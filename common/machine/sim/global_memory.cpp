@@ -60,7 +60,7 @@ void end_of_touching(int, siginfo_t* signal, void*) {
   auto found = arrays_by_address.upper_bound(at);
   if (found == arrays_by_address.begin() || at - (--found)->first > found->second->bytes) return;
   const std::string message = fmt::format(
-      "{} is in HBM: host code cannot touch it, and a kernel only through Hbm, which counts the "
+      "{} is in HBM: host code cannot access it, and a kernel only through Hbm, which counts the "
       "access.\n",
       found->second->name);
   static_cast<void>(!write(STDERR_FILENO, message.data(), message.size()));
@@ -92,7 +92,7 @@ TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int work
   arrays_by_address[static_cast<char*>(data)] = this;
 } catch (const std::bad_alloc&) {
   throw Error(Exit::no_device,
-              fmt::format("the host has no {} bytes left for {} and what the simulator notes of it",
+              fmt::format("out of host memory: {} bytes for {} and its tracking; use smaller sizes",
                           kBytesForEach * size, array_name));
 }
 
@@ -117,8 +117,9 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
     const bool written = seen & kWrittenBefore, read = seen & kReadBefore;
     if (block.early() && (written || (read && access != Access::read)))
       fault(
-          "{} {}, which the kernel before may still {}: it starts early, and this thread has not "
-          "called wait_for_kernel_before()",
+          "{} {}, which the previous kernel may still {}: this kernel starts early, and this "
+          "thread "
+          "has not called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
   // Each marks what it does, then who came first: of two that must not meet the second finds both.
@@ -137,8 +138,8 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
     if (alone && !(seen & repeat<2>(kShared))) continue;
     for (const Access did : {Access::read, Access::add, Access::write})
       if (seen & repeat<2>(mark_of(did)) && (did != access || access == Access::write))
-        fault("{} {}, which {} {} in the same kernel: in which order blocks run is not known",
-              kDoes[i], place(), alone ? "another block" : "block " + block.index_of(first),
+        fault("{} {}, which {} {} in the same kernel: blocks run in no defined order", kDoes[i],
+              place(), alone ? "another block" : "block " + block.index_of(first),
               kDid[static_cast<int>(did)]);
   }
 }

@@ -11,7 +11,8 @@ std::string name_of(const SharedPlace& place) {
 }  // namespace
 
 void Async::init(const SharedPlace& place, int count) {
-  if (count < 1 || count >= 1 << 20) fault("mbarrier {}: a count of {}", name_of(place), count);
+  if (count < 1 || count >= 1 << 20)
+    fault("mbarrier {}: a count of {}, which must be from 1 to 2²⁰ - 1", name_of(place), count);
   for (const Barrier& b : barriers_)
     if (b.at == place.at) fault("mbarrier {} initialised a second time", b.name);
   barriers_.push_back({place.at, name_of(place), count, count, block_.running()});
@@ -30,7 +31,7 @@ Async::Barrier& Async::find(const SharedPlace& place) {
 void Async::arrive(const SharedPlace& place, int64_t bytes) {
   Barrier& b = find(place);
   if (bytes < 0 || b.bytes + bytes >= 1 << 20)
-    fault("mbarrier {}: {} bytes promised, and less than 2²⁰ is the most", b.name, b.bytes + bytes);
+    fault("mbarrier {}: {} bytes promised, which must be fewer than 2²⁰", b.name, b.bytes + bytes);
   if (b.pending == 0)
     fault("arrives at mbarrier {} in phase {}, where all {} have arrived", b.name, b.phase,
           b.count);
@@ -62,7 +63,7 @@ void Async::make_readable(const Barrier& b) {
 void Async::wait(const SharedPlace& place, int parity, Where where) {
   Barrier& b = find(place);
   if (parity != 0 && parity != 1)
-    fault("waits for parity {} of mbarrier {}: it is 0 or 1", parity, b.name);
+    fault("waits for parity {} of mbarrier {}: a parity is 0 or 1", parity, b.name);
   const bool over = (b.phase & 1) != parity;
   block_.trace_event(EventKind::mbarrier_wait, b.name, over ? b.phase - 1 : b.phase);
   if (over) return make_readable(b);

@@ -4,17 +4,17 @@
 namespace ladder::sim {
 
 void Async::named_barrier(int id, int threads, bool waits, Where where) {
-  if (id < 1 || id > 15) fault("named barrier {}: they are 1 to 15", id);
+  if (id < 1 || id > 15) fault("named barrier {}: give a number from 1 to 15", id);
   if (threads < 32 || threads > 1024 || threads % 32)
-    fault("named barrier {} of {} threads: whole warps, 1024 at most", id, threads);
+    fault("named barrier {} of {} threads: give a multiple of 32 up to 1024", id, threads);
   NamedBarrier& b = named_[id];
   if (b.arrived > 0 && b.expected != threads)
-    fault("named barrier {} of {} threads, where others came to one of {}", id, threads,
+    fault("named barrier {} of {} threads, but others arrived at one of {}", id, threads,
           b.expected);
   const int self = block_.running();
   if (b.who[self])
-    fault("comes to named barrier {} a second time, {} of {} threads being there", id, b.arrived,
-          b.expected);
+    fault("arrives at named barrier {} a second time, when {} of {} threads have arrived", id,
+          b.arrived, b.expected);
   block_.trace_event(waits ? EventKind::named_barrier_sync : EventKind::named_barrier_arrive,
                      std::to_string(id), b.completed);
   memory_.publish(self);

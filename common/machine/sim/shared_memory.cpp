@@ -37,8 +37,8 @@ int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int align
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.array != name || r.bytes != bytes)
-      fault("takes {} bytes of shared memory for {} where another thread took {} for {}", bytes,
-            name, r.bytes, r.array);
+      fault("takes {} bytes of shared memory for {} but another thread took {} for {}", bytes, name,
+            r.bytes, r.array);
     return r.begin;
   }
   int64_t begin = 0;
@@ -78,7 +78,7 @@ void SharedBytes::check(const char* what, const char* of, const SharedPlace& pla
     if (found & kOneThreads && copiers_[i].thread != thread)
       fault(
           "{} {} {}, which thread {} of the block copied and waited for, but with no __syncwarp or "
-          "barrier since: a collective alone orders no memory",
+          "barrier since: another collective does not order memory",
           what, of, (place + (i - place.at)).text(), copiers_[i].thread);
   }
 }

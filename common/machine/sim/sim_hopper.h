@@ -18,7 +18,8 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
       box_rows > 256 || (box_bytes != 64 && box_bytes != 128) ||
       (array.data && kElement * d * rows * heads * batch != array.bytes))
     fault(
-        "no tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} rows × {} "
+        "cannot make a tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} "
+        "rows × {} "
         "bytes",
         array.name, array.bytes, batch, heads, rows, d, kElement, box_rows, box_bytes);
   return {
@@ -93,7 +94,7 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
-    fault("TMA store to place {}: a box to store cannot start before 0", least);
+    fault("TMA store to place {}: a box to store must not start before 0", least);
   this_block->async().store(EventKind::tma_store,
                             Async::box("TMA store", map, source.place(0), {c0, c1, c2, c3}), false);
 }
@@ -151,7 +152,7 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)
-    fault("wgmma: a matrix descriptor advanced by {} bytes, which is no multiple of 16 or too far",
+    fault("wgmma: a matrix descriptor advanced by {} bytes: not a multiple of 16, or too far",
           bytes);
   return (descriptor & ~uint64_t{0x3fff}) | start;
 }

@@ -83,7 +83,8 @@ T shuffle(const char* name, unsigned mask, T value, int source, Where where) {
         for (int i = 0; i < n; ++i) {
           const int from = lanes[i]->source;
           if (from < 0 || from >= 32) continue;
-          if (from >= n) fault("{}: lane {} reads lane {}, which takes no part", name, i, from);
+          if (from >= n)
+            fault("{}: lane {} reads lane {}, which does not take part", name, i, from);
           lanes[i]->out = lanes[from]->in;
         }
       },

@@ -11,7 +11,7 @@ Async::Copy::Copy(const char* what, TrackedArray* array, const SharedPlace& plac
     : what(what), array(array), place(place), bytes(bytes) {
   if (place.at % alignment) fault("{}: {} not aligned to {} bytes", what, place.text(), alignment);
   if (place.at < place.begin || place.at + bytes > place.end)
-    fault("{}: {} bytes from {} on end past the array's {} elements", what, bytes, place.text(),
+    fault("{}: {} bytes from {} on reach past the array's {} elements", what, bytes, place.text(),
           (place.end - place.begin) / place.element);
 }
 
@@ -32,11 +32,14 @@ void Async::touch_hbm(const Copy& copy) {
 
 Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace& place,
                        const int (&at)[4]) {
-  if (!map.array) fault("{}: a tensor map of nothing", what);
+  if (!map.array) fault("{}: the tensor map is empty", what);
   Copy copy(what, map.array, place, int64_t{map.box_rows} * map.box_bytes, 8 * map.box_bytes);
   const int64_t first = int64_t{at[0]} * map.element, width = map.extents[0] * map.element;
   if (first % 16)
-    fault("{}: a box from column {} on, within 16 bytes: unknown to the simulator", what, at[0]);
+    fault(
+        "{}: a box that starts at column {}, no multiple of 16 bytes: not supported by the "
+        "simulator",
+        what, at[0]);
   const auto inside = [&](int64_t i, int dimension) {
     return i >= 0 && i < map.extents[dimension];
   };
@@ -54,7 +57,8 @@ Async::Copy Async::box(const char* what, const TensorMap& map, const SharedPlace
 
 Async::Copy Async::floats(const char* what, TrackedArray& array, int64_t at,
                           const SharedPlace& place, int n) {
-  if (n < 1 || n % 4) fault("{} of {} floats: their number is a positive multiple of 4", what, n);
+  if (n < 1 || n % 4)
+    fault("{} of {} floats: the number must be a positive multiple of 4", what, n);
   if (at % 16) fault("{}: {}[{}] not aligned to 16 bytes", what, array.name, at / 4);
   Copy copy(what, &array, place, int64_t{n} * 4, 16);
   for (int64_t i = 0; i < copy.bytes; i += 16) copy.pieces.push_back({at + i, place.at + i});

@@ -24,9 +24,12 @@ struct Descriptor {
         stride(static_cast<int64_t>(bits >> 32 & 0x3fff) << 4),
         line(bits >> 62 == 2 ? 64 : 128) {
     if (bits >> 49 & 7)
-      fault("wgmma: a matrix descriptor with a base offset, unknown to the simulator");
+      fault("wgmma: a matrix descriptor with a base offset: not supported by the simulator");
     if (bits >> 62 == 0 || bits >> 62 == 3)
-      fault("wgmma: a matrix descriptor without swizzle, or of 32 bytes, unknown to the simulator");
+      fault(
+          "wgmma: a matrix descriptor without swizzle, or with one of 32 bytes: not supported by "
+          "the "
+          "simulator");
   }
   /// The 16 bytes that begin with element k of row i, elements of `element` bytes.
   int64_t in_row(int i, int k, int element) const {
@@ -36,7 +39,7 @@ struct Descriptor {
   int64_t in_column(int i, int k) const {
     if (line != 128)
       fault(
-          "wgmma: a transposed operand of another swizzle than 128 bytes, unknown to the "
+          "wgmma: a transposed operand with another swizzle than 128 bytes: not supported by the "
           "simulator");
     return swizzled(start + i / 64 * leading + i % 64 * 2 + k % 8 * 128 + k / 8 * stride, line);
   }

@@ -231,7 +231,7 @@ TEST_F(OptionsTest, TheRestOfSettingsAndOfASimulatorIsFilledIn) {
   testing::internal::CaptureStderr();
   const DeviceInfo sim = open_device(options("--sram 4096 --sms 7"))->info();
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "running on the simulator: --sms is for the simulator\n");
+            "running on the simulator: --sms works only there\n");
   EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
@@ -289,19 +289,19 @@ TEST(Steps, ThatMakeNoLadderAreRefused) {
   for_hopper.needs.min_compute_capability = 90;
   const std::pair<std::vector<Step>, const char*> ladders[] = {
       {{first, {.name = "second", .after = "frist"}},
-       "second follows frist, which is not there or"},
+       "second follows frist, which does not exist or"},
       {{first, {.name = "second", .after = "third"}, {.name = "third", .after = "second"}},
        "second follows third, which"},
       {{{.name = "first", .after = "first", .is_default = true}}, "first follows first, which"},
-      {{first, first}, "two are called first"},
+      {{first, first}, "two are named first"},
       {{first, second, third}, "second and third both follow first; one of them must follow the "},
       {{first, second, aside}, "first third second "},
       {{first, {.name = "also_first"}}, "also_first and first both follow none"},
-      {{unmarked, second}, "of those that every device runs none is marked .is_default"},
+      {{unmarked, second}, "no step that runs on every device is marked .is_default"},
       {{unmarked, marked}, "first second "},
       {{first, marked}, "first and second are both marked .is_default"},
       {{first, for_hopper}, "first second "},
-      {{unmarked, for_hopper}, "of those that every device runs none is marked .is_default"},
+      {{unmarked, for_hopper}, "no step that runs on every device is marked .is_default"},
   };
   for (const auto& [steps, wanted] : ladders) {
     all_steps().clear();
@@ -342,18 +342,18 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
     return fmt::format("{}×{} {}", plan.block_q, plan.block_kv, plan.note);
   };
   EXPECT_EQ(chosen(64, 8192), "128×64 ");
-  EXPECT_EQ(chosen(64, 8191), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
-  EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 4096");
+  EXPECT_EQ(chosen(64, 8191), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 8191");
+  EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
   // Of two blocks, too; and where of none two fit, or one is asked for, that one.
   EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
   EXPECT_EQ(chosen(64, 16383, {}, 2),
-            "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 16383 for 2 blocks");
-  EXPECT_EQ(chosen(64, 8191, {}, 2), "64×64 tile 64×64: 128×64 needs 8192 bytes; there are 8191");
+            "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 16383 for 2 blocks");
+  EXPECT_EQ(chosen(64, 8191, {}, 2), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 8191");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 128}, 2), "128×64 ");
   EXPECT_EQ(refusal([&] { chosen(64, 4095); }),
-            "2: shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; there are 4095; "
+            "2: shared memory: 128×64 needs 8192 bytes; 64×64 needs 4096 bytes; available: 4095; "
             "sizes that fit: none; try a smaller --head-dim, or another rung");
   EXPECT_EQ(refusal([&] { chosen(64, 8192, {.block_q = 32}); }),
             "2: --block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that "
@@ -361,7 +361,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   // And of how many tiles along a length a grid has blocks.
   EXPECT_EQ(grid_blocks(65535 * 16 - 15, 16), 65535u);
   EXPECT_EQ(refusal([] { grid_blocks(65535 * 16 + 1, 16); }),
-            "2: a length of 1048561 is too large for this step's grid; 1048560 is the most");
+            "2: a length of 1048561 is too large for this step's grid; give at most 1048560");
 }
 
 // ------------------------------------------------------------------------------------- .npy files
@@ -405,14 +405,14 @@ const std::pair<std::string, const char*> kBad[] = {
 constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'\x1b[2J'"};
 // In the place of (6,), and with which word they are refused.
 constexpr std::pair<const char*, const char*> kBadShapes[] = {
-    {"(5,)", "is too long: shape (5,) needs 20 bytes of values, 24 are there"},
+    {"(5,)", "is too long: shape (5,) needs 20 bytes of values, and the file has 24"},
     {"(7,)", "is truncated: shape (7,) needs 28"},
     {"()", "shape () needs 4 bytes"},
-    {"(2, 0, 3)", "shape (2, 0, 3): a size is no number above 0, or the product exceeds 2⁶³"},
-    {"(, 6)", "no number above 0"},
+    {"(2, 0, 3)", "shape (2, 0, 3): sizes must be at least 1, and all bytes fewer than 2⁶³"},
+    {"(, 6)", "sizes must be at least 1"},
     {"(-6,)", "header"},
-    {"(99999999999999999999,)", "exceeds 2⁶³"},
-    {"(4611686018427387910,)", "exceeds 2⁶³"},  // wraps to 24 bytes in 64 bits
+    {"(99999999999999999999,)", "fewer than 2⁶³"},
+    {"(4611686018427387910,)", "fewer than 2⁶³"},  // wraps to 24 bytes in 64 bits
 };
 
 TEST(Npy, ReadsWhatNumPyWrites) {

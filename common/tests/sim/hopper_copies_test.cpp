@@ -32,12 +32,13 @@ TEST_F(HopperCopies, StoresAndAdditions) {
       fence_proxy_async();
     __syncthreads();
     if (thread() != 0) return;
-    const bool no_map = wrong("TMA store: a tensor map of nothing");
+    const bool no_map = wrong("TMA store: the tensor map is empty");
     const bool before =
         wrong("TMA store: 8192 bytes from shared stage[-4096] (element of 2 bytes)");
     tma_store(no_map ? TensorMap{} : Y, before ? Stage{stage.data + -kElements} : stage,
-              wrong("TMA store: a box from column 4 on, within 16 bytes") ? 4 : 0,
-              wrong("TMA store to place -1: a box to store cannot start before 0") ? -1 : 0, 0, 0);
+              wrong("TMA store: a box that starts at column 4, no multiple of 16") ? 4 : 0,
+              wrong("TMA store to place -1: a box to store must not start before 0") ? -1 : 0, 0,
+              0);
     if (wrong("ends with a TMA store that was never waited for")) return;
     tma_store_commit();
     const bool past =
@@ -96,7 +97,7 @@ TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
   const std::string late = "deadlock … the end of phase 1 (parity 1)";
-  const std::string number = " floats: their number is a positive multiple";
+  const std::string number = " floats: the number must be a positive multiple";
   const auto load_floats = [&] {
     SharedMemory smem;
     const auto x = smem.take<float>("x", 64);
@@ -161,17 +162,17 @@ TEST_F(HopperCopies, NamedBarriers) {
             "it for named barrier 1, where 128 of 256 threads are missing … ; thread (128,0,0) and "
             "127 after it for named barrier 2, where 64 of 192"))
       first ? named_barrier_sync(1, 256) : named_barrier_sync(2, 192);
-    if (wrong("named barrier 1 of 128 threads, where others came to one of 256"))
+    if (wrong("named barrier 1 of 128 threads, but others arrived at one of 256"))
       named_barrier_sync(1, first ? 256 : 128);
-    if (wrong("comes to named barrier 1 a second time, 1 of 256 threads being there") && first) {
+    if (wrong("arrives at named barrier 1 a second time, when 1 of 256 threads") && first) {
       named_barrier_arrive(1, 256);
       named_barrier_arrive(1, 256);
     }
-    if (wrong("named barrier 0: they are 1 to 15")) named_barrier_sync(0, 256);
-    if (wrong("named barrier 16: they are 1 to 15")) named_barrier_sync(16, 256);
-    if (wrong("named barrier 1 of 100 threads: whole warps")) named_barrier_sync(1, 100);
-    if (wrong("named barrier 1 of 0 threads: whole warps")) named_barrier_sync(1, 0);
-    if (wrong("named barrier 1 of 1056 threads: whole warps, 1024 at most"))
+    if (wrong("named barrier 0: give a number from 1 to 15")) named_barrier_sync(0, 256);
+    if (wrong("named barrier 16: give a number from 1 to 15")) named_barrier_sync(16, 256);
+    if (wrong("named barrier 1 of 100 threads: give a multiple")) named_barrier_sync(1, 100);
+    if (wrong("named barrier 1 of 0 threads: give a multiple")) named_barrier_sync(1, 0);
+    if (wrong("named barrier 1 of 1056 threads: give a multiple of 32 up to 1024"))
       named_barrier_sync(1, 1056);
     // The block splits: part of it never comes to the barrier of all.
     if (wrong("deadlock … thread (128,0,0) and 127 after it for __syncthreads "

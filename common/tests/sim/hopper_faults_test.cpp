@@ -111,7 +111,7 @@ TEST_F(HopperFaults, RingOfStages) {
       if (wrong("mbarrier full[0] initialised a second time")) full[0].init(1);
       free[0].init(4);
       for (int i = 0; i < 2; ++i)
-        if (wrong("mbarrier free[0]: 1048576 bytes promised, and less than 2²⁰ is the most"))
+        if (wrong("mbarrier free[0]: 1048576 bytes promised, which must be fewer than 2²⁰"))
           free[0].arrive_expect_tx(1 << 19);
       if (wrong("TMA load onto shared stage[8] (element of 2 bytes), " + kUnfenced))
         stage.data[8] = fp16(1.0f);
@@ -142,7 +142,7 @@ TEST_F(HopperFaults, RingOfStages) {
         Stage target = stage;
         if (wrong("TMA load: shared stage[64] (element of 2 bytes) not aligned to 1024 bytes"))
           target.data = all + 64;
-        if (wrong("TMA load: 8192 bytes from shared stage[4608] (element of 2 bytes) on end past "
+        if (wrong("TMA load: 8192 bytes from shared stage[4608] (element of 2 bytes) on reach past "
                   "the array's 8192 elements"))
           target.data = all + (kElements + 512);
         tma_load(X, full[0], target, 0, 64 * round, 0, 0);
@@ -164,7 +164,7 @@ TEST_F(HopperFaults, RingOfStages) {
               "deadlock … thread (0,0,0) and 127 after it for mbarrier full[0], the end of phase 1 "
               "(parity 1), where 1 of 1 arrivals"))
         parity = 1 - round;
-      if (wrong("waits for parity 2 of mbarrier full[0]: it is 0 or 1")) parity = round + 2;
+      if (wrong("waits for parity 2 of mbarrier full[0]: a parity is 0 or 1")) parity = round + 2;
       if (!wrong("wgmma of" + of_stage + "which is unwritten",
                  "wgmma of" + of_stage + kBeingCopied))
         full[0].wait(parity);
@@ -213,11 +213,11 @@ void share_registers() {
 TEST_F(HopperFaults, MoreRegistersThanThereAre) {
   EXPECT_EQ(fault_of(1, 512, share_registers<160>), "no fault");
   expect_says(fault_of(1, 512, share_registers<168>),
-              "the block's warpgroups want 68608 registers, and its 512 threads were started with "
+              "the block's warpgroups ask for 68608 registers, but its 512 threads started with "
               "65536");
   // 384 threads start with 168 each, since 65,536 / 384 rounds down to a multiple of 8.
   expect_says(fault_of(1, 384, share_registers<240>),
-              "want 65536 registers, and its 384 threads were started with 64512");
+              "ask for 65536 registers, but its 384 threads started with 64512");
 }
 
 TEST_F(HopperFaults, TensorMaps) {
@@ -249,9 +249,9 @@ TEST_F(HopperFaults, Descriptors) {
     };
     expect_says(fault_of(1, 128, multiply), std::string("wgmma: ") + says);
   };
-  expect_unknown(false, 0, 0, "a matrix descriptor without swizzle, or of 32 bytes");
-  expect_unknown(false, 3, 0, "a matrix descriptor without swizzle, or of 32 bytes");
-  expect_unknown(true, 2, 0, "a transposed operand of another swizzle than 128 bytes");
+  expect_unknown(false, 0, 0, "a matrix descriptor without swizzle, or with one of 32 bytes");
+  expect_unknown(false, 3, 0, "a matrix descriptor without swizzle, or with one of 32 bytes");
+  expect_unknown(true, 2, 0, "a transposed operand with another swizzle than 128 bytes");
   for (const int base_offset : {1, 2, 4})
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }

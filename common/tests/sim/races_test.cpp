@@ -178,9 +178,9 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
                       !meets ? "no fault"
                       : did == Access::read
                           ? "kernel second, block (0,0,0), thread (5,0,0) … x[7] (element of 4 "
-                            "bytes; the array has 64), which the kernel before may still read: it "
-                            "starts early, and this thread has not called wait_for_kernel_before()"
-                          : "x[7] … which the kernel before may still write");
+                            "bytes; the array has 64), which the previous kernel may still read: "
+                            "this kernel starts early, and this thread has not called wait_for_"
+                          : "x[7] … which the previous kernel may still write");
         }
   // What that kernel had not waited for either may still go on; what came before it has ended.
   const auto wait = [] { wait_for_kernel_before(); };
@@ -200,8 +200,9 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   expect_says(three(true, Access::write, Access::read), "kernel third … may still write");
   expect_says(three(true, Access::read, Access::write), "kernel third … may still read");
   expect_says(three(false, Access::write, Access::read), "no fault");
-  expect_says(then([] {}, wait), "kernel second: starts early, but the kernel before never calls");
-  expect_says(then(before(Access::read), [] {}), "starts early, and no thread calls wait_for_");
+  expect_says(then([] {}, wait),
+              "kernel second: starts early, but the previous kernel never calls");
+  expect_says(then(before(Access::read), [] {}), "starts early, but no thread calls wait_for_");
 }
 
 // ------------------------------------------------------------------------------- lanes of one warp

@@ -307,7 +307,7 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
       {31, "mma.m16n8k16 in a warp of fewer than", [&] { mma_m16n8k16<fp16>(c, r, 0, 0); }},
       {32, "ldmatrix.x4 of a row from shared s not aligned", [&] { ldmatrix_x4(r, shared() + 4); }},
       {32, "stmatrix.x4 of a row to shared s not aligned", [&] { stmatrix_x4(shared() + 4, r); }},
-      {16, "__shfl_xor_sync: lane 0 reads lane 16, which takes no part",
+      {16, "__shfl_xor_sync: lane 0 reads lane 16, which does not take",
        [] { __shfl_xor_sync(0xffff, 1.0f, 16); }},
       {32,
        "thread (16,0,0) … lanes disagree: __shfl_xor_sync at sim_test.cpp: … , while lanes "
@@ -315,9 +315,9 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
        [] { thread() < 16 ? __syncwarp() : void(__shfl_xor_sync(0xffffffff, 1.0f, 1)); }},
       {32, "__shfl_xor_sync: the mask 0xffff7fff leaves out lanes of the warp",
        [] { __shfl_xor_sync(0xffff7fff, 1.0f, 1); }},
-      {4, "thread (2,0,0) … 16 bytes of shared memory for s where another thread took 128 for s",
+      {4, "thread (2,0,0) … 16 bytes of shared memory for s but another thread took 128 for s",
        [&] { shared("s", thread() == 2 ? 8 : 64); }},
-      {4, "thread (2,0,0) … 128 bytes of shared memory for t where another",
+      {4, "thread (2,0,0) … 128 bytes of shared memory for t but another",
        [&] { shared(thread() == 2 ? "t" : "s"); }},
       {4, "more shared memory than the launch gave: s ends at byte 24834 of 24832",
        [&] { shared("s", 12417); }},
@@ -344,7 +344,7 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
   options({.smem_bytes = 300});
   expect_says(fault_of(
                   1, 8, [] {}, 384),
-              "kernel planted … 384 bytes of shared memory for a block, more than the 300");
+              "kernel planted … 384 bytes of shared memory per block, more than the 300");
   EXPECT_NO_THROW(device().run("test", [] {
     start(
         "fits", 1, 8, [] {}, 300);
@@ -377,7 +377,7 @@ TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
   const auto x = array("x", iota(64));
   auto* const at = static_cast<volatile float*>(x.array().data);
   const auto ends = testing::ExitedWithCode(static_cast<int>(Exit::wrong_result));
-  const char* const said = "^x is in HBM: host code cannot touch it";
+  const char* const said = "^x is in HBM: host code cannot access it";
   EXPECT_EXIT(at[0] = 1, ends, said);
   EXPECT_EXIT(static_cast<void>(at[63]), ends, said);
   EXPECT_EXIT(run(1, 1, [&] { x[0] = at[1]; }), ends, said);
