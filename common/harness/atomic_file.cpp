@@ -1,4 +1,4 @@
-// Writes a file under another name and then gives it its own, so that it is whole or not there.
+// Writes a file under a temporary name and renames it, so that it never appears half written.
 #include "harness/atomic_file.h"
 
 #include <fmt/format.h>
@@ -23,12 +23,12 @@ void write(const std::string& path, const std::string& bytes, bool keep) {
   const std::string temporary = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
   // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported.
   std::signal(SIGXFSZ, SIG_IGN);
-  std::ofstream file(temporary, std::ios::binary);  // of a folder it fails
+  std::ofstream file(temporary, std::ios::binary);  // fails if that is a folder
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
   const bool good = file && (in_place || !keep || !std::rename(temporary.c_str(), path.c_str()));
   const int error = errno;
-  if (!in_place) unlink(temporary.c_str());  // where it has not got another name
+  if (!in_place) unlink(temporary.c_str());  // does nothing if it has been renamed
   if (!good)
     bad_usage("cannot write '{}': {}; make room or choose another place", path,
               std::strerror(error));

@@ -1,4 +1,4 @@
-// Chooses the device, the step and its plans that the options ask for.
+// Chooses the device, the step and its plans by the options.
 #include "harness/choose.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
         device.name);
   const TileRequest& asked = options.run.tile;
   const auto all = steps_for(device.kind);
-  std::vector<const Step*> candidates;  // the best first
+  std::vector<const Step*> candidates;  // preferred first
   if (!options.step.empty()) {
     std::string names;
     for (const Step& step : all) {
@@ -111,7 +111,7 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
   try {
     return plans(step);
   } catch (const Error& e) {
-    // Where another step has room, it is named.
+    // Name the steps whose tiles do fit.
     std::string others;
     for (const Step& candidate : steps_for(device.kind)) {
       if (!candidate.runs_on(device)) continue;

@@ -1,4 +1,4 @@
-// What the options choose: a device, a step, and its plans.
+// Chooses what the options ask for: a device, a step and its plans.
 #pragma once
 
 #include <memory>
@@ -10,27 +10,29 @@
 
 namespace ladder {
 
-/// The device that the options choose. `--device auto` takes the GPU if one answers, else the
-/// simulator, and says so with the reason on stderr. Throws Error(no_device).
+/// Opens the device that the options choose. `--device auto` takes the GPU if one answers; else it
+/// takes the simulator and prints the reason on stderr. Throws Error(no_device) if `--device gpu`
+/// finds none.
 std::unique_ptr<Device> open_device(const Options& options);
 
-/// The steps linked into this program for a device, in the order of the steps.
+/// Returns the steps of this program that are compiled for a device, in the order of the rung.
 std::vector<Step> steps_for(DeviceKind device);
 
-/// The step that the options name, else the default, or of the steps that lead to it the last
-/// that has the tile asked for.
-/// Throws Error(no_device) for one that the device cannot run, and Error(bad_usage) where the rung
-/// has no such step, or none with what was asked for.
+/// Returns the step that the options name. Without a name it returns the default step, or, if that
+/// is not compiled for the requested tile, the last step before it that is. Throws Error(no_device)
+/// if the device cannot run the named step, and Error(bad_usage) if the rung lacks such a step,
+/// tile or setting.
 Step choose_step(const Options& options, const DeviceInfo& device);
 
-/// The plans of a run; `backward` is empty where the step has no backward pass.
+/// The plans of a run; `backward` is empty without a backward pass.
 struct Plans {
   Plan forward, backward;
 };
-/// Throws Error(bad_usage) for tile sizes that the step lacks, or too little shared memory.
+/// Plans both passes. Throws Error(bad_usage) if the step lacks the tile, or if a block needs more
+/// shared memory than the device has; the message names the steps that fit.
 Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
-/// Throws Error(no_device) where inputs, outputs and workspace do not fit into the device's memory.
+/// Throws Error(no_device) if inputs, outputs and workspace do not fit into the device's memory.
 void require_memory(const Step& step, const Problem& p, const Plans& plans,
                     const DeviceInfo& device);
 

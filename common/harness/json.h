@@ -1,4 +1,4 @@
-// JSON, as the programs write it.
+// Writes JSON. The functions value(), array() and list() return it as text.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,11 +24,11 @@ inline std::string value(std::string_view text) {
   }
   return out + "\"";
 }
-/// Whole numbers, and true and false.
+/// Integers, true and false.
 std::string value(std::integral auto x) {
   return fmt::format("{}", x);
 }
-/// null for what is not finite.
+/// Nine significant digits; null if x is not finite.
 inline std::string value(double x) {
   return is_finite(x) ? fmt::format("{:.9g}", x) : "null";
 }
@@ -37,28 +37,28 @@ std::string value(const std::optional<T>& x) {
   return x ? value(*x) : "null";
 }
 
-/// An array of to_json(x) for each x.
+/// Returns the array of to_json(x) for each x of the range.
 template <class Range, class F>
 std::string array(const Range& range, F to_json) {
   std::string text;
   for (const auto& x : range) text += (text.empty() ? "" : ", ") + to_json(x);
   return fmt::format("[{}]", text);
 }
-/// An array of values.
+/// Returns the array of the values.
 std::string list(const auto&... values) {
   std::string text;
   ((text += (text.empty() ? "" : ", ") + value(values)), ...);
   return fmt::format("[{}]", text);
 }
 
-/// The members of an object, in the order they are added.
+/// The members of an object, in the order of their calls.
 class Members {
  public:
   template <class T>
   Members& add(std::string_view key, const T& x) {
     return raw(key, value(x));
   }
-  /// Left out where it is 0 or empty.
+  /// Adds x unless it is 0 or empty.
   template <class T>
   Members& add_if_any(std::string_view key, const T& x) {
     return x == T{} ? *this : add(key, x);

@@ -1,4 +1,4 @@
-// The program of a rung: options in, report out. Which rung it is, its steps say.
+// The program of a rung: options in, report out. Its steps say which rung it is.
 
 #include <fmt/format.h>
 
@@ -25,8 +25,7 @@ const char* rung_name() {
   return all_steps().front().rung.c_str();
 }
 
-/// `--list`: one JSON line for each step and device, with what a step says of itself, for
-/// scripts; they compare what is checked and has a formula.
+/// Prints --list: one JSON line per step and device with the step's registration, for scripts.
 void list_all_steps() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = steps_for(kind);
@@ -58,7 +57,7 @@ void list_all_steps() {
   }
 }
 
-/// Writes the files of --save.
+/// Writes the files of --save into an existing folder.
 void save(const std::string& folder, const Problem& p, const Outputs& out) {
   const auto add = [&](const char* name, const std::vector<int64_t>& shape,
                        const std::vector<float>& values, NpyType type) {
@@ -76,7 +75,8 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   tensor("dv", out.dV, p.Hk, p.N_kv);
 }
 
-/// Runs and reports one step; `between` is printed before what follows another report.
+/// Runs and reports one step, and returns its exit status. Prints `between` before a report that
+/// follows another.
 int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
             std::string& between) {
   if (!options.save.empty()) {
@@ -116,7 +116,7 @@ int run(int argc, char** argv) {
   Workload workload(options->workload);
   int worst = 0;
   const std::vector<Options> each = each_step(*options);
-  std::vector<Step> chosen;  // all before the first of them runs
+  std::vector<Step> chosen;  // all are chosen before the first runs
   for (const Options& one : each) chosen.push_back(choose_step(one, device->info()));
   std::string between;
   for (size_t i = 0; i < each.size(); ++i)
@@ -128,7 +128,7 @@ int run(int argc, char** argv) {
 }  // namespace ladder
 
 int main(int argc, char** argv) {
-  std::fesetenv(FE_DFL_ENV);  // linked with -Ofast, a program starts with subnormals flushed to 0
+  std::fesetenv(FE_DFL_ENV);  // -Ofast at the link would flush subnormals to 0
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
     ladder::say(fmt::format("{}: {}", ladder::rung_name(), what));

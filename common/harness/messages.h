@@ -1,4 +1,4 @@
-// What a program says: on stdout its results, on stderr all else.
+// Prints a program's results on stdout and everything else on stderr.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,17 +20,18 @@ template <class... Parts>
   throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
 }
 
-/// Prints to stdout. Throws Error(bad_usage) where that cannot be written to.
+/// Prints to stdout. Throws Error(bad_usage) if stdout cannot be written to.
 inline void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
 }
-/// Prints a line to stderr. Where that is closed or full there is nobody to tell.
+/// Prints a line to stderr. Ignores an error there, because no channel is left to report it.
 inline void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-/// On a terminal, stderr says what a task is at as long as that lasts. Lives as long as the task.
+/// Shows a line on stderr, if that is a terminal, while a task runs: from construction to
+/// destruction.
 class Progress {
  public:
   explicit Progress(const std::string& task) {

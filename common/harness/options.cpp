@@ -1,4 +1,4 @@
-// The table of options. Parsing, error messages and --help follow from it.
+// Holds the table of options; parsing, error messages and --help follow from it.
 #include "harness/options.h"
 
 #include <fmt/ranges.h>
@@ -19,7 +19,7 @@
 namespace ladder {
 namespace {
 
-/// The words for the values of a type.
+/// The words for each value of a type.
 template <class T>
 using Names = std::vector<std::pair<std::string_view, T>>;
 using Order = Schedule::Order;
@@ -32,8 +32,8 @@ const std::tuple kNames{
     Names<Order>{
         {"forward", Order::forward}, {"reverse", Order::reverse}, {"random", Order::random}}};
 
-/// An option as given, and how its value is read: each function throws Error(bad_usage) for a value
-/// that it does not accept.
+/// An option as it was given. Its functions read the value, and throw Error(bad_usage) for one that
+/// they do not accept.
 struct GivenOption {
   std::string_view option;
   const char* text;
@@ -42,7 +42,8 @@ struct GivenOption {
     bad_usage("--{} '{}': give {}", option, text, accepted);
   }
 
-  /// The whole of the text as a number of T from `least` to `most`.
+  /// Reads the whole text as a number from `least` to `most`; `accepted` describes these for the
+  /// error.
   template <class T>
   T number(T least, const std::string& accepted, T most = std::numeric_limits<T>::max()) const {
     const char* const end = text + std::strlen(text);
@@ -50,7 +51,7 @@ struct GivenOption {
     if constexpr (std::is_integral_v<T>) {
       const auto [rest, error] = std::from_chars(text, end, value);
       if (rest == end && error == std::errc{} && value >= least && value <= most) return value;
-    } else {  // libc++ has from_chars for these from version 20 on
+    } else {  // libc++ has from_chars for float only since version 20
       char* rest;
       value = std::strtof(text, &rest);
       if (rest == end && value >= least && value <= most && is_finite(value)) return value;
@@ -69,7 +70,7 @@ struct GivenOption {
   }
 };
 
-/// Reads an option's value as the type of its place asks for: options.*member, or a member of that.
+/// Reads an option's value into options.*member, or a member of that, by the type of the member.
 template <auto... members>
 void read(const GivenOption& given, Options& options) {
   auto& value = (options.*....*members);
@@ -84,7 +85,7 @@ void read(const GivenOption& given, Options& options) {
     value = given.number(std::numeric_limits<float>::denorm_min(),
                          "a finite number above 0 that a float holds");
   } else if constexpr (std::is_same_v<T, Settings>) {
-    std::istringstream all(given.text + std::string(","));  // so that an empty last one is seen
+    std::istringstream all(given.text + std::string(","));  // finds an empty last one too
     for (std::string one; std::getline(all, one, ',');) {
       const size_t equals = one.find('=');
       if (equals == one.npos) given.bad("NAME=VALUE,...");
@@ -99,7 +100,8 @@ void read(const GivenOption& given, Options& options) {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    // --sram's are int64_t: the simulator gives each core as much, and no SM has as much as 1 MiB.
+    // --sram is the only int64_t. It may be 1 MiB, more than any SM has: the simulator allocates it
+    // once per core.
     constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
     constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
     value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
@@ -122,10 +124,10 @@ constexpr auto to_sim = read<&Options::sim, member>;
 enum class About { run, sim, shape };
 
 struct OptionSpec {
-  const char* name;             // of a group of options its title, and nothing else
-  const char* value = nullptr;  // what --help calls its value; null: a flag
+  const char* name;             // of an option; or a group's title, if the rest is null
+  const char* value = nullptr;  // the name of its value in --help; null: a flag
   const char* help = nullptr;   // one line
-  void (*read)(const GivenOption&, Options&) = nullptr;  // null: the option ends the program
+  void (*read)(const GivenOption&, Options&) = nullptr;  // null for --help, which ends the program
   About about = About::run;
 };
 
@@ -180,7 +182,7 @@ const OptionSpec kOptions[] = {
      to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count the bytes that DRAM served, with the GPU's counters (default: off)",
      to_run<&RunOptions::dram>},
-    {"Output"},  // scripts do not pass these on: they read what is printed, of several programs
+    {"Output"},  // scripts do not accept these, because they read the output of several programs
     {"save", "DIR", "write o.npy, plus lse, dq, dk, dv if computed (default: write nothing)",
      to_options<&Options::save>},
     {"trace", "FILE", "write the simulator's events as JSON lines (default: write nothing)",
@@ -192,7 +194,7 @@ const OptionSpec kOptions[] = {
     {"help", nullptr, "print this text and exit"},
 };
 
-/// Null where none is called that.
+/// Returns null for an unknown name.
 const OptionSpec* find_option(std::string_view given) {
   for (const OptionSpec& spec : kOptions)
     if (spec.help && given.starts_with("--") && given.substr(2) == spec.name) return &spec;
@@ -201,7 +203,7 @@ const OptionSpec* find_option(std::string_view given) {
 
 // ------------------------------------------------------------------------------------------- help
 
-/// Two columns; the second goes on below where it is too long.
+/// Prints two columns; a long second column continues in the next line, after a comma.
 std::string row(const std::string& left, const std::string& right) {
   const size_t cut = right.size() > 75 ? right.rfind(", ", 74) : right.npos;
   return fmt::format("  {:<22} {}\n", left, right.substr(0, cut + (cut != right.npos))) +
@@ -214,7 +216,7 @@ std::string steps_text(const std::string& rung) {
   for (auto first = all.begin(), next = first; first != all.end(); first = next) {
     const Step& step = **first;
     next = std::find_if(first, all.end(), [&](auto other) { return other->name != step.name; });
-    // The note with the devices where it is true of the step.
+    // Appends to a note the devices whose step it is true of; "" if there are none.
     const auto where = [&](const std::string& note, auto is_true) -> std::string {
       std::vector<const char*> devices;
       for (auto each = first; each != next; ++each)
@@ -263,9 +265,9 @@ std::string help_text(const std::string& rung) {
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung) {
   Options options;
   Problem& problem = options.workload.problem;
-  problem.Hk = problem.N_kv = 0;  // until given
+  problem.Hk = problem.N_kv = 0;  // 0: not given yet
   const OptionSpec* shape = nullptr;
-  // getopt_long would take any unambiguous beginning of a name for the option.
+  // getopt_long is not used, because it accepts any unambiguous beginning of a name.
   for (int i = 1; i < argc; ++i) {
     const std::string_view element = argv[i], given = element.substr(0, element.find('='));
     const OptionSpec* spec = find_option(given);

@@ -1,4 +1,4 @@
-// The command line of every rung's program.
+// Parses the command line, which is the same for every rung's program.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,33 @@ enum class DeviceChoice { automatic, gpu, sim };
 /// How a step runs on the workload.
 struct RunOptions {
   TileRequest tile;
-  std::optional<float> time_ms;  // --time; empty: kTimingMs
+  std::optional<float> time_ms;  // --time, in ms; empty: kTimingMs
   bool dram = false;
   bool verbose = false;
-  std::string trace_file;  // --trace; empty: nothing is traced
+  std::string trace_file;  // --trace; empty: no trace is written
   bool operator==(const RunOptions&) const = default;
 };
 
 struct Options {
   WorkloadSpec workload;
   RunOptions run;
-  bool json = false;  // how reports are printed
-  std::string save;   // directory, empty: do not save
+  bool json = false;  // print reports as JSON
+  std::string save;   // --save; empty: nothing is saved
   DeviceChoice device = DeviceChoice::automatic;
-  std::string step;        // empty: the default; several: "A,B", of which each_step makes one
-  int64_t smem_bytes = 0;  // what a block may have; 0: what the device has
+  std::string step;        // --step; empty: the default; several: "A,B", which each_step() splits
+  int64_t smem_bytes = 0;  // --sram; 0: the device's limit
   SimOptions sim;
-  std::string sim_option;  // the last one given that only the simulator takes
+  std::string sim_option;  // the last given option that only the simulator accepts
   bool operator==(const Options&) const = default;
 };
 
-/// Parses the command line of the program of `rung`. --help prints to stdout and returns nothing:
-/// the program then ends with status 0. Throws Error(bad_usage) for anything else that is not
-/// right; whether the rung has such a step, tile or setting, choose_step knows.
+/// Parses the command line of the program of `rung`. Prints the help to stdout and returns nothing
+/// if --help is given; the program then ends with status 0. Throws Error(bad_usage) for unknown
+/// options and bad values. (choose_step() checks whether the rung has the step, tile and settings.)
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
-/// The same for each of the steps that they name.
+/// Returns a copy of the options for each step that they name. Throws Error(bad_usage) if a name is
+/// empty.
 std::vector<Options> each_step(const Options& options);
 
 }  // namespace ladder

@@ -10,11 +10,12 @@
 namespace ladder {
 namespace {
 
-/// Heads of `rows` rows each in e4m3, with a scale for each tile of `tile` rows, each head, or all.
+/// Quantises heads of `rows` rows to e4m3, with one scale per tile of `tile` rows, per head, or for
+/// all.
 QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                        Quantisation::Scope scope) {
   const int64_t all = std::ssize(x) / columns;
-  const auto group = [&](int64_t row) {  // what its scale is for: a number for each
+  const auto group = [&](int64_t row) {  // the number of the group that shares its scale
     return scope == Quantisation::Scope::tensor ? 0
            : scope == Quantisation::Scope::head
                ? row / rows
@@ -38,7 +39,7 @@ QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
   return out;
 }
 
-/// The rows of a tensor, padded to `columns` and transformed if wished.
+/// Returns the rows of a tensor in fp32, padded with zeros to `columns` and transformed if asked.
 std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transformed) {
   const int64_t rows = tensor.size() / d;
   std::vector<float> x(rows * columns, 0.0f);

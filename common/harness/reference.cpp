@@ -16,23 +16,24 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// a·b, of n numbers, a multiple of 8.
+/// Returns a·b for vectors of n numbers; n is a multiple of 8.
 double dot(const double* a, const double* b, size_t n) {
-  double sums[8] = {};  // side by side, for the processor's vectors
+  double sums[8] = {};  // eight sums, so that the compiler uses vectors
   for (size_t i = 0; i < n; i += 8)
     for (size_t k = 0; k < 8; ++k) sums[k] += a[i + k] * b[i + k];
   return std::accumulate(sums, sums + 8, 0.0);
 }
 
-/// to += x·row, of n numbers.
+/// Adds x·row, n numbers, to `to`.
 void add(double* to, double x, const double* row, size_t n) {
   for (size_t c = 0; c < n; ++c) to[c] += x * row[c];
 }
 
-/// How far float64's sum of n terms may be from the tensor cores' sum of products of e4m3. They add
-/// 32 at a time to the sum so far; each of these loses less than 2⁻¹³ of the largest, and so does
-/// the sum again (fp8_test measures it). The products' losses have either sign: by Hoeffding's
-/// inequality they make more than 6·√n of them in 3 of 10⁸ cases. The sums' may all have one.
+/// Bounds the difference between float64's sum of n terms and the tensor cores' sum of e4m3
+/// products. These add 32 terms at a time to the sum so far. Each term loses less than 2⁻¹³ of the
+/// largest, and so does the sum itself (fp8_test measures it). The terms' losses have either sign:
+/// by Hoeffding's inequality their sum exceeds 6·√n losses in only 3 of 10⁸ cases. The losses of
+/// the sums may all have the same sign.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -45,7 +46,8 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// n rows of Q, K, V or dO, as given or as quantised, in float64: row(0), row(1), … of all heads'.
+/// Returns rows row(0), …, row(n − 1) of Q, K, V or dO in float64, quantised if `quantised` is not
+/// null. Row numbers count through all heads.
 std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
                               size_t n, auto row) {
   std::vector<double> values(n * columns);
@@ -60,34 +62,34 @@ std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantise
   return values;
 }
 
-/// What the elements of a row of S have in common.
+/// The statistics of a row of S.
 struct Row {
-  double m = 0, l = 0, D = 0;  // max_j S_ij, Σ_j exp(S_ij − m) and Σ_j P_ij·dP_ij
-  double stored_m = 0, stored_l = 0, stored_D = 0;  // the same of S, P and dP as they are stored
-  bool lost = false;  // float32 cannot hold a score, or QKᵀ or S·log2(e) on the way: there is no P
+  double m = 0, l = 0, D = 0;  // max_j S_ij, Σ_j exp(S_ij − m), Σ_j P_ij·dP_ij
+  double stored_m = 0, stored_l = 0, stored_D = 0;  // the same from the stored S, P and dP
+  bool lost = false;       // a score, or QKᵀ or S·log2(e), overflows float32: P is lost
   double weight = 0;       // max_j P_ij · Σ_c|dO_ic·O_ic|
-  bool overflows = false;  // where S is stored, Σ exp(S) leaves float32's normal range
+  bool overflows = false;  // if S is stored: Σ exp(S) leaves float32's normal range
 };
 
-/// Of an element of S; plain: as an algorithm rounds them.
+/// The values that belong to an element of S; the plain ones are rounded as the algorithm does.
 struct Element {
   double P, dS, plain_P, plain_dS;
-  double of_O;  // what the plain O sums: of an algorithm on chip P before it is divided, rounded
+  double of_O;  // the factor of V in the plain O: on chip the unnormalised P, rounded
 };
 
-/// One head, row by row for O, LSE and dQ and key by key for dK and dV: an element of S is computed
-/// for both, so that nothing N × N_kv is kept.
+/// Computes one head: row by row for O, LSE and dQ, and key by key for dK and dV. Each element of S
+/// is computed twice, so that no N × N_kv matrix is kept.
 struct Head {
   const Problem& p;
   const bool stored;
   Reference& out;
-  const size_t columns;             // of Q and K, which a quantisation may pad
-  const std::vector<int>& queries;  // that see a key, of which Q and dO have the rows
+  const size_t columns;             // of Q and K, which quantising may pad
+  const std::vector<int>& queries;  // those that attend to a key; Q and dO hold their rows
   const std::vector<double> Q, K, V;
-  std::vector<double> dO = {};            // none: no gradients
-  std::vector<Row> rows{queries.size()};  // what is found of them
-  const float* s_V = nullptr;             // scales of V's rows, and
-  int p_exponent = 0;                     // of P, where they are quantised
+  std::vector<double> dO = {};            // empty: no gradients
+  std::vector<Row> rows{queries.size()};  // what compute_row() finds
+  const float* s_V = nullptr;             // if quantised: the scales of V's rows, and
+  int p_exponent = 0;                     // the exponent of P's scale
   const size_t d = static_cast<size_t>(p.d);
 
   double rounded(double x) const { return ladder::rounded(p.dtype, x); }
@@ -97,12 +99,12 @@ struct Head {
   bool gradients() const { return !dO.empty(); }
   double dP(size_t r, size_t j) const { return gradients() ? dot(&dO[r * d], &V[j * d], d) : 0; }
 
-  /// As `stored` has it: 0 where P is, also if what it is multiplied with has no value.
+  /// Returns P·x as `stored` computes it: 0 for P = 0, even if x is not finite.
   static double weighted(double P, double x) { return P > 0 ? P * x : 0; }
   double stored_P(const Row& row, double S) const {
     return rounded(std::exp(rounded(S) - row.stored_m) / row.stored_l);
   }
-  /// e: exp(S − m).
+  /// Returns the values of an element with e = exp(S − m).
   Element element(const Row& row, double e, double S, double dP) const {
     const double P = e / row.l, dS = P * (dP - row.D);
     if (row.lost) return {P, dS, kInf, kInf, kInf};
@@ -111,7 +113,7 @@ struct Head {
     return {P, dS, plain, rounded(weighted(plain, rounded(dP) - row.stored_D)), plain};
   }
 
-  /// Of a row of S and dP; exp(S − m) goes to e.
+  /// Returns the statistics of a row of S and dP, and writes exp(S − m) to e.
   Row row_of(const std::vector<double>& S, const std::vector<double>& dP,
              std::vector<double>& e) const {
     Row row{.m = std::ranges::max(S)};
@@ -130,7 +132,7 @@ struct Head {
     return row;
   }
 
-  /// Query r, and of the outputs the row `to`, where they have it.
+  /// Computes query r, and fills row `to` of the outputs if it is given.
   void compute_row(size_t r, std::optional<size_t> to) {
     const auto keys = static_cast<size_t>(p.keys(queries[r]));
     std::vector<double> S(keys), of_dP(keys), e(keys), unwanted(4 * d);
@@ -167,12 +169,13 @@ struct Head {
     row.overflows = stored && (sum > std::log(3.4e38) || sum < std::log(1.2e-38));
   }
 
-  /// The plain row of O in e4m3, and returned that of LSE less `exact`: half of what they may be
-  /// off by, since twice that is the tolerance. With e = exp(S − m):
+  /// Fills the plain row of O for e4m3, and returns plain − exact of its LSE. Both are half the
+  /// error that a step may have, since the tolerance is twice that. With e = exp(S − m):
   ///
-  /// What is rounded is 2^E·s_V·e_j and more, the largest of a row 2^E at least: off by 2⁻⁴ of
-  /// itself, for 4 significant bits, or by 2⁻¹⁰ where it is below 2⁻⁶. A score off by t makes it
-  /// off by t of itself. Keys' errors are independent: Hoeffding's bound holds for their sum.
+  /// The step rounds 2^E·s_V·e_j, or more; the largest of a row is at least 2^E. Rounding to 4
+  /// significant bits costs at most 2⁻⁴ of the value, or 2⁻¹⁰ below 2⁻⁶. A score that is off by t
+  /// changes the value by the fraction t. The keys' errors are independent, so Hoeffding's bound
+  /// holds for their sum.
   double plain_in_e4m3(size_t r, const std::vector<double>& S, const std::vector<double>& e,
                        double* plain_o, const double* o) const {
     const double m = rows[r].m, l = rows[r].l;
@@ -183,7 +186,7 @@ struct Head {
     for (size_t j = 0; j < keys; ++j) {
       const double *const q = &Q[r * columns], *const k = &K[j * columns];
       const double of_S = p.scale * sum_bound(columns, [&](size_t c) { return q[c] * k[c]; }) +
-                          0x1p-22 * (std::abs(S[j]) + std::abs(m));  // and float32's roundings
+                          0x1p-22 * (std::abs(S[j]) + std::abs(m));  // float32's roundings
       of_lse += of_S * e[j] / l;
       of_P[j] = of_S * e[j] + std::max(0x1p-4 * e[j], std::exp2(-10 - p_exponent) * most / s_V[j]);
     }
@@ -202,7 +205,8 @@ struct Head {
     return of_lse / 2;
   }
 
-  /// Adds to dK and dV of key j, which begin at element `at`. All queries that see a key are there.
+  /// Adds all queries' contributions to dK and dV of key j, whose rows begin at element `at`. Needs
+  /// `rows` of all queries that attend to a key.
   void add_key(size_t j, size_t at) {
     for (size_t r = p.first_query(static_cast<int>(j)) - queries.front(); r < rows.size(); ++r) {
       const double S = score(r, j);
@@ -215,7 +219,7 @@ struct Head {
   }
 };
 
-/// Names the outputs and which rows of them are compared; at first as of queries that see no key.
+/// Sets the outputs' names and compared rows, with the values of queries that attend to no key.
 void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   const auto text = [](size_t rows, int of) { return fmt::format("{} of {} rows", rows, of); };
   std::vector<int64_t> rows, kv_rows;
@@ -250,7 +254,8 @@ void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   out.dv = expected("dv", p.d, true);
 }
 
-/// Half a unit in the last place of the I/O type at x, or at its largest number if that is less.
+/// Returns half a unit in the last place of the I/O type at x, or at its largest number if x
+/// exceeds it.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
@@ -258,7 +263,7 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// Which heads, rows and columns of a tensor are wrong, each from the first to the last.
+/// Names the heads, rows and columns of a tensor that are wrong, each from the first to the last.
 std::string place_of_errors(const ExpectedTensor& expected, const auto& out, double tolerance) {
   struct Range {
     int64_t first = std::numeric_limits<int64_t>::max(), last = -1;
@@ -276,7 +281,7 @@ std::string place_of_errors(const ExpectedTensor& expected, const auto& out, dou
                      rows.first, rows.last, columns.first, columns.last);
 }
 
-/// rounding: what that of `out` may cost, from the largest |exact|.
+/// Compares element by element. rounding(max |exact|) is the tolerance for rounding `out`.
 TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
@@ -287,7 +292,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
     const double ref = expected.exact[i], plain = expected.plain[i];
     if (!is_finite(ref)) {
       if (std::bit_cast<uint64_t>(value) != std::bit_cast<uint64_t>(ref))
-        error.max = std::numeric_limits<double>::infinity();  // should have been that infinity
+        error.max = std::numeric_limits<double>::infinity();  // not that infinity
       continue;
     }
     error.largest = std::max(error.largest, std::abs(ref));
@@ -329,8 +334,8 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
 }
 
 RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
-  // Multiply-adds of a second for a key of every head, and what a row takes of them: where all are
-  // checked; or of dQ, whose sample comes without its share of dK and dV.
+  // Multiply-adds that a second allows per key of every head, and how many a row takes: if all rows
+  // are checked, and for a sample of dQ, which comes without dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
   const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
@@ -356,7 +361,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
   std::vector<int> all(p.N - p.first_query(0)), chosen = choice.rows;
   std::iota(all.begin(), all.end(), p.first_query(0));
   std::erase_if(chosen, [&](int i) { return p.keys(i) == 0; });
-  // max_ij(P_ij·Σ_c|dO_ic·O_ic|), max |K| and max |Q|, of the rows that are needed.
+  // max_ij(P_ij·Σ_c|dO_ic·O_ic|), max |K| and max |Q| over the rows that are computed.
   double weight = 0, largest_k = 0, largest_q = 0;
   for (int head = 0; head < p.B * p.H; ++head) {
     const int kv_head = head / (p.H / p.Hk);
@@ -379,13 +384,13 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       of.s_V = &q->V.scales[first_key];
       of.p_exponent = quantisation->p_exponent;
     }
-    // Where query r is among those chosen of all heads, if it is.
+    // Returns the row of the outputs for query r, if it was chosen.
     const auto place = [&](int64_t r) -> std::optional<size_t> {
       const auto there = std::ranges::lower_bound(choice.rows, queries[r]);
       if (there == choice.rows.end() || *there != queries[r]) return {};
       return head * choice.rows.size() + (there - choice.rows.begin());
     };
-    // Several at a time where they are short: starting a thread takes longer.
+    // Short rows go to a thread several at a time, because handing out one takes longer.
     parallel_for(
         n, [&](int64_t r) { of.compute_row(r, place(r)); }, std::clamp(4096 / p.N_kv, 1, 8));
     for (const Row& row : of.rows) {
@@ -401,7 +406,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
   }
   for (auto* x : {&dq, &dk, &dv})
     for (double& y : x->plain) y = rounded(p.dtype, y);
-  // What rounding O moves scale·D_i by at most, in units of Σ_c|dO_ic·O_ic|.
+  // The most that rounding O moves scale·D_i, in units of Σ_c|dO_ic·O_ic|.
   const double rounding_of_D = p.scale * (p.dtype == DType::fp16 ? 0x1p-11 : 0x1p-8);
   dq.extra = rounding_of_D * weight * largest_k;
   dk.extra = rounding_of_D * weight * largest_q;

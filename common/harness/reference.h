@@ -1,4 +1,5 @@
-// The float64 reference, and how far an output may be from it: the rule of what is correct.
+// The float64 reference, and the rule that says whether an output is correct: how far it may be
+// off.
 #pragma once
 
 #include <cstdint>
@@ -12,64 +13,67 @@
 
 namespace ladder {
 
-/// How far one output tensor is from the reference, over the elements checked.
+/// The distance of one output tensor from the reference, over the checked elements.
 struct TensorError {
   std::string name;          // "o", "lse", "dq", …
-  double max = 0;            // max |out − ref|; an infinity equal to the reference's is error 0
+  double max = 0;            // max |out − ref|; 0 for an infinity that the reference has too
   double rel = 0;            // ‖out − ref‖₂ / ‖ref‖₂ over finite values
-  double rms = 0;            // √(mean (out − ref)²) over them
-  double tolerance = 0;      // 2·max|plain − ref| + atol; infinite where it is but reported
-  double largest = 0;        // max |ref| where it is finite
-  int64_t nonfinite = 0;     // values that are not finite where the reference is
-  std::string compared;      // which elements: "64 of 4096 rows"
-  int64_t out_of_range = 0;  // those of `nonfinite` that in `plain` are not finite either
-  std::string where;         // "heads 0 to 1, rows 16 to 31, columns 0 to 63", where it fails
+  double rms = 0;            // √(mean (out − ref)²) over finite values
+  double tolerance = 0;      // 2·max|plain − ref| + atol; infinite if only reported
+  double largest = 0;        // max |ref| over its finite values
+  int64_t nonfinite = 0;     // values that are not finite although the reference is
+  std::string compared;      // the checked elements: "64 of 4096 rows"
+  int64_t out_of_range = 0;  // those of `nonfinite` that are not finite in `plain` either
+  std::string where;         // of a failure: "heads 0 to 1, rows 16 to 31, columns 0 to 63"
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
   bool judged() const { return is_finite(tolerance); }
-  /// Whether it says anything that it passes: not where zeros are as near. Where all should be 0,
-  /// nothing but zeros is surely right.
+  /// Whether passing means anything: zeros would not pass too. If all values should be 0, then only
+  /// exact zeros decide.
   bool decides() const { return tolerance < largest / 2 || (largest == 0 && max == 0); }
   bool undecided() const { return judged() && pass() && !decides(); }
-  /// Whether it fails by more than values that the I/O type, or float32 on the way, cannot hold.
+  /// Whether it fails, apart from values that overflow the I/O type, or float32 on the way.
   bool wrong() const { return nonfinite > out_of_range || !is_finite(max) || max > tolerance; }
 };
 
-/// Some rows of an output tensor as they should be, and how far off they may be.
+/// The expected values of some rows of an output tensor, and how far off they may be.
 struct ExpectedTensor {
   std::string name;
-  std::vector<int64_t> rows;  // which of all that the tensor has
+  std::vector<int64_t> rows;  // their indices among all rows of the tensor
   int columns = 1;
-  std::string compared;  // as a TensorError has it
+  std::string compared;  // see TensorError
   std::vector<double> exact, plain;
-  double extra = 0, relative = 0;  // of the tolerance; the second, of the largest |exact|
-  int64_t rows_of_head = 0;        // of the tensor; 0: of one head
+  double extra = 0, relative = 0;  // added to the tolerance: extra + relative · max |exact|
+  int64_t rows_of_head = 0;        // rows of each head; 0: the tensor is one head
 };
 
-/// Compares a tensor in the I/O type, which rounding to it may cost half a unit in the last place.
+/// Compares a tensor in the I/O type. The tolerance allows half a unit in the last place for
+/// rounding.
 TensorError compare(const ExpectedTensor& expected, const Tensor& out);
-/// Compares one in float32.
+/// Compares a tensor in float32.
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out);
-/// Compares what quantised inputs gave with what is expected of the inputs: reported, not judged.
+/// Compares the output for quantised inputs with the reference for the inputs before that. The
+/// error is reported and not judged.
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out);
 
-/// How much of the outputs is compared: all where that takes under a second, all, some, none.
+/// How much of the outputs is compared. `automatic`: everything if that takes under a second.
 enum class Check { automatic, full, sampled, off };
 
-/// What is compared: of O, LSE and dQ, rows of every head; dK and dV, whole, of some of the B·Hk
-/// key/value heads. Without any of these there are no gradients.
+/// The rows to compare: `rows` of O, LSE and dQ in every head, and all of dK and dV in `kv_heads`
+/// of the B·Hk key/value heads. If `kv_heads` is empty, no gradients are computed.
 struct RowsToCheck {
   std::vector<int> rows, kv_heads;  // ascending
 };
 
-/// All, where `how` says so or it takes under about a second on this host. Else the first row, the
-/// last and others evenly between, 4 at least and as many as a quarter of a second allows; and of
-/// dK and dV the last head: an element of dK depends on all queries: a head costs N·N_kv·d.
+/// Returns all rows if `how` says so, or if `how` is automatic and they take under about a second
+/// on this host. Else it returns evenly spaced rows with the first and the last: at least 4, and as
+/// many as a quarter of a second allows. For dK and dV it returns only the last head, because each
+/// of their elements depends on all queries, so one head costs N·N_kv·d.
 RowsToCheck to_check(const Problem& p, Check how, bool gradients);
 
-/// Attention in float64 over the inputs as rounded, and the gradients of L = Σ dO∘O where they are
-/// chosen; and `plain`: the same with the roundings to the I/O type that the algorithm cannot
-/// avoid.
+/// Attention in float64 of the rounded inputs (`exact`), and with the roundings to the I/O type
+/// that the algorithm cannot avoid (`plain`). If RowsToCheck has kv_heads, also the gradients of L
+/// = Σ dO∘O.
 ///
 ///   S = scale·Q·Kᵀ:     dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 ///   P = softmax(S):     dS = P∘(dP − D),   D_i = Σ_j P_ij·dP_ij = Σ_c dO_ic·O_ic
@@ -78,15 +82,17 @@ RowsToCheck to_check(const Problem& p, Check how, bool gradients);
 /// dK and dV are sums over the query heads that share a key/value head. A row that attends to no
 /// key has O = 0, LSE = −∞ and dQ = 0, and adds nothing to dK and dV.
 ///
-/// With a quantisation the inputs are those that it makes of Q, K and V, and `plain` is as far off
-/// as rounding P to e4m3 and the tensor cores' sums of it may bring half of.
+/// With a quantisation the inputs are the quantised Q, K and V. Then `plain` is off by half the
+/// error that rounding P to e4m3 and the tensor cores' sums may cause, since the tolerance is twice
+/// that.
 struct Reference {
   Reference(const Problem& p, const Inputs& inputs, Rounding rounding, const RowsToCheck& choice,
             const std::optional<Quantisation>& quantisation = {});
 
   ExpectedTensor o, lse, dq, dk, dv;
-  /// Where S is stored: rows of O whose Σ exp(S), S rounded to the I/O type, leaves float32's
-  /// normal range, so that a rung that subtracts no maximum must fail. All see a key.
+  /// If S is stored: the number of checked rows whose Σ exp(S), with S rounded to the I/O type,
+  /// leaves float32's normal range. A rung that subtracts no maximum must fail there. (Rows that
+  /// attend to no key are not counted.)
   int64_t overflowing_rows = 0;
 };
 

@@ -1,4 +1,4 @@
-// Prints what a run did and how it went: as a table or as JSON.
+// Formats the result of a run as a table or as JSON.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ std::optional<int> or_null(int n) {
   return n ? std::optional(n) : std::nullopt;
 }
 
-/// The formula's bytes of the kernel of that name; empty: of all.
+/// Returns the bytes that traffic() predicts for one kernel, or for all if the name is empty.
 std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string& kernel = "") {
   std::optional<ReadWrite> sum;
   for (const auto& k : r.predicted_traffic) {
@@ -28,7 +28,7 @@ std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string
   return sum;
 }
 
-/// What all kernels counted; none where they were not counted.
+/// Returns the sum of all kernels' counts; none if they were not counted.
 std::optional<Counts> sum_of(const Report& r) {
   std::optional<Counts> sum;
   for (const auto& k : r.kernels) {
@@ -39,7 +39,7 @@ std::optional<Counts> sum_of(const Report& r) {
   return sum;
 }
 
-/// A member of what may not be there.
+/// Returns a member of an optional.
 template <class C, class T>
 std::optional<T> member_of(const std::optional<C>& c, T C::*member) {
   return c ? std::optional((*c).*member) : std::nullopt;
@@ -48,7 +48,7 @@ std::optional<ReadWrite> bytes_of(const std::optional<Counts>& c, ReadWrite HbmC
   return c ? std::optional(c->hbm.*member) : std::nullopt;
 }
 
-/// The byte counts that the object and each of its kernels have.
+/// Adds the counts that the report and each of its kernels share.
 void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
                 const std::optional<ReadWrite>& dram) {
   const auto add = [&](const std::string& of, const std::optional<ReadWrite>& bytes) {
@@ -91,10 +91,10 @@ std::string kernels_json(const Report& r) {
 
 // ------------------------------------------------------------------------------------------- table
 
-/// The largest of the units that leaves at least 1 before the point, three digits.
+/// Writes x with three digits, in the largest unit that leaves at least 1 before the point.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
   const auto last = std::prev(units.end());
-  // 999.6 would round to 1000: take the next unit then.
+  // 999.6 would round to 1000, so it takes the next unit.
   const auto& [size, name] = *std::find_if(
       units.begin(), last, [&](const auto& unit) { return std::abs(x) >= 0.9995 * unit.first; });
   const double scaled = x / size, absolute = std::abs(scaled);
@@ -112,10 +112,10 @@ std::string ms_text(double ms) {
   return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
-/// Times and bytes: a line a kernel, and one of all.
+/// Formats times and bytes: one line per kernel, then one for all.
 std::string traffic_table(const Report& r) {
-  // Bytes: on the simulator as counted, on the gpu by the formula, which the tests hold equal.
-  // Beside them the simulator has the distinct bytes, and a GPU may have the counters'.
+  // The simulator shows counted requests and distinct bytes. A GPU shows predicted requests (the
+  // tests hold them equal to the counts) and, with --dram, its counters.
   std::string out = "\n";
   const auto line = [&](const auto&... cells) {
     out += fmt::format("{:<22}{:>10}{:>16}{:>12}{:>16}{:>12}\n", cells...);
@@ -140,27 +140,27 @@ std::string traffic_table(const Report& r) {
   return out;
 }
 
-/// What a block takes of an SM, for how many FLOPs a byte serves, and how blocks fill the device:
-/// the budget of 05_flash_v2/design_a_tile.md. Without a tile, the last alone.
+/// Formats the budget of 05_flash_v2/design_a_tile.md: what a block takes of an SM, FLOPs per byte,
+/// and the waves of blocks. A step without tiles has only the waves.
 std::string budget_text(const Report& r) {
-  constexpr int64_t kReserved = 1024;  // of an SM's shared memory for each block, beside its own
+  constexpr int64_t kReserved = 1024;  // bytes per block that the SM keeps for itself
   const Plan& plan = r.plan;
   std::string out;
   const auto line = [&]<class... Parts>(fmt::format_string<Parts...> text, Parts&&... parts) {
     out += "budget: " + fmt::format(text, std::forward<Parts>(parts)...) + "\n";
   };
-  int64_t at_once = 0;  // blocks on an SM, at most
+  int64_t at_once = 0;  // most blocks that run on one SM at once
   if (plan.block_q) {
     const int64_t room = (r.device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
-    bool keeps_rows = false;  // in a block until all their keys have passed: steps that write LSE
+    bool keeps_rows = false;  // whether O stays in a block for all keys, as LSE tells
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
       const int threads =
-          32 * std::clamp(plan.block_q / 16, 1, plan.warps);  // a producer has no row
+          32 * std::clamp(plan.block_q / 16, 1, plan.warps);  // producers hold no rows
       const int S = plan.block_q * plan.block_kv / threads;
       const int O = plan.block_q * plan.head_dim / threads;
       at_once = std::min<int64_t>(at_once, 65536 / (threads * (S + O)));
@@ -182,7 +182,7 @@ std::string budget_text(const Report& r) {
   for (const KernelReport& k : r.kernels) {
     const bool multiplies = at_once && k.counts && k.counts->matmul_flops;
     if (!k.occupancy && !multiplies) continue;
-    // By the driver's word, else by the lines above.
+    // The driver's numbers, else the estimate of the lines above.
     const Occupancy o = k.occupancy.value_or(
         Occupancy{0, static_cast<int>(at_once), multiplies ? k.counts->blocks : 0});
     line("{}: {} blocks, {} at once on each of {} SMs: {:.2f} waves{}", k.name, o.blocks,

@@ -1,4 +1,4 @@
-// What a run found, as a JSON line for programs and as a table for people.
+// The result of a run, as a line of JSON for programs and as a table for people.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace ladder {
 
 struct Options;
 
-/// One rung, step and direction.
+/// The result of one step and direction.
 struct Report {
   std::string rung, step, direction;  // direction: "fwd" or "bwd"
   WorkloadSpec workload = {};
@@ -26,22 +26,24 @@ struct Report {
   std::optional<Timing> timing = {};
   std::optional<ReadWrite> dram = {};  // of --dram
   int64_t workspace_bytes = 0;
-  std::optional<std::vector<TensorError>> errors = {};  // none where nothing was checked
+  std::optional<std::vector<TensorError>> errors = {};  // none if nothing was checked
   int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
-  /// False where an output is wrong; else null where a check decides nothing, or there is none.
+  /// False if an output is wrong; else null if a check decides nothing or nothing was checked.
   std::optional<bool> pass() const;
-  /// Papers' FLOPs of the workload: forward 4·N·N_kv·d·heads·batch, half of that under a causal
-  /// mask; backward 2.5 times as many.
+  /// The FLOPs of the workload as the papers count them: forward 4·N·N_kv·d·heads·batch, half of
+  /// that under a causal mask; backward 2.5 times that.
   double flops() const;
 };
 
-/// One line, no newline: the keys of the programs' contract, null for what does not exist.
+/// Returns one line without a newline, with the keys of common/CONTRACTS.md; a value that does not
+/// exist is null.
 std::string to_json(const Report& report);
-/// A table within 100 columns, newline at the end.
+/// Returns a table of at most 100 columns, which ends with a newline.
 std::string to_table(const Report& report);
-/// What is printed: a line of JSON, or a table; verbose: a block's budget and kernels' counts too.
+/// Returns the text to print: a line of JSON or a table; with --verbose the table is followed by a
+/// block's budget and the kernels' counts.
 std::string to_text(const Report& report, const Options& options);
 
 }  // namespace ladder

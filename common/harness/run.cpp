@@ -9,7 +9,7 @@
 namespace ladder {
 namespace {
 
-/// The arrays of a run in the device's memory: the inputs uploaded, the rest poisoned.
+/// The arrays of a run in the device's memory: inputs are uploaded, all others start poisoned.
 struct DeviceArrays {
   std::vector<std::shared_ptr<Array>> all;
   Arrays by_name;
@@ -38,7 +38,7 @@ struct DeviceArrays {
       for (const auto& array : plan->workspace) make(array.name, array.bytes);
   }
 
-  /// The outputs that there are.
+  /// Copies the existing outputs to the host.
   void download(Device& device, DType dtype, Outputs& out) const {
     const auto into = [&](const std::string& name, auto& values) {
       const Array* const array = by_name.find(name);
@@ -55,7 +55,7 @@ struct DeviceArrays {
   }
 };
 
-/// The forward or the backward pass of a run: how it is launched, and what is found of it.
+/// The forward or the backward pass of a run: its launch and its report.
 struct PassRun {
   std::function<void()> launch;
   Report report;
@@ -63,8 +63,8 @@ struct PassRun {
 
 // -------------------------------------------------------------------------- are the outputs right
 
-/// Says whether a tensor's check decides nothing, and which of its values are not finite because
-/// they, or what leads to them, cannot be.
+/// Prints a line if a tensor's check decides nothing, and one for values that overflow although the
+/// step computed them correctly.
 void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
     say(fmt::format(
@@ -85,7 +85,7 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
-/// Says which values of O are not finite because they cannot be, were O all NaN.
+/// After a fault: prints which values of O must overflow, as if all of O were NaN.
 void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
@@ -94,7 +94,7 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   explain(step, p, compare(reference.o, nan));
 }
 
-/// Compares the outputs with float64, and says what no tolerance explains.
+/// Compares the outputs with float64, stores the errors in the reports and explains overflow.
 void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
             std::vector<PassRun>& passes) {
   if (!workload.is_checked()) return;
@@ -122,7 +122,7 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
 
 // ------------------------------------------------------------------------------ what a run takes
 
-/// Adds what HBM served to the reports; a line on stderr where that cannot be counted.
+/// Adds the bytes that DRAM served to the reports, or prints why they cannot be counted.
 void count_dram(Device& device, std::vector<PassRun>& passes) {
   try {
     const Progress progress("counting DRAM bytes");
@@ -137,7 +137,7 @@ void count_dram(Device& device, std::vector<PassRun>& passes) {
   }
 }
 
-/// Times each pass on a GPU, and counts what DRAM served where that was asked for.
+/// Times each pass on a GPU, and with --dram counts the bytes that DRAM served.
 void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes) {
   const bool timed = device.info().kind == DeviceKind::gpu;
   if (options.time_ms && !timed) say("--time has no effect: the simulator counts and is not timed");
@@ -148,7 +148,7 @@ void measure(Device& device, const RunOptions& options, std::vector<PassRun>& pa
     const auto times = device.time_kernels(launch);
     for (auto& kernel : r.kernels) kernel.time_ms = times.at(kernel.name);
   }
-  // Counters come last: CUPTI stays in the driver, where it could be in the way of timing.
+  // Counters come last, because CUPTI stays in the driver and could disturb the timing.
   if (options.dram) count_dram(device, passes);
 }
 
@@ -161,7 +161,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
     require_memory(step, workload.problem(), made, device.info());
     return made;
   };
-  if (workload.has_shapes()) planned();  // before the host fills its memory with the inputs
+  if (workload.has_shapes()) planned();  // before the inputs take the host's memory
   const Inputs& inputs = workload.inputs(bool{step.backward});
   const Plans plans = planned();
   const Problem& p = workload.problem();
@@ -195,7 +195,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
                                           device.info().name));
       report.kernels = device.run(step.rung, launch);
     }
-  } catch (const Error&) {  // it may come of what cannot be finite
+  } catch (const Error&) {  // overflow may have caused it
     explain_fault(step, plans, workload);
     trace();
     throw;

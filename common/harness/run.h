@@ -1,4 +1,4 @@
-// One run of a step: planned, executed, verified, measured, reported.
+// Runs a step: plans, executes, verifies, measures and reports it.
 #pragma once
 
 #include <vector>
@@ -12,17 +12,17 @@
 
 namespace ladder {
 
-/// Outputs of a run on the host.
+/// The outputs of a run, copied to the host.
 struct Outputs {
   Tensor O;
-  std::vector<float> LSE;  // empty where the rung writes none
-  Tensor dQ, dK, dV;       // empty where the step has no backward pass
+  std::vector<float> LSE;  // empty if the step writes none
+  Tensor dQ, dK, dV;       // empty without a backward pass
 };
 
-/// Plans, executes, verifies and measures one step: a report of the forward pass, then one of
-/// the backward pass where there is one. `outputs` (may be null) receives what the step
-/// computed. Throws Error: bad usage, too little memory (before anything is drawn), a fault. What
-/// --trace asks for is written also where a fault ends the run.
+/// Plans, executes, verifies and measures one step. Returns a report of the forward pass and, if
+/// the step has one, of the backward pass. `outputs`, which may be null, receives the step's
+/// outputs. Throws Error for bad usage, for too little memory (before the inputs are drawn) and for
+/// a fault; the file of --trace is written even then.
 std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
                              Workload& workload, Outputs* outputs = nullptr);
 

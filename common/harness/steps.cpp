@@ -1,4 +1,4 @@
-// Keeps the registered steps, orders them by .after, and prints --list.
+// Keeps the registered steps and orders them by .after.
 #include "harness/steps.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ using Steps = std::vector<const Step*>;
   throw std::logic_error("the steps of this rung form no ladder: " + what);
 }
 
-/// The steps of a rung by name, of each the GPU's first.
+/// Returns the steps of a rung by name; under each name the GPU's comes first.
 std::map<std::string, Steps> by_name(const std::string& rung) {
   std::map<std::string, Steps> found;
   for (const DeviceKind device : {DeviceKind::gpu, DeviceKind::sim})

@@ -1,4 +1,4 @@
-// Tensors on the host in the I/O type, and the seeded inputs.
+// Tensors on the host in the I/O type, and the random inputs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-/// Values of the I/O type, as the device's arrays hold them.
+/// Values of the I/O type, bit for bit as the device's arrays hold them, row-major.
 struct Tensor {
   DType dtype = DType::fp16;
   std::vector<uint16_t> bits;
@@ -18,11 +18,11 @@ struct Tensor {
   float operator[](int64_t i) const;
 };
 
-/// x rounded to nearest even in the I/O type.
+/// Rounds x to the I/O type, to nearest even, and returns its bits; widen() is the inverse.
 uint16_t round_to(DType dtype, float x);
 float widen(DType dtype, uint16_t bits);
-/// The same rounding for a float64 value, back as float64. (Through float32: what rounds twice
-/// is within the tolerance's own margin.)
+/// Rounds a float64 value to the I/O type and returns it as float64. (It rounds to float32 first;
+/// the tolerance covers the difference.)
 double rounded(DType dtype, double x);
 Tensor round_all(DType dtype, const std::vector<float>& values);
 std::vector<float> widen_all(const Tensor& tensor);
@@ -32,14 +32,14 @@ struct Inputs {
   Tensor Q, K, V, dO;
 };
 
-/// How values are drawn: standard normal, or with outliers as in the FlashAttention-3 paper (Shah
-/// et al. 2024, §4.3): N(0,1) + N(0,100)·Bernoulli(0.001).
+/// The distribution of the inputs: standard normal, or with outliers as in the FlashAttention-3
+/// paper (Shah et al. 2024, §4.3): N(0,1) + N(0,100)·Bernoulli(0.001).
 enum class Input { normal, outliers };
 
-/// Which stream of the seed's random numbers a tensor is drawn from.
+/// The stream of the seed's random numbers that a tensor is drawn from.
 enum class Stream { Q, K, V, dO };
 
-/// `size` values from the seed, the same bits on every platform.
+/// Draws `size` values from a stream of the seed: the same bits on every platform.
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream);
 
 }  // namespace ladder

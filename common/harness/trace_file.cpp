@@ -1,4 +1,4 @@
-// Writes a trace as a file of JSON lines.
+// Writes a trace as a file of JSON lines, and finds the source lines of its sites.
 #include "harness/trace_file.h"
 
 #include <fmt/format.h>
@@ -22,16 +22,16 @@ namespace {
 
 // ----------------------------------------------------------------------------------- source lines
 
-/// The name quoted for a shell.
+/// Returns a name quoted for a shell.
 std::string quoted(std::string name) {
   for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
     name.replace(at, 1, "'\\''");
   return "'" + name + "'";
 }
 
-/// How to ask where addresses of this program lie: `command` takes them as arguments, less `base`,
-/// and prints for each a line that begins with 0x, then a line for each function that is inlined
-/// there, innermost first: file:line, or something that begins with no slash.
+/// A tool that finds source lines. `command` takes addresses as arguments, less `base`. For each it
+/// prints a line that begins with 0x, then one line per function inlined there, innermost first:
+/// file:line, or text that does not begin with a slash.
 struct Tool {
   std::string command;
   uintptr_t base = 0;  // where the program was loaded
@@ -43,7 +43,8 @@ constexpr const char* kTool = "atos (of Xcode's command line tools)";
 Tool find_tool() {
   Dl_info program;
   if (!dladdr(reinterpret_cast<const void*>(&quoted), &program)) return {"false"};
-  // It prints "function (in program) (file:line)", and after a tab what that is inlined in.
+  // It prints "function (in program) (file:line)" and, after a tab, the function that it is inlined
+  // in.
   return {
       fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x} | sed '/^$/d;s/^/0x\t/' | "
                   "tr '\t' '\n' | sed -n '/^0x$/p;s/.*(\\(\\/.*\\))$/\\1/p'",
@@ -63,9 +64,9 @@ Tool find_tool() {
 }
 #endif
 
-/// For each chain of calls, given by addresses, the innermost first: "file:line" of the first that
-/// stands in a rung, not in common/ or a library; empty where it is not known. Where the tool that
-/// knows is missing, says so on stderr, and all are empty.
+/// For each chain of call addresses, innermost first, returns "file:line" of the first that is in
+/// a rung's file, not in common/ or a library; "" if none is known. If the tool is missing, prints
+/// that on stderr and returns "" for all.
 std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {
   std::map<uintptr_t, std::string> lines;
   for (const auto& chain : chains)
@@ -73,8 +74,8 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
   const Tool tool = find_tool();
   std::FILE* const addresses = std::tmpfile();
   for (const auto& [address, line] : lines) fmt::print(addresses, "{:#x}\n", address - tool.base);
-  std::rewind(addresses);  // flushes, too
-  // xargs, because they may be more than one command line takes.
+  std::rewind(addresses);  // also flushes
+  // xargs splits them, because one command line might not hold them all.
   std::FILE* const pipe = popen(
       fmt::format("xargs </dev/fd/{} 2>/dev/null {}", fileno(addresses), tool.command).c_str(),
       "r");

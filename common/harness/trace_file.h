@@ -1,4 +1,4 @@
-// What --trace writes.
+// Writes the file of --trace.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace ladder {
 
-/// Writes what a run, with this plan of its forward pass, did. JSON, an object a line:
+/// Writes the events of the device's last run as JSON, one object per line. `plan` is that of the
+/// forward pass. Throws Error(bad_usage) if the file cannot be written. The lines:
 ///   the run           rung, step and workload
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has

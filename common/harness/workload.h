@@ -1,4 +1,4 @@
-// What attention is computed of: sizes, values, and what is right for them.
+// A workload: the sizes, the inputs and the references.
 #pragma once
 
 #include <map>
@@ -14,40 +14,41 @@
 
 namespace ladder {
 
-/// A workload as it is asked for.
+/// A workload as the options ask for it.
 struct WorkloadSpec {
-  Problem problem;  // with `load` its shapes are those of the files, once they are read
+  Problem problem;  // with `load` the files give the shapes, once they are read
   Input input = Input::normal;
   uint64_t seed = 0;
-  std::string load;            // directory of the inputs; empty: they are drawn
-  std::optional<float> scale;  // of the problem; empty: 1/√d
+  std::string load;            // folder of the inputs; empty: they are drawn
+  std::optional<float> scale;  // --scale; empty: 1/√d
   Check check = Check::automatic;
   bool operator==(const WorkloadSpec&) const = default;
 
-  /// Derives the problem's scale from its sizes, and refuses those with more rows, of all heads,
-  /// than an int counts. Throws Error(bad_usage).
+  /// Sets the problem's scale and checks its sizes. Throws Error(bad_usage) for a head size or head
+  /// count that is not allowed, and for more than 2³⁰ rows in all heads.
   void complete();
 };
 
-/// Adds its shapes, type, scale, input and seed, under the names of the options.
+/// Adds the shapes, type, scale, input and seed under the options' names.
 void add_workload(json::Members& members, const WorkloadSpec& spec);
 
-/// A workload that several runs share: inputs and references, each made when it is first needed.
+/// A workload that several runs share. Inputs and references are made when they are first needed.
 class Workload {
  public:
   explicit Workload(WorkloadSpec spec) : spec_(std::move(spec)) {}
-  /// Of inputs that are there.
+  /// Uses inputs that exist already.
   Workload(WorkloadSpec spec, Inputs inputs) : spec_(std::move(spec)), inputs_(std::move(inputs)) {}
 
   const WorkloadSpec& spec() const { return spec_; }
   const Problem& problem() const { return spec_.problem; }
-  /// Whether the sizes are known without reading a file.
+  /// Returns whether the sizes are known without reading a file.
   bool has_shapes() const { return spec_.load.empty() || inputs_; }
   bool is_checked() const { return spec_.check != Check::off; }
 
-  /// With dO where it is for a backward pass. Throws Error(bad_usage) for files that are not right.
+  /// Returns the inputs, with dO for a backward pass. Throws Error(bad_usage) for a file that is
+  /// missing or not valid.
   const Inputs& inputs(bool backward);
-  /// Of what is to be checked of a step whose inputs are quantised so.
+  /// Returns the reference for the rows to check of a step whose inputs are quantised in this way.
   const Reference& reference(const Step& step, const std::optional<Quantisation>& quantisation);
 
  private:
