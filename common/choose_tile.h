@@ -1,6 +1,6 @@
-// Which of a step's compiled tiles a run takes. A step lists them once, best first for each head
-// size; the choice here, the dispatch (with_tile in machine/machine.h), --help and the registration
-// follow from that list.
+// Chooses among a step's compiled tiles. A step lists them once, best first for each head size.
+// This choice, the dispatch (with_tile in machine/machine.h), --help and the registration all use
+// that list.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace ladder {
 
-/// The largest max_d of the entries of a list of tiles that a head padded to Dh uses: 0 if none.
+/// Returns the max_d of the tiles that serve heads padded to Dh: the smallest that is at least Dh,
+/// or 0.
 template <class Tiles>
 constexpr int tiles_for(const Tiles& tiles, int Dh) {
   int best = 0;
@@ -19,14 +20,13 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
   return best;
 }
 
-/// Sets block_q, block_kv and smem_bytes of a plan: of the compiled tiles for its head_dim, best
-/// first, the first whose shared memory fits, or exactly what --block-q and --block-kv ask for.
-/// smem_bytes(Br, Bc): bytes of shared memory of a block. The plan's note receives a line where a
-/// better one did not fit. Where the request is empty and `blocks` is 2, it is the first tile of
-/// which an SM holds two blocks (an SM has about as much shared memory as one block may have), or,
-/// if it holds two of no tile, the first that fits. Throws Error(bad_usage), naming the sizes that
-/// do, where the size asked for is not compiled for this head size or does not fit, or where none
-/// fits.
+/// Sets block_q, block_kv and smem_bytes of a plan. It takes the requested tile, or else the first
+/// (best) compiled tile for plan.head_dim whose shared memory, smem_bytes(Br, Bc) bytes per block,
+/// fits into `available`. With `blocks` = 2 and no request it prefers the first tile of which two
+/// blocks fit into `available`, since an SM has hardly more shared memory than one block may use.
+/// If a better tile did not fit, the plan's note says so. Throws Error(bad_usage) if the requested
+/// tile is not compiled for this head size or does not fit, or if none fits; the message names the
+/// tiles that do.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {

@@ -1,5 +1,5 @@
-// fp16, bf16 and e4m3 without CUDA headers, for the simulator and the host. Conversions give the
-// same bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
+// Defines fp16, bf16 and e4m3 without CUDA headers, for the simulator and the host. Conversions
+// give the same bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 
 namespace ladder {
 
-/// A sign, exponent_bits of exponent and mantissa_bits of mantissa, read as IEEE 754 has them:
-/// ±(1 + mantissa/2^mantissa_bits)·2^(exponent − bias), subnormals where the exponent is 0. kMost
-/// is what all that is too large for the type becomes: infinity, or its largest value.
+/// A sign, exponent_bits of exponent and mantissa_bits of mantissa with IEEE 754's meaning: ±(1 +
+/// mantissa/2^mantissa_bits)·2^(exponent − bias), and subnormals if the exponent is 0. Values too
+/// large for the type become kMost: infinity, or the largest value.
 template <class Bits, int exponent_bits, int mantissa_bits, Bits kMost>
 struct NarrowFloat {
   Bits bits = 0;
 
   NarrowFloat() = default;
-  /// The nearest value, of two equally near the one whose mantissa is even. Of a narrower float
-  /// too, which a float holds exactly, so that none is rounded twice.
+  /// Rounds to nearest; of two equally near values it takes the one with an even mantissa. A
+  /// narrower type converts to float exactly, so no value is rounded twice.
   [[gnu::always_inline]] constexpr explicit NarrowFloat(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
     if (magnitude > 0x7f800000) {
@@ -25,7 +25,7 @@ struct NarrowFloat {
       return;
     }
     uint32_t rounded;
-    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: its last place is that of `large`
+    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: `large` has the same last place
       constexpr uint32_t large = (151 - kBias - mantissa_bits) << 23;
       const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(large);
       rounded = std::bit_cast<uint32_t>(sum) - large;
@@ -47,8 +47,8 @@ struct NarrowFloat {
     if constexpr (kBias == 127) return std::bit_cast<float>(sign | magnitude);
     if ((bits & kNaN) > kMost) return std::bit_cast<float>(0x7fffffffu);
     if (kMostIsInfinity && (bits & kNaN) == kMost) return std::bit_cast<float>(sign | 0x7f800000);
-    // In a float's place the exponent is 127 − kBias too small. A multiplication corrects that of
-    // normal and subnormal values alike, exactly.
+    // Read as a float's, the exponent is 127 − kBias too small. A multiplication corrects it
+    // exactly, for normal and subnormal values.
     constexpr auto kScale = std::bit_cast<float>((254 - kBias) << 23);
     const float scaled = std::bit_cast<float>(magnitude) * kScale;
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
@@ -57,19 +57,19 @@ struct NarrowFloat {
  private:
   static constexpr uint32_t kSignOfFloat = 0x80000000;
   static constexpr uint32_t kBias = (1u << (exponent_bits - 1)) - 1;
-  static constexpr int kShift = 23 - mantissa_bits;               // from a float's mantissa
+  static constexpr int kShift = 23 - mantissa_bits;               // between the mantissas
   static constexpr Bits kNaN = static_cast<Bits>(~Bits{0}) >> 1;  // all bits but the sign
   static constexpr bool kMostIsInfinity = (kMost & ((1 << mantissa_bits) - 1)) == 0;
 };
 
 using fp16 = NarrowFloat<uint16_t, 5, 10, 0x7c00>;
 using bf16 = NarrowFloat<uint16_t, 8, 7, 0x7f80>;
-/// The largest value is 448: there is no infinity, and of the codes with all exponent bits set only
-/// the one with all mantissa bits set is NaN.
+/// The largest value is 448. There is no infinity, and only the code with all exponent and mantissa
+/// bits set is NaN.
 using e4m3 = NarrowFloat<uint8_t, 4, 3, 0x7e>;
 
-/// Whether x is neither infinite nor NaN: by its bits, because std::isfinite is always true where
-/// flags such as -ffast-math let a compiler take every number for finite.
+/// Whether x is neither infinite nor NaN. It looks at the bits, because under -ffast-math the
+/// compiler may assume that std::isfinite is always true.
 constexpr bool is_finite(double x) {
   return (std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) != 0x7ff;
 }

@@ -1,4 +1,4 @@
-// Work shared out among the host's cores.
+// Runs loops on the host's cores.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace ladder {
 
-/// The cores that this process may run on, which can be fewer than the machine has (taskset, and
-/// LADDER_CORES where a reader's kernel is to keep to the first thread).
+/// Returns the number of cores that this process may use. taskset can make it smaller than the
+/// machine's, and so can LADDER_CORES, which keeps a learner's kernel on the first thread.
 inline int host_cores() {
   if (const char* const cores = std::getenv("LADDER_CORES")) return std::max(1, std::atoi(cores));
 #ifdef __linux__
@@ -25,11 +25,11 @@ inline int host_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// How to start a thread: where the host has no more of them, get() does the work instead.
+/// How threads start: if the host refuses another thread, get() does its work instead.
 inline constexpr auto kThread = std::launch::async | std::launch::deferred;
 
-/// Calls work(i) for each i in [0, n) at once: 0 on this thread, the others on one of their own if
-/// there is one. Rethrows an exception.
+/// Calls work(i) concurrently for each i in [0, n): work(0) on this thread and each other on its
+/// own. Rethrows an exception.
 template <class Work>
 void on_threads(int64_t n, const Work& work) {
   std::vector<std::future<void>> others;  // each waits for its thread when it is destroyed
@@ -39,8 +39,8 @@ void on_threads(int64_t n, const Work& work) {
 }
 
 /// Calls body(i) once for each i in [0, n), in any order and on any thread. Rethrows an exception.
-/// A core takes `block` neighbours at a time: more than one where results of neighbours share a
-/// cache line, which cores would take from each other.
+/// A core takes `block` neighbouring i at a time; use more than 1 if their results share a cache
+/// line.
 template <class Body>
 void parallel_for(int64_t n, Body body, int64_t block = 1) {
   std::atomic<int64_t> next{0};

@@ -1,4 +1,4 @@
-// How a step quantises to e4m3: what its kernel and the reference must do alike.
+// How a step quantises to e4m3. Its kernel and the reference must do the same.
 #pragma once
 
 #include <compare>
@@ -6,29 +6,29 @@
 
 namespace ladder {
 
-/// How a step quantises Q, K, V and P to e4m3: x ≈ scale·e4m3(x/scale), where the scale maps the
-/// largest |x| of those that share it to 448, e4m3's largest.
+/// How a step quantises Q, K, V and P to e4m3: x ≈ scale·e4m3(x/scale). The scale maps the largest
+/// |x| that shares it to 448, the largest value of e4m3.
 struct Quantisation {
   enum class Scope { tile, head, tensor };
-  Scope scope = Scope::tile;  // what shares a scale
+  Scope scope = Scope::tile;  // the elements that share a scale
   int tile_q = 64;            // rows of a tile of Q
-  int tile_kv = 128;          // of K and of V
-  bool hadamard = false;      // rows of Q and K, padded, go through hadamard() before
+  int tile_kv = 128;          // rows of a tile of K and of V
+  bool hadamard = false;      // hadamard() transforms the padded rows of Q and K first
   int p_exponent = 0;         // P is scaled by 2^p_exponent
-  float slack = 0;            // m rises once it would by more, in units of ln 2
-  bool two_level = false;     // sums of P·V of a tile are added to O in fp32
+  float slack = 0;            // m rises only if it would rise by more, in units of ln 2
+  bool two_level = false;     // the sums P·V of a tile are added to O in fp32
   auto operator<=>(const Quantisation&) const = default;
 };
 
-/// Scale for a given max |x|; 1 if all are about 0.
+/// Returns the scale for max |x|, or 1 if that is about 0.
 constexpr float e4m3_scale(float largest) {
   return largest > 1e-30f ? largest / 448 : 1;
 }
-/// 1/√n for n = 32, 64, 128 and 256.
+/// Returns 1/√n for n = 32, 64, 128 or 256.
 constexpr float hadamard_factor(int n) {
   return n == 32 ? 0.176776695f : n == 64 ? 0.125f : n == 128 ? 0.0883883476f : 0.0625f;
 }
-/// Whether hadamard() turns the sign of column c: fixed, and as if drawn at random.
+/// Whether hadamard() flips the sign of column c. The signs are fixed but look random.
 constexpr bool hadamard_sign(int c) {
   const uint32_t x = (static_cast<uint32_t>(c) + 1) * 0x9e3779b9u;
   return ((x ^ x >> 15) * 0x85ebca77u) >> 31;

@@ -1,7 +1,7 @@
-// The contract between a rung and the harness. A rung says what it needs (plan), runs (forward,
-// backward), and states its HBM traffic as a formula (traffic); the harness does the rest and knows
+// The contract between a rung and the harness. A step plans a run (plan), launches its kernels
+// (launch) and predicts the bytes that they request (traffic); the harness does the rest and knows
 // no kernel. No CUDA types appear here: the same contract holds for both devices, gpu and sim.
-// What is only declared here is in harness/steps.cpp, so that not each step's file compiles it.
+// harness/steps.cpp defines what is only declared here, so that it is compiled once.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,11 @@
 
 namespace ladder {
 
-/// What a program's exit status means; an Error carries the one it ends the program with.
+/// The exit statuses of a program. An Error carries the one that it ends the program with.
 enum class Exit { good = 0, wrong_result = 1, bad_usage = 2, no_device = 3 };
 
-/// An error for the person at the keyboard: says what was wrong, the value, and the way out.
+/// An error for the person at the keyboard. Its text names the bad value, what is allowed and the
+/// way out.
 struct Error : std::runtime_error {
   Error(Exit status, const std::string& what) : std::runtime_error(what), status(status) {}
   Exit status;
@@ -37,30 +38,33 @@ struct Problem {
   int Hk = 2;      // key/value heads; query head h uses K/V head ⌊h·Hk/H⌋
   int N = 256;     // queries
   int N_kv = 256;  // keys
-  int d = 64;      // head size, a multiple of 8 up to 256
+  int d = 64;      // head size, a multiple of 8 from 8 to 256
   bool causal = false;
-  DType dtype = DType::fp16;  // of Q, K, V, O, and of S and P where they are stored
+  DType dtype = DType::fp16;  // of Q, K, V, O, and of stored S and P
   float scale = 0.125f;       // S = scale·QKᵀ; positive and finite
 
   bool operator==(const Problem&) const = default;
 
-  /// Whether query i sees key j: always, or under the causal mask aligned bottom-right.
+  /// Whether query i attends to key j: always without a mask; the causal mask is aligned
+  /// bottom-right.
   constexpr bool attends(int i, int j) const { return !causal || j - i <= N_kv - N; }
-  /// How many keys query i sees: keys 0 … keys(i) − 1. Rows that a tile has past the last query see
-  /// as many as that one does, so a tile's bound is the same with and without them.
+  /// Returns how many keys query i attends to: keys 0 … keys(i) − 1. An i past the last query, as
+  /// in a tile that N does not fill, gives N_kv like the last query.
   constexpr int keys(int i) const {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
   }
-  /// The first query that sees key j, N if none does; all after it see it too.
+  /// Returns the first query that attends to key j, or N; all later queries attend to it too.
   constexpr int first_query(int j) const {
     const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
     return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
   }
-  /// First row of Q (and O) and of K (and V) of the bh-th of the B·H heads, counted in rows of d.
+  /// Return the first row of Q (and O), and of K (and V), of head bh of the B·H heads; a row has d
+  /// elements.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
-  /// The head of K and V of query head h: ⌊h·Hk/H⌋, and Hk divides H. (h·Hk may exceed 2³¹.)
+  /// Returns the head of K and V of query head h: ⌊h·Hk/H⌋. (It divides, since h·Hk may exceed
+  /// 2³¹.)
   constexpr int kv_head(int h) const { return h / (H / Hk); }
 };
 
@@ -69,17 +73,17 @@ inline constexpr int64_t kIoBytes = 2;
 
 enum class DeviceKind { gpu, sim };
 
-/// What a plan may depend on, and what a report says of the device.
+/// The properties of a device that plans may depend on and reports print.
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::sim;
   std::string name;           // "NVIDIA H100 80GB HBM3", "sim on 2 cores"
-  int64_t memory_bytes = 0;   // HBM in all; on the simulator the host's memory
+  int64_t memory_bytes = 0;   // all HBM; on the simulator the host's memory
   int64_t memory_free = 0;    // HBM that can still be allocated
   int64_t smem_bytes = 0;     // shared memory that one block can have
   int64_t l2_bytes = 0;       // 0 on the simulator
-  int multiprocessors = 132;  // SMs; an H100's where no device is asked (--list)
+  int multiprocessors = 132;  // SMs; an H100's if there is no device (--list)
   int compute_capability =
-      0;  // 90 for 9.0; on the simulator 90: it runs every construct that rungs use
+      0;  // 90 for 9.0; the simulator's is 90, because it runs every construct that rungs use
   bool has_bf16() const { return compute_capability >= 80; }
 };
 
@@ -90,10 +94,11 @@ struct Array {
   int64_t bytes = 0;
 };
 
-/// The arrays of one run by the names the papers use: Q, K, V, O, LSE, …, and the workspace's.
+/// The arrays of one run: inputs and outputs under the papers' names (Q, K, V, O, LSE, …), and
+/// workspace.
 class Arrays {
  public:
-  /// Null where there is none of that name.
+  /// Returns null for an unknown name; operator[] throws std::logic_error.
   Array* find(const std::string& name) const {
     for (auto* array : arrays_)
       if (array->name == name) return array;
@@ -116,7 +121,7 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// A tile that a step is compiled for, for heads padded to max_d: the smallest that holds them.
+/// A tile that a step is compiled for. It serves head sizes that are padded to max_d.
 struct TileSize {
   int max_d;     // one of kHeadDims or kAllHeadDims
   int block_q;   // Br, rows of Q
@@ -124,21 +129,20 @@ struct TileSize {
   bool operator==(const TileSize&) const = default;
 };
 
-/// A choice that a step leaves to who runs it, --set NAME=VALUE.
+/// A choice that a step leaves to its user: --set NAME=VALUE.
 struct Setting {
   const char* name;
   std::vector<const char*> values;  // the default first
   const char* summary;              // one line for --help
 };
 
-/// What is chosen: a setting's name → one of its values.
+/// The chosen value of each setting, by name.
 using Settings = std::map<std::string, std::string>;
 
-/// Of each of a step's settings what was asked for, else its default.
+/// Returns the requested value of each setting, or its default.
 Settings choose_settings(std::span<const Setting> settings, const Settings& asked);
 
-/// Tile sizes asked for with --block-q and --block-kv, 0 leaving the choice to the step, and
-/// settings with --set.
+/// The tile sizes of --block-q and --block-kv (0: the step chooses) and the settings of --set.
 struct TileRequest {
   int block_q = 0;
   int block_kv = 0;
@@ -151,22 +155,23 @@ struct TileRequest {
   }
 };
 
-/// Everything that a run's counts depend on, fixed before it starts. 0 means: this rung has none.
+/// Everything that a run's counts depend on, fixed before it starts. 0 means that the rung has
+/// none.
 struct Plan {
   int block_q = 0;   // Br, rows of Q in a tile
   int block_kv = 0;  // Bc, rows of K and V in a tile
   int head_dim = 0;  // d padded on chip
   int warps = 0;     // of a block
   int stages = 0;    // of asynchronous copies
-  int parts = 1;     // blocks that share the work on one tile, where a step does that
+  int parts = 1;     // blocks that share the work on one tile
   int64_t smem_bytes = 0;
   std::vector<WorkspaceArray> workspace = {};
   Settings settings = {};                         // of the step, all of them
-  std::optional<Quantisation> quantisation = {};  // what the reference has to do too
-  std::string note = {};  // a choice worth a line under --verbose, such as a smaller tile that fits
+  std::optional<Quantisation> quantisation = {};  // which the reference applies too
+  std::string note = {};  // a line for --verbose, such as the choice of a smaller tile
 };
 
-/// Bytes of global memory that one kernel requests of one array.
+/// The bytes of one array that one kernel requests from global memory.
 struct ArrayTraffic {
   std::string array;
   int64_t read = 0;
@@ -178,93 +183,94 @@ struct KernelTraffic {
   std::vector<ArrayTraffic> arrays;
 };
 
-/// A run's requested HBM traffic by formula, kernel by kernel in launch order: exact to the byte.
+/// The predicted requests of a run, kernel by kernel in launch order: exact to the byte.
 using Traffic = std::vector<KernelTraffic>;
 
-/// Where an algorithm must round to the I/O type, which decides how large an error is acceptable.
+/// The values that an algorithm must round to the I/O type; they determine the tolerance.
 enum class Rounding {
   S_and_P_stored,  // S, P and O
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// Longest N at which scripts/figures measures a step on FlashAttention-2's workload; 0: no limit.
+/// The longest N at which scripts/figures measures a step on FlashAttention-2's workload; 0: no
+/// limit.
 struct GridLimit {
   int full = 0;    // without a mask
   int causal = 0;  // with it
 };
 
-/// The count that a step's idea is about, and what becomes of it against the step before: a key of
-/// JSON ("requested_bytes", "hbm_sectors" and the like: read and written together), and "less",
-/// "more", "to 0" or "from 0".
+/// How a step's idea changes a count against the previous step. `count` is a key of the JSON;
+/// "requested_bytes", "hbm_sectors" and the like add reads and writes. `how` is "less", "more", "to
+/// 0" or "from 0".
 struct Change {
   std::string count = {};
   std::string how = {};
-  std::string on = {};  // options of the workload where it shows; empty: any
+  std::string on = {};  // options of a workload that shows it; empty: any
 };
 
 /// How figures, tables and --help show a step.
 struct Shown {
-  std::string idea = {};      // in at most three words, for the table of scripts/run
-  Change change = {};         // of its idea, held by a test; empty: nothing comes before it
+  std::string idea = {};      // at most three words, for the table of scripts/run
+  Change change = {};         // a test holds it; empty for a rung's first step
   std::string summary = {};   // one line for --help
-  std::string colour = {};    // of the rung in figures, "#5a5a5a"
-  bool decoding = false;      // for few queries: no part of the grids that are measured
-  GridLimit grid_limit = {};  // of a step that is slow
+  std::string colour = {};    // the rung's colour in figures, "#5a5a5a"
+  bool decoding = false;      // for few queries: not measured on the usual grids
+  GridLimit grid_limit = {};  // for a slow step
 };
 
-/// What a step needs of a GPU and of the workload.
+/// The needs of a step: a GPU's capability, and limits of the workload.
 struct Needs {
   int min_compute_capability = 75;
-  bool exact_architecture = false;  // on GPUs of that major number only (code for sm_90a)
-  // The rung named in the error when this limit is met. Empty: it has no such limit.
+  bool exact_architecture = false;  // runs only on that major number (code for sm_90a)
+  // The next two name what to use instead when a limit is met; empty: no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
-  std::string less_memory = {};        // the one that stores neither S nor P
+  std::string less_memory = {};        // steps that store neither S nor P
 
-  /// "7.5" and up, or "9.x" and no other.
+  /// Returns "7.5" for 7.5 and newer, or "9.x" for an exact architecture.
   std::string capability() const {
     return std::to_string(min_compute_capability / 10) + "." +
            (exact_architecture ? "x" : std::to_string(min_compute_capability % 10));
   }
 };
 
-/// A pass of a step, forward or backward; one that is not there has no functions.
+/// The forward or backward pass of a step. Without functions there is no such pass.
 struct Pass {
-  /// Throws Error(bad_usage) for tile sizes that are not compiled or do not fit. (A backward pass
-  /// takes no request: its tiles are its own.)
+  /// Plans the pass. Throws Error(bad_usage) for a tile that is not compiled or does not fit. (A
+  /// backward pass chooses its own tile; of the request it gets the settings.)
   Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
-  /// The forward pass reads Q, K, V and writes O (and LSE); the backward pass reads Q, K, V, O,
-  /// LSE, dO and writes dQ, dK, dV, after a run of the forward pass, whose workspace is still
-  /// there. Launches only, does not wait.
+  /// Launches the kernels and does not wait. The forward pass reads Q, K, V and writes O (and LSE).
+  /// The backward pass comes after it: it reads Q, K, V, O, LSE, dO and may read the forward pass's
+  /// workspace, and writes dQ, dK, dV.
   void (*launch)(const Problem&, const Plan&, const Arrays&) = nullptr;
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
   explicit operator bool() const { return launch != nullptr; }
 };
 
-/// One step of a rung, compiled for one device. It says here what it can do, what it needs and how
-/// figures show it; the harness and the scripts know no step by name.
+/// One step of a rung, compiled for one device: its functions, its needs and how figures show it.
+/// The harness and the scripts know no step by name.
 struct Step {
-  std::string rung;        // "00_naive"
-  std::string name;        // --step NAME
-  std::string after = {};  // the step that it follows; empty: it is the rung's first
-  bool aside = false;      // a branch of its own: another step may follow the same one
-  std::vector<std::string> formerly = {};  // names of earlier steps that this one now contains
-  /// What a run takes that names no step; of several, the last that the device runs.
+  std::string rung;                        // "00_naive"
+  std::string name;                        // --step NAME
+  std::string after = {};                  // the step that it follows; empty: the rung's first
+  bool aside = false;                      // another step may follow the same one
+  std::vector<std::string> formerly = {};  // old steps that this one replaced
+  /// Runs if no step is named. Of several defaults the last that the device supports runs.
   bool is_default = false;
   Shown shown = {};
   Needs needs = {};
 
   Rounding rounding = Rounding::on_chip;
   bool has_lse = false;                    // writes LSE
-  bool deterministic = false;              // its gradients have the same bits on every run
-  std::span<const TileSize> tiles = {};    // compiled; empty: --block-* not taken
-  std::span<const Setting> settings = {};  // that --set takes
-  /// Another step, "05_flash_v2/sm90", whose forward pass, tiles and all, is this one's. Where it
-  /// is of another rung, add_rung() in CMakeLists.txt names its file. Empty: its own.
+  bool deterministic = false;              // gradients have the same bits in every run
+  std::span<const TileSize> tiles = {};    // compiled tiles; empty: --block-* is refused
+  std::span<const Setting> settings = {};  // for --set
+  /// A step, such as "05_flash_v2/sm90", whose forward pass and tiles this one uses; empty: it has
+  /// its own. If it is another rung's, add_rung() in CMakeLists.txt names its file.
   std::string forward_of = {};
   Pass forward = {}, backward = {};
 
   DeviceKind device = DeviceKind::sim;  // set by Register
-  std::string source = {};              // its file, "05_flash_v2/rows.cu": set by Register
+  std::string source = {};              // its file, "05_flash_v2/rows.cu"; set by Register
 
   bool runs_on(const DeviceInfo& info) const {
     const int least = needs.min_compute_capability;
@@ -273,30 +279,30 @@ struct Step {
   }
 };
 
-/// All steps linked into this program, of every rung and device; the first is of the program's
-/// rung. (A deque: registrations hold no pointers into it, but readers do.)
+/// Returns all steps linked into this program, of every rung and device. The first belongs to the
+/// program's rung. (A deque, because readers keep pointers into it while it grows.)
 std::deque<Step>& all_steps();
 
-/// Puts a step on the list: of a file, compiled for a device. A forward pass that one names becomes
-/// its own once both are there.
+/// Adds a step that `file` compiles for a device. A step with .forward_of gets that forward pass as
+/// soon as both steps are registered.
 void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// The head sizes that most kernels are compiled for, and those of a rung's last steps.
+/// The head sizes that most kernels are compiled for; a rung's last steps use kAllHeadDims.
 inline constexpr int kHeadDims[] = {32, 64, 128, 256};
 inline constexpr int kAllHeadDims[] = {32, 64, 96, 128, 192, 256};
 
-/// d padded on chip, to the smallest of `sizes` that holds it.
+/// Returns d padded on chip: the smallest of `sizes` that is at least d.
 template <const auto& sizes = kHeadDims>
 constexpr int padded_head_dim(int d) {
   return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
-/// Blocks of `tile` that cover `length`, along grid.y or grid.z, which hold 65,535 at most. Throws
-/// Error(bad_usage) where that is not enough, so that plans call it too.
+/// Returns how many blocks of `tile` cover `length` along grid.y or grid.z. Throws Error(bad_usage)
+/// above the 65,535 that CUDA allows; plans call it too, so that this is found before the launch.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)

@@ -1,35 +1,34 @@
-// What kernels are written against. The same source is compiled twice: by nvcc for the gpu, where
-// these names are CUDA's own or thin aliases, and by the host compiler for the simulator, where
-// they check and count. MACHINE is `gpu` or `sim`, a namespace each: both link into one program.
+// The names that kernels use. The same source is compiled twice: by nvcc for the gpu, where these
+// names are CUDA's own or thin aliases, and by the host compiler for the simulator, where they
+// check and count. MACHINE is the namespace `gpu` or `sim`; both link into one program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
-//   hbm<T>(array)       an array of the harness as a kernel's parameter
-//   HbmWrittenBefore<T> the same of what the kernel before may still write at an early start
+//   hbm<T>(array)       passes an array of the harness to a kernel
+//   HbmWrittenBefore<T> an Hbm<T> that the previous kernel may still write at an early start
 //   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
-//   array_bytes<T>(n)  what that takes of the bytes of a launch
+//   array_bytes<T>(n)   the bytes that such an array adds to a launch
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;
-//                       launch<Start::early> for a kernel whose blocks may start before the kernel
-//                       before it has ended: let_next_kernel_start, wait_for_kernel_before
+//                       launch<Start::early> for a kernel whose blocks may start before the
+//                       previous kernel has ended: let_next_kernel_start, wait_for_kernel_before
 //   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type           calls a template with the problem's type; with_type_and_head_dim with its
-//                       padded head size too, and on the simulator with IoFloat, which is either
-//                       type
-//   Register            puts a rung's step on the list; kDevice says for which machine
+//   with_type           calls a template with the problem's type; with_type_and_head_dim also with
+//                       its padded head size (the simulator passes IoFloat, which is either type)
+//   Register            registers a step; kDevice is its machine
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
-//   Chunk<T>            8 elements, read_chunk and write_chunk move them 16 bytes at a time
+//   Chunk<T>            8 elements; read_chunk and write_chunk move them as 16 bytes
 //   exp2_fast           2^x as the special function unit (SFU) computes it
-//   count_flops         for the simulator's count
-//   opaque              a number of which the compiler shall know nothing
+//   count_flops         adds to the simulator's count of other FLOPs
+//   opaque              hides a number's origin from the compiler
 //   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
-//   read_4, store_4: what 01's fragment and common/tile are made of
+//   read_4, store_4: 01/fragment and common/tile build on them
 //
-// and of CUDA itself: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
+// and CUDA's own: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
 // blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, __any_sync,
-// atomicAdd on global memory, min, max, fmaf, expf, exp2f, and of <cmath> what is neither product
-// nor exponential: fmaxf, fabsf, logf.
+// atomicAdd on global memory, min, max, fmaf, expf, exp2f, and from <cmath> fmaxf, fabsf and logf,
+// which are neither products nor exponentials.
 #pragma once
 
 #include "choose_tile.h"
@@ -43,13 +42,13 @@
 
 namespace ladder::MACHINE {
 
-/// Calls f<T>() with the problem's I/O type.
+/// Calls f<T>() with the problem's I/O type T.
 template <class F>
 void with_type(const Problem& p, F f) {
   p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
 }
 
-/// Shared memory that `count` elements of T take, alignment to the next taker included.
+/// Returns the bytes of shared memory that `count` elements of T take, rounded up to 128.
 template <class T>
 constexpr int64_t array_bytes(int64_t count) {
   return ceil_div(count * static_cast<int64_t>(sizeof(T)), 128) * 128;
@@ -59,7 +58,7 @@ constexpr int64_t array_bytes(int64_t count) {
 template <const auto& sizes = kHeadDims, class F>
 void with_type_and_head_dim(const Problem& p, F f) {
 #ifdef LADDER_ONE_KERNEL
-  // Compiled and never run: see ladder.cmake.
+  // This is compiled and never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
   const auto with_size = [&]<int Dh>() {
@@ -73,8 +72,8 @@ void with_type_and_head_dim(const Problem& p, F f) {
 #endif
 }
 
-/// Calls f<T, Dh, Br, Bc>() with the plan's tile of `tiles`, a constexpr array of TileSize:
-/// compiles f for every tile in it.
+/// Calls f<T, Dh, Br, Bc>() with the plan's tile. Compiles f for every tile of `tiles`, a constexpr
+/// array of TileSize.
 template <const auto& tiles, const auto& sizes = kHeadDims, class F>
 void with_tile(const Problem& p, const Plan& plan, F f) {
   with_type_and_head_dim<sizes>(p, [&]<class T, int Dh>() {
@@ -91,7 +90,7 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
   });
 }
 
-/// Puts a step of a rung on the list that the program's harness chooses from.
+/// Registers a step, so that the program's harness can choose it.
 struct Register {
   explicit Register(Step&& step, const char* file = __builtin_FILE()) {
     add_step(std::move(step), kDevice, file);

@@ -1,4 +1,4 @@
-// Stands in for gpu/device.cpp where the program is built without its GPU half.
+// Replaces gpu/device.cpp in programs that are built without their GPU half.
 #include "machine/device.h"
 
 namespace ladder {

@@ -1,4 +1,4 @@
-// What --trace records of a run on the simulator: everything that its warps did and that was
+// The trace of a run on the simulator (--trace): everything that its warps did and that was
 // counted.
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace ladder {
 
-/// Runs of bytes, in order: where each begins and ends.
+/// Ranges of bytes in ascending order: [begin, end) of each.
 using ByteRanges = std::vector<std::pair<int64_t, int64_t>>;
 
-/// What the simulator counts of what threads do, HBM's bytes apart.
+/// The simulator's counts, apart from global memory's bytes.
 struct Amounts {
   int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
-  int64_t sram_operands = 0;              // of those read: for products, or by ldmatrix for them
+  int64_t sram_operands = 0;              // of those read: operands of products
   int64_t matmul_flops = 0;               // executed, padding and masked halves included
   int64_t exps = 0;
-  int64_t other_flops = 0;     // of the functions of common/tile, which state theirs
-  int64_t barriers = 0;        // times that a block passed a __syncthreads, over all blocks
-  int64_t bank_conflicts = 0;  // extra passes of collectives over shared memory
-  // The rest is what common/README.md says of its key.
+  int64_t other_flops = 0;     // stated by the functions of common/tile
+  int64_t barriers = 0;        // how often blocks passed a __syncthreads
+  int64_t bank_conflicts = 0;  // passes of collectives over shared memory beyond the first
+  // common/README.md defines the rest under their keys.
   int64_t read_sectors = 0, write_sectors = 0;
   int64_t blocks = 0, products = 0, atomics = 0, consumer_copies = 0;
   int64_t flops_under_copies = 0, exps_under_products = 0, exps_between_turns = 0;
@@ -31,9 +31,9 @@ struct Amounts {
   bool operator==(const Amounts&) const = default;
   void add(const Amounts& other, int64_t times = 1);
 };
-/// An amount and its key in JSON and in traces.
+/// A member of Amounts and its key in JSON and in traces.
 struct Amount {
-  using Member = int64_t Amounts::*;  // named: nvcc passes it on in parentheses, of which g++ warns
+  using Member = int64_t Amounts::*;  // a name, because g++ warns of the parentheses that nvcc adds
   const char* key;
   Member member;
 };
@@ -61,13 +61,13 @@ inline void Amounts::add(const Amounts& other, int64_t times) {
 }
 
 enum class EventKind : uint8_t {
-  read,        // of HBM's array `name`
-  write,       // to it
-  compute,     // what is counted between two of the others
-  collective,  // of a warp, the function `name`
-  store,       // to the shared array `name`
-  zeros,       // to shared memory
-  // Hopper's, by one thread for itself.
+  read,        // the global array `name` is read
+  write,       // the global array `name` is written
+  compute,     // counts between two other events
+  collective,  // a warp's collective, the function `name`
+  store,       // the shared array `name` is written
+  zeros,       // zeros go to shared memory
+  // Hopper's, by single threads.
   tma_load,
   bulk_load,
   tma_store,
@@ -77,7 +77,7 @@ enum class EventKind : uint8_t {
   wgmma,
   exit,
   // Barriers.
-  round,  // between two events' worth of a loop's rounds
+  round,  // divides the rounds of a loop into events
   syncthreads,
   cp_async_commit,
   cp_async_wait,
@@ -87,7 +87,7 @@ enum class EventKind : uint8_t {
   wgmma_wait,
 };
 inline constexpr const char* kEventTexts[] = {
-    // As traces and the explorer have them.
+    // The texts in traces and in the explorer.
     "read", "write", "compute", "collective", "store", "zeros",
     // Hopper's.
     "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
@@ -99,47 +99,47 @@ static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wai
 inline constexpr const char* text_of(EventKind kind) {
   return kEventTexts[static_cast<size_t>(kind)];
 }
-/// Whether the lanes of a warp go past it together.
+/// Whether the lanes of a warp pass it together.
 constexpr bool is_barrier(EventKind kind) {
   return kind >= EventKind::round;
 }
 
-/// What a warp did at one line of its kernel, or one thread of it at a barrier. What its lanes do
-/// at the same line is one event; so are rounds of a loop in which nothing is waited for, up to
-/// some size. All that the simulator counts is recorded once: sums over the events are the run's
-/// counts. A warp's events are in program order, those of a block in one possible order, each at
-/// the place where it began: a wait stands where the warp began to wait.
+/// What a warp did at one line of its kernel, or one of its threads at a barrier. The lanes' work
+/// at the same line is one event; so are, up to some size, the rounds of a loop that waits for
+/// nothing. Every count is recorded once, so the sums over the events are the run's counts. A
+/// warp's events are in program order, those of a block in one possible order. An event comes where
+/// it began: a wait where the warp began to wait.
 ///
-/// An event keeps this shape, and the names of its members, all the way: in the file that --trace
-/// writes (harness/trace_file.cpp), in Python (scripts/ladder/trace/read.py) and in the explorer's
-/// page. On the way it is added to: sites become lines, and Python adds when and with what.
+/// An event keeps the names of its members in the file that --trace writes
+/// (harness/trace_file.cpp), in Python (scripts/ladder/trace/read.py) and in the explorer's page.
+/// On the way sites become source lines, and Python adds a time and what the event works on.
 struct TraceEvent {
-  int launch;     // of Trace::launches
+  int launch;     // index into Trace::launches
   int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
-  int warp;       // of the block
-  int64_t order;  // among all of the run
+  int warp;       // in its block
+  int64_t order;  // among all events of the run
   EventKind kind;
-  /// The array that is copied; the barrier, as K_full[1] or, a named one, by its number; of a
-  /// product, recorded when its group is committed, the shared array of the right operand; the
-  /// function that a collective is.
+  /// For a copy its array; for a barrier K_full[1], or the number of a named one; for a product,
+  /// which is recorded when its group is committed, the shared array of the right operand; for a
+  /// collective its function.
   std::string name;
-  std::string barrier;  // that a load reports to
-  /// Of __syncthreads how many the block has passed. For an mbarrier the phase that a load or an
-  /// arrival counts for, or whose end is waited for (-1 is over from the start). For a named
-  /// barrier how often it was complete before. For products and stores their group, the first
-  /// being 0; a wait is for all groups below the number.
+  std::string barrier;  // the mbarrier of a load
+  /// For __syncthreads how many the block has passed. For an mbarrier the phase that a load or
+  /// arrival counts for, or that a wait waits for (-1 has ended from the start). For a named
+  /// barrier how often it was complete before. For products and stores their group, from 0; a wait
+  /// is for all groups below the number.
   int64_t number = 0;
   int64_t amount = 0;   // bytes of a copy; FLOPs of a product
-  int site = -1;        // of Trace::sites; -1: unknown
-  int start_site = -1;  // of a compute event: it lies between that and `site`
-  int64_t bytes = 0;    // requested of HBM, every lane's
+  int site = -1;        // index into Trace::sites; -1: unknown
+  int start_site = -1;  // a compute event lies between this and `site`
+  int64_t bytes = 0;    // requested from global memory, by all lanes
   ByteRanges ranges;    // the same bytes, each once
   struct Touch {
     std::string array;
     bool write;
     ByteRanges ranges;  // from the start of the block's shared memory
   };
-  std::vector<Touch> shared;  // what it touched of shared memory
+  std::vector<Touch> shared;  // its accesses to shared memory
   Amounts counts;
 };
 
@@ -151,14 +151,14 @@ struct Trace {
       std::string array;
       int64_t begin, bytes;
     };
-    std::vector<Shared> shared;  // arrays that its first block took
+    std::vector<Shared> shared;  // the arrays that the first block took
   };
   std::vector<Launch> launches;
   std::vector<TraceEvent> events;
-  /// The addresses of the calls that lead to a place in a kernel, the innermost first.
+  /// For each site the addresses of the calls that lead to it, innermost first.
   std::vector<std::vector<uintptr_t>> sites;
   struct Fault {
-    std::string message;  // empty: there was none
+    std::string message;  // empty: no fault
     int launch = -1;
     int64_t block = 0;
     int thread = 0, site = -1;

@@ -1,7 +1,6 @@
 """Prints the compute capability of the first GPU that answers, such as 90, or nothing.
 
-Asked of the driver itself: nvidia-smi may be missing where programs run, or be there where they do
-not.
+It asks the driver itself, because nvidia-smi may be missing although programs run, and the reverse.
 """
 
 import ctypes

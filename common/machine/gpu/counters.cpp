@@ -1,9 +1,9 @@
-// CUPTI is opened at run time, by this file alone, so programs start even where it is missing.
+// Opens CUPTI at run time, and only in this file, so that programs start without it.
 #include "machine/gpu/counters.h"
 
 #include <fmt/format.h>
 
-#ifdef LADDER_CUPTI_FOLDER  // the Toolkit of the build had CUPTI's headers
+#ifdef LADDER_CUPTI_FOLDER  // the build found CUPTI's headers
 
 #include <cuda_runtime.h>
 #include <cupti_profiler_host.h>
@@ -18,19 +18,20 @@
 namespace ladder::gpu {
 namespace {
 
-/// Calls a function of CUPTI, whose name is without the underscore, with a structure that has these
-/// members, and returns that structure.
+/// Calls a function of CUPTI (CUPTI's name lacks the underscore) with a structure of these members,
+/// and returns that structure.
 #define LADDER_CUPTI(function, ...) \
   Cupti::instance().call(           \
       #function,                    \
       CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
-/// In the order of ReadWrite; they fit one pass, so that no kernel has to run again.
+/// The metrics, in the order of ReadWrite. They fit into one pass, so that no kernel has to run
+/// again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
 class Cupti {
  public:
-  /// Opened and initialised once; it hooks itself into the driver and stays there.
+  /// Opens and initialises CUPTI once. It hooks itself into the driver and stays there.
   static const Cupti& instance() {
     static const Cupti cupti;
     return cupti;
@@ -61,8 +62,8 @@ class Cupti {
          CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
   }
 
-  // The Toolkit's own first: the loader may know of another version. CUPTI's major version is the
-  // Toolkit's.
+  // The Toolkit's folders come first, because the loader may find another version. CUPTI has the
+  // Toolkit's major version.
   const Library library_{"CUPTI",
                          fmt::format("libcupti.so.{}", CUDART_VERSION / 1000),
                          {LADDER_CUPTI_FOLDER, LADDER_CUPTI_EXTRAS_FOLDER, ""}};
@@ -106,7 +107,7 @@ Counters::Counters(int ranges) {
                      .counterDataSize);
   LADDER_CUPTI(RangeProfiler_CounterDataImage_Initialize, .pRangeProfilerObject = target_,
                .counterDataSize = counts_.size(), .pCounterData = counts_.data());
-  // Ranges that we push and pop, none inside another, in a pass that we run.
+  // We push and pop the ranges, which do not nest, in a single pass.
   LADDER_CUPTI(RangeProfiler_SetConfig, .pRangeProfilerObject = target_,
                .configSize = config_.size(), .pConfig = config_.data(),
                .counterDataImageSize = counts_.size(), .pCounterDataImage = counts_.data(),

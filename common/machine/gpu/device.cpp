@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
-#else  // a profile shows no rungs and steps then
+#else  // then profiles show no rungs and kernels
 inline void nvtxRangePushA(const char*) {}
 inline void nvtxRangePop() {}
 #endif
@@ -28,7 +28,7 @@ void check(cudaError_t error, const std::string& doing) {
     no_device("{}: {} ({})", doing, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/// Times what is queued between two of its calls.
+/// Times the work that is queued between start() and stop().
 class Stopwatch {
  public:
   void start() { record(begin_); }
@@ -51,17 +51,18 @@ class Stopwatch {
   Event begin_ = create(), end_ = create();
 };
 
-/// An NVTX range, as long as what is returned lives.
+/// Opens an NVTX range, which ends with the returned pointer.
 std::shared_ptr<void> range(const char* name) {
   nvtxRangePushA(name);
   return {nullptr, [](void*) { nvtxRangePop(); }};
 }
 
-/// Called for each launch; must call `queue` to run it. `occupancy` is empty where it is not known.
+/// A function that is called for each launch and must call `queue` to run it. `occupancy` is empty
+/// if it is not known.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;
-/// Of an SM's cache, in percent, that kernels prefer as shared memory: what --sram leaves of it.
+/// The percentage of an SM's cache that kernels prefer as shared memory, by --sram.
 int carveout = cudaSharedmemCarveoutDefault;
 
 class Gpu : public Device {
@@ -93,13 +94,15 @@ class Gpu : public Device {
           "it for this GPU",
           info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
-    // PTX for 7.5 alone makes any GPU a 7.5, with no more shared memory than these have.
+    // With PTX for 7.5 alone any GPU runs as a 7.5, which has at most 64 KB of shared memory per
+    // block.
     if (!info_.has_bf16()) info_.smem_bytes = std::min<int64_t>(info_.smem_bytes, 64 * 1024);
     if (smem_bytes > info_.smem_bytes)
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
     if (smem_bytes) {
-      // An SM has a KiB more than one block. Then as many blocks share it as on a GPU of that size.
+      // An SM has 1 KiB more than a block may use. With this carveout it runs the blocks that a GPU
+      // of that size would.
       info_.smem_bytes = smem_bytes;
       carveout = static_cast<int>(100 * (smem_bytes + 1024) /
                                   static_cast<int64_t>(properties.sharedMemPerMultiprocessor));
@@ -118,7 +121,7 @@ class Gpu : public Device {
       delete owned;
     });
     const cudaError_t error = cudaMalloc(&array->data, std::max<int64_t>(bytes, 1));
-    if (error != cudaSuccess) cudaGetLastError();  // it is not an error of what comes next
+    if (error != cudaSuccess) cudaGetLastError();  // clears the error for later calls
     check(error, fmt::format("allocating {} bytes for {}", bytes, name));
     check(cudaMemset(array->data, 0xff, bytes), "cudaMemset");
     return array;
@@ -182,11 +185,11 @@ class Gpu : public Device {
     return medians;
   }
 
-#ifdef LADDER_CUPTI_FOLDER  // the Toolkit of the build had CUPTI's headers
+#ifdef LADDER_CUPTI_FOLDER  // the build found CUPTI's headers
   DramReport dram(const std::function<void()>& work) override {
-    // L2 is emptied by reading twice its size: overwriting it would leave lines that are written
-    // back later, and be counted. Another such read, of a half of its own so that it hits nothing,
-    // ends each range and forces out what the work has left to be written back.
+    // Reading twice L2's size empties it. (Overwriting it would leave lines whose later write-back
+    // would be counted.) A second such read, of another half so that it hits nothing, ends each
+    // range and forces the work's own lines to be written back.
     const int64_t half = 2 * info_.l2_bytes;
     const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
@@ -218,7 +221,7 @@ class Gpu : public Device {
 
     const auto ranges = counters.read();
     constexpr int64_t ReadWrite::*kMembers[] = {&ReadWrite::read, &ReadWrite::write};
-    ReadWrite own;  // the sweep's
+    ReadWrite own;  // bytes of a sweep alone
     for (const auto member : kMembers) {
       std::vector<double> samples;
       for (int i = 0; i < kSweeps; ++i)
@@ -244,8 +247,8 @@ class Gpu : public Device {
 #endif
 
  private:
-  /// Queues `size` groups of flush, event, run, event and then waits once, so that the host's
-  /// launch time hides behind the GPU's work.
+  /// Queues `size` groups of flush, event, run, event and waits once at the end, so that the GPU's
+  /// work hides the host's launch time. Returns the runs' times in ms.
   std::vector<double> batch(const std::function<void()>& work, int size) {
     std::vector<Stopwatch> watches(size);
     for (Stopwatch& watch : watches) {
@@ -304,7 +307,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   };
   if (carveout != cudaSharedmemCarveoutDefault)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
-  // Above 48 KiB a kernel has to ask once before it may be launched.
+  // A kernel that uses more than 48 KiB must raise its limit once before the launch.
   if (smem_bytes > 48 * 1024) {
     static std::map<const void*, int64_t> raised;
     int64_t& limit = raised[kernel];
@@ -326,7 +329,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   const auto queue = [&] {
     bool start_early = false;
     if (start == Start::early) {
-      // Code for 8.0 has no wait_for_kernel_before(), on whatever GPU it runs.
+      // Code for 8.0 lacks wait_for_kernel_before(), even on a newer GPU.
       cudaFuncAttributes attributes;
       require(cudaFuncGetAttributes(&attributes, kernel));
       start_early = attributes.ptxVersion >= 90;
@@ -346,7 +349,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
 
 TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes) {
-  cuuint64_t sizes[4], strides[4];  // bytes from one row, head, batch to the next
+  cuuint64_t sizes[4], strides[4];  // in bytes, to the next row, head, batch
   for (int i = 0; i < 4; ++i) {
     sizes[i] = static_cast<cuuint64_t>(extents[i]);
     strides[i] = (i == 0 ? static_cast<cuuint64_t>(element_bytes) : strides[i - 1]) * sizes[i];
@@ -354,7 +357,7 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / element_bytes),
                              static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t apart[4] = {1, 1, 1, 1};
-  // Nothing is computed with the elements, so their size is all that the map has to know.
+  // A copy computes nothing, so the map needs only the elements' size.
   const auto type =
       element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   CUtensorMap map;

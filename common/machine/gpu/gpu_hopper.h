@@ -1,10 +1,10 @@
-// Hopper's instructions, under the same names as the simulated versions in sim/sim_hopper.h.
-// Documented in the PTX ISA manual, whose sections are named.
+// Hopper's instructions, under the same names as the simulated versions in sim/sim_hopper.h. The
+// comments name the sections of the PTX ISA manual.
 //
-// wgmma exists for the architecture sm_90a and no other, setmaxnreg for that and later ones with
-// an "a" (sm_100a, sm_120a); mbarriers, TMA's copies, stmatrix and the fences for every GPU since
-// 9.0. The ladder uses them together: compiled for another architecture, a kernel that uses them
-// traps; the harness offers it only where the code for sm_90a runs.
+// wgmma exists only for sm_90a, and setmaxnreg for that and later architectures with an "a"
+// (sm_100a, sm_120a); mbarriers, TMA's copies, stmatrix and the fences exist for every GPU since
+// 9.0. The ladder uses them together. Compiled for another architecture, a kernel with them traps,
+// and the harness offers it only on GPUs that run the code for sm_90a.
 #pragma once
 
 #include "machine/gpu/gpu_machine.h"
@@ -17,16 +17,16 @@
 
 namespace ladder::gpu {
 
-/// What a bulk copy reads or writes, made on the host: a (batch, heads, rows, d) array of T, rows a
-/// multiple of 16 bytes, in boxes of `box_rows` rows × `box_bytes` (64 or 128) of one head. Of
-/// a box, what lies past the head's last row or past column d is filled with zeros, and not stored.
+/// Makes, on the host, the map of a (batch, heads, rows, d) array of T, whose rows are a multiple
+/// of 16 bytes. A box is `box_rows` rows × `box_bytes` (64 or 128) of one head. A load fills the
+/// part of a box past the head's last row or past column d with zeros; a store skips it.
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
                      int box_rows, int box_bytes = 128) {
   return encode_tensor_map(array, sizeof(T), {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
-/// Blocks of a persistent kernel: one for each SM of the device.
+/// Returns the blocks of a persistent kernel: one per SM of the device.
 inline int resident_blocks() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
@@ -37,13 +37,13 @@ inline int resident_blocks() {
 // ------------------------------------------------------------------------------------- barriers
 
 /// A barrier in shared memory (PTX ISA: “Parallel Synchronization and Communication Instructions:
-/// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when as many have arrived as
-/// init() said and all bytes that arrivals promised have been copied; then the next one begins.
-/// Phases are told apart by their parity: the first has 0.
+/// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when the number of arrivals
+/// that init() set have come and all bytes that they promised have been copied; then the next phase
+/// begins. A wait names a phase by its parity; the first phase has parity 0.
 struct Mbarrier {
   uint64_t state;
 
-  /// By one thread, followed by fence_mbarrier_init() and a barrier of the block.
+  /// Called by one thread; fence_mbarrier_init() and a barrier of the block must follow.
   __device__ __forceinline__ void init(int count) {
     LADDER_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count)
                  : "memory");
@@ -51,16 +51,15 @@ struct Mbarrier {
   __device__ __forceinline__ void arrive() {
     LADDER_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives and promises that many bytes of tma_load() and bulk_load().
+  /// Arrives and promises `bytes` of tma_load() and bulk_load().
   __device__ __forceinline__ void arrive_expect_tx(int bytes) {
     LADDER_SM90A(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
         "r"(bytes)
         : "memory");
   }
-  /// Waits for the end of the phase of that parity: the running one or the one before it.
-  /// The hint lets a thread sleep until it comes, up to 10 ms, where it would wake to ask each
-  /// time.
+  /// Waits for the end of the phase with this parity, which is the current phase or the previous
+  /// one. The hint lets a thread sleep up to 10 ms for it instead of polling.
   __device__ __forceinline__ void wait(int parity) {
     LADDER_SM90A(
         "{\n"
@@ -77,28 +76,28 @@ struct Mbarrier {
 };
 using MbarrierRef = Mbarrier&;
 
-/// Makes this thread's init()s known to the copies (PTX ISA: “membar/fence”, mbarrier_init).
+/// Publishes this thread's init()s to the copies (PTX ISA: “membar/fence”, mbarrier_init).
 __device__ __forceinline__ void fence_mbarrier_init() {
   LADDER_SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/// Orders this thread's ordinary accesses to shared memory before later ones of the asynchronous
-/// proxy, which are those of TMA and wgmma (PTX ISA: “Async proxy”).
+/// Orders this thread's ordinary accesses to shared memory before later accesses by the async
+/// proxy, which are TMA's and wgmma's (PTX ISA: “Async proxy”).
 __device__ __forceinline__ void fence_proxy_async() {
   LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Barrier number `id`, 1 to 15, of `threads` threads in whole warps, those that only arrive among
-/// them (PTX ISA: “bar”). Number 0 is __syncthreads.
+/// Waits at barrier `id`, 1 to 15, for `threads` threads, which are whole warps and include those
+/// that only arrive (PTX ISA: “bar”). Number 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/// Arrives and does not wait.
+/// Arrives at the barrier and does not wait.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Changes how many registers each thread of the warpgroup has to n, a multiple of 8 from 24 to 256
-/// (PTX ISA: “setmaxnreg”). inc waits until there are enough free ones.
+/// Sets the registers of each thread of the warpgroup to n, a multiple of 8 from 24 to 256 (PTX
+/// ISA: “setmaxnreg”). inc waits until enough are free.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
@@ -112,10 +111,11 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`, aligned
-/// to 1024 bytes, rows of 128 bytes, their 16-byte pieces swizzled: piece c of row r stands at
-/// place c XOR r (mod 8). Boxes of 64 bytes: aligned to 512, place c XOR r/2 (mod 4). All its
-/// bytes, filled ones too, count for the barrier. By one thread. (PTX ISA: “cp.async.bulk.tensor”.)
+/// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`; one
+/// thread calls it. Rows of 128 bytes are aligned to 1024 bytes, and chunk c (16 bytes) of row r is
+/// stored at place c XOR r (mod 8). Rows of 64 bytes are aligned to 512, and the place is c XOR r/2
+/// (mod 4). All bytes of the box, zeros included, count for the barrier. (PTX ISA:
+/// “cp.async.bulk.tensor”.)
 template <class T>
 __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
                                          int c1, int c2, int c3) {
@@ -125,8 +125,8 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(&barrier))
       : "memory");
 }
-/// Starts copying a box from shared memory, laid out as tma_load() does, to the map's array. Unlike
-/// a load's, the box may end outside the array but not start before 0.
+/// Starts copying a box from shared memory, in tma_load()'s layout, to the map's array. Unlike a
+/// load's box, it may end outside the array but not start before 0.
 template <class T>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const T* source, int c0, int c1,
                                           int c2, int c3) {
@@ -136,11 +136,11 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const T* source,
       "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(source))
       : "memory");
 }
-/// Closes the group that this thread's stores since the last commit belong to.
+/// Closes the group of this thread's stores since the last commit.
 __device__ __forceinline__ void tma_store_commit() {
   LADDER_SM90A("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until at most `groups` of this thread's groups have still to read shared memory, ...
+/// Waits until at most `groups` of this thread's groups still have to read shared memory, ...
 template <int groups>
 __device__ __forceinline__ void tma_store_wait_read() {
   LADDER_SM90A("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
@@ -152,7 +152,7 @@ __device__ __forceinline__ void tma_store_wait() {
 }
 
 /// Starts copying n floats, a multiple of 4, from global to shared memory, both aligned to 16
-/// bytes. Their bytes count for the barrier. By one thread. (PTX ISA: “cp.async.bulk”.)
+/// bytes; one thread calls it. Their bytes count for the barrier. (PTX ISA: “cp.async.bulk”.)
 __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, const float* source,
                                           int n) {
   LADDER_SM90A(
@@ -161,9 +161,10 @@ __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, cons
       "l"(source), "r"(4 * n), "r"(shared_address(&barrier))
       : "memory");
 }
-/// Starts adding n floats, a multiple of 4, of shared memory to as many in global memory, both
-/// aligned to 16 bytes, each addition atomic. It belongs to a group of stores. By one thread, after
-/// fence_proxy_async() by those that wrote them. (PTX ISA: “cp.reduce.async.bulk”.)
+/// Starts adding n floats, a multiple of 4, of shared memory to n in global memory, both aligned to
+/// 16 bytes. Each addition is atomic, and the copy joins the current group of stores. One thread
+/// calls it, after the threads that wrote the floats called fence_proxy_async(). (PTX ISA:
+/// “cp.reduce.async.bulk”.)
 __device__ __forceinline__ void bulk_add(float* target, const float* source, int n) {
   LADDER_SM90A(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(target),
@@ -171,8 +172,9 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
       : "memory");
 }
 
-/// Four 8×8 matrices of 16-bit elements to shared memory, each lane naming one row of 16 bytes:
-/// what ldmatrix_x4() would read (PTX ISA: “stmatrix”).
+/// Stores four 8×8 matrices of 16-bit elements to shared memory, from the registers that
+/// ldmatrix_x4() would load them into; each lane passes the address of one row (PTX ISA:
+/// “stmatrix”).
 template <class T>
 __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
   LADDER_SM90A(
@@ -183,49 +185,50 @@ __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
 
 // ------------------------------------------------------------------------- products of a warpgroup
 
-/// Where a wgmma finds a matrix in shared memory, swizzled by 128 bytes (PTX ISA: “Matrix
-/// Descriptor Format”): start address (its lower 18 bits: a block in a cluster may have more),
-/// leading and stride byte offset in units of 16 bytes, swizzle mode 1 in bits 62 and 63. Rows, or
-/// with a transposed operand columns, are pieces of 128 bytes, eight of them 1024 bytes that repeat
-/// every `stride` bytes; `leading` is from 64 columns (rows) to the next and counts only for a
-/// transposed operand. Pieces of 64 bytes are swizzled by as many: mode 2.
+/// Returns the descriptor that tells wgmma where to find a matrix in shared memory (PTX ISA:
+/// “Matrix Descriptor Format”): the start address (18 bits; a block in a cluster may have more),
+/// leading and stride byte offset in units of 16 bytes, and in bits 62 and 63 swizzle mode 1, of
+/// 128 bytes. Rows (of a transposed operand columns) are split into lines of 128 bytes; eight lines
+/// take 1024 bytes and repeat every `stride` bytes. `leading` leads to the next 64 columns (rows)
+/// and matters only for a transposed operand. With `piece` = 64 lines and swizzle are 64 bytes
+/// wide: mode 2.
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
   return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// The descriptor of what starts `bytes` further on. Only the lower half changes, where the start
-/// is: one addition, and all descriptors of a tile come from one.
+/// Returns the descriptor that starts `bytes` further on. Only the lower half, with the start,
+/// changes: that is one addition, so all descriptors of a tile come from one.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
-/// x, which is the same in all the lanes that call this, 0 among them: by default those of the
-/// warp. Now the compiler knows that too, and keeps x, and what follows from it, in registers of
-/// the warp (uniform registers) instead of each thread's.
+/// Returns x, which must be the same in all lanes that call this; `lanes` (default: the warp)
+/// includes lane 0. The compiler then keeps x, and values computed from it, in the warp's uniform
+/// registers instead of each thread's.
 __device__ __forceinline__ int uniform(int x, unsigned lanes = 0xffffffff) {
   return __shfl_sync(lanes, x, 0);
 }
 
-/// Keeps the order of the arithmetic before it and of the waits after it. ptxas moves arithmetic
-/// behind a wait for a product that has nothing to do with it, if it thinks that better: then what
-/// was to run under the product runs after it. Over this, an event for performance monitors (PTX
-/// ISA: “pmevent”) that nobody counts, it moves nothing: seen in the machine code of CUDA 13.0.
+/// Keeps arithmetic before later waits. ptxas may move arithmetic behind a wait for a product that
+/// it does not depend on, and then it no longer overlaps the product. It moves nothing across this
+/// event for performance monitors (PTX ISA: “pmevent”), which nobody counts; the machine code of
+/// CUDA 13.0 shows it.
 __device__ __forceinline__ void scheduling_barrier() {
   asm volatile("pmevent 0;");
 }
 
-/// The warp is done with a part of shared memory. The simulator checks that it is.
+/// Declares that the warp has read a part of shared memory; only the simulator checks it.
 template <class T>
 __device__ __forceinline__ void done_with(Smem<T>, int) {}
 
-/// Before the first wgmma, and between other code's use of registers and the next wgmma that uses
-/// them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.
+/// Must come before the first wgmma, and between other code's use of registers and the next wgmma
+/// that uses them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.
 __device__ __forceinline__ void wgmma_fence_instruction() {
   LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/// Keeps the compiler from moving other uses of these registers across this place.
+/// Keeps the compiler from moving uses of these registers across this place.
 template <class Register, int n>
 __device__ __forceinline__ void hold(Register (&registers)[n][4]) {
 #pragma unroll
@@ -247,13 +250,13 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// wgmma_m64(d, a, b, scale_d): d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of a
-// warpgroup together, asynchronously (PTX ISA: “wgmma.mma_async”). d is the warp's 16 rows of sums
-// in pieces of 16 × 8, laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a
-// descriptor or four registers, B a descriptor; transposed: stored with the rows of A, or columns
-// of B, next to each other. Of e4m3 it is 64×32 · 32×N, A's registers as mma.m16n8k32's (“Register
-// Fragments for wgmma.m64nNk32”), and neither is ever transposed. The asm names each register by
-// its number, so there is a function for each N that steps use.
+// wgmma_m64(d, a, b, scale_d) starts d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of
+// a warpgroup (PTX ISA: “wgmma.mma_async”). d holds the warp's 16 rows of sums as matrices of 16 ×
+// 8, each laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a descriptor
+// or four registers, B a descriptor. A transposed operand is stored with the rows of A, or the
+// columns of B, next to each other. For e4m3 the product is 64×32 · 32×N, A's registers are
+// mma.m16n8k32's (“Register Fragments for wgmma.m64nNk32”), and no operand is transposed. The asm
+// names each register by its number, so there is one function for each N that steps use.
 #define LADDER_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LADDER_REGISTERS_32 \
   LADDER_REGISTERS_16       \
@@ -283,7 +286,7 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 #define LADDER_SUMS_96(j) LADDER_SUMS_64(j), LADDER_SUMS_32(j + 16)
 #define LADDER_SUMS_128(j) LADDER_SUMS_64(j), LADDER_SUMS_64(j + 16)
 
-// n is the number of registers of d. The operands after them have their numbers from there on.
+// n is the number of registers of d. The other operands are numbered from there on.
 #define LADDER_WGMMA_ASM(N, n, shape, a, b, scale, transposed, ...)                         \
   LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                              \
                ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N shape " {" LADDER_REGISTERS_##n \

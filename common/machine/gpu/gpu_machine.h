@@ -1,4 +1,4 @@
-// The gpu's side of machine.h: names for what CUDA has, and a launch that checks.
+// The gpu's side of machine.h: names for CUDA's constructs, and a launch that checks errors.
 #pragma once
 
 #define MACHINE gpu
@@ -23,12 +23,13 @@ using fp16 = __half;
 using bf16 = __nv_bfloat16;
 using e4m3 = __nv_fp8_e4m3;
 
-/// Global memory. An alias of a restricted pointer, not a struct: only then does the compiler know
-/// that what a kernel only reads may go through the read-only path (ld.global.nc).
+/// Global memory. It is an alias of a restricted pointer and not a struct, because only then may
+/// the compiler read through the read-only path (ld.global.nc).
 template <class T>
 using Hbm = T* __restrict__;
-/// What the kernel before may still write when this one starts (Start::early). Not restricted, or
-/// the compiler could read it through the read-only path, before wait_for_kernel_before() even.
+/// Global memory that the previous kernel may still write when this one starts (Start::early). It
+/// is not restricted: the compiler might otherwise use the read-only path, even before
+/// wait_for_kernel_before().
 template <class T>
 using HbmWrittenBefore = T*;
 
@@ -49,29 +50,29 @@ void with_io_type(DType dtype, const F& f) {
 
 extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];
 
-/// The address of shared memory as the asm instructions want it.
+/// Converts a pointer into the 32-bit address that asm instructions take.
 __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// The block's dynamic shared memory, handed out front to back in pieces aligned to 128 bytes, or
-/// to more. Traps where the block's memory does not begin at a multiple of as many.
+/// Hands out the block's dynamic shared memory front to back, aligned to 128 bytes or more. Traps
+/// if the block's memory does not begin at such a multiple.
 class SharedMemory {
  public:
   template <class T>
   __device__ __forceinline__ T* take(const char*, int64_t count, unsigned alignment = 128) {
     used_ = (used_ + alignment - 1) / alignment * alignment;
     T* piece = reinterpret_cast<T*>(dynamic_shared_memory + used_);
-    if (alignment > 128 && !checked_) {  // once a kernel: six checks cost 06 `sm90` 1 to 2%
+    if (alignment > 128 && !checked_) {  // once per kernel: six checks cost 06/sm90 1 to 2%
       unsigned address = shared_address(dynamic_shared_memory);
-      asm volatile("" : "+r"(address));  // or the compiler would take __align__'s word for it
+      asm volatile("" : "+r"(address));  // or the compiler would rely on __align__
       if (address % alignment != 0) __trap();
       checked_ = true;
     }
     used_ += static_cast<unsigned>((count * static_cast<int64_t>(sizeof(T)) + 127) / 128 * 128);
     return piece;
   }
-  /// n tiles one after the other, aligned as Tile demands.
+  /// Takes n consecutive tiles, aligned as Tile demands.
   template <class Tile>
   __device__ __forceinline__ auto tiles(const char* name, int n = 1) {
     return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
@@ -82,8 +83,8 @@ class SharedMemory {
   bool checked_ = false;
 };
 
-/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg, past L1,
-/// takes 16 only). Where `valid` is false zeros are written and the source is not touched.
+/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg bypasses
+/// L1 and takes only 16). If `valid` is false it writes zeros and does not touch the source.
 #if __CUDA_ARCH__ >= 800
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
@@ -96,7 +97,7 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
                  "l"(source), "n"(bytes), "r"(valid ? bytes : 0)
                  : "memory");
 }
-/// Closes the group that this thread's copies since the last commit belong to.
+/// Closes the group of this thread's copies since the last commit.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -105,7 +106,7 @@ template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
-#else  // the thread itself loads and stores, and nothing is left to wait for
+#else  // before 8.0 the thread loads and stores, so there is nothing to wait for
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
   using Words =
@@ -121,23 +122,24 @@ __device__ __forceinline__ void cp_async_wait() {}
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Four 8×8 matrices of 16-bit elements from shared memory, each lane naming one row of 16 bytes:
-/// lanes 0–7 the rows of the first, and so on (PTX: ldmatrix.x4). Lane l receives elements 2·(l%4)
-/// and the next of row l/4 of each.
+/// Loads four 8×8 matrices of 16-bit elements from shared memory (PTX: ldmatrix.x4). Each lane
+/// passes the address of one row of 16 bytes: lanes 0–7 those of the first matrix, and so on. Lane
+/// l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4 of each.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row)));
 }
-/// The same with every matrix transposed (ldmatrix.x4.trans).
+/// Does the same with every matrix transposed (ldmatrix.x4.trans).
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row)));
 }
 
-/// C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, fp32 accumulators (PTX: mma.m16n8k16).
-/// GPUs before 8.0 have half of it, m16n8k8, and none of bf16, which the harness refuses there.
+/// Computes C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, with fp32 accumulators (PTX:
+/// mma.m16n8k16). GPUs before 8.0 take two m16n8k8 instead and lack bf16, which the harness
+/// refuses.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
@@ -168,7 +170,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[
 #endif
 }
 
-/// Two floats rounded to T in one register, `low` in the lower half.
+/// Rounds two floats to T and returns them in one register, `low` in the lower half.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   if constexpr (std::is_same_v<T, fp16>) {
@@ -180,7 +182,7 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   }
 }
 
-/// Four floats rounded to e4m3 in one register, the first in its lowest byte.
+/// Rounds four floats to e4m3 and returns them in one register, the first in its lowest byte.
 template <class T>
 __device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3) {
   static_assert(std::is_same_v<T, e4m3>);
@@ -190,12 +192,13 @@ __device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3)
   return pair(x0, x1) | pair(x2, x3) << 16;
 }
 
-/// Two neighbours of a 16-bit type in global memory in one register, zeros where `valid` is false.
+/// Reads two neighbours of a 16-bit type from global memory into one register; zeros if not
+/// `valid`.
 template <class T>
 __device__ __forceinline__ unsigned read_pair(const T* source, bool valid) {
   return valid ? *reinterpret_cast<const unsigned*>(source) : 0;
 }
-/// Stores such a pair to global or shared memory, 4 bytes at once.
+/// Stores such a pair to global or shared memory in one access.
 template <class T>
 __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
   *reinterpret_cast<unsigned*>(target) = pair;
@@ -203,7 +206,7 @@ __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
 __device__ __forceinline__ void store_pair(float* target, float low, float high) {
   *reinterpret_cast<float2*>(target) = make_float2(low, high);
 }
-/// Four floats, read from global or stored to shared memory as one access of 16 aligned bytes.
+/// Read four floats from global memory, or store them to shared memory, as 16 aligned bytes.
 __device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
   const float4 four = *reinterpret_cast<const float4*>(source);
   x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
@@ -211,15 +214,15 @@ __device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
 __device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
   *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
 }
-/// Eight neighbours in global memory, read or written as one access of 16 aligned bytes (of e4m3:
-/// 8). To shared memory they can be written too.
+/// Eight neighbouring elements, which global memory reads or writes in one access of 16 aligned
+/// bytes (8 for e4m3). They can also be written to shared memory.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
   __device__ __forceinline__ T& operator[](int i) { return x[i]; }
   __device__ __forceinline__ T operator[](int i) const { return x[i]; }
 };
-/// Of e4m3 as words: bytes the compiler would take apart and put together again.
+/// e4m3 is kept in words, because the compiler would unpack and repack single bytes.
 template <>
 struct alignas(8) Chunk<e4m3> {
   unsigned words[2];
@@ -228,7 +231,7 @@ template <class T>
 __device__ __forceinline__ Chunk<T> read_chunk(const T* source) {
   return *reinterpret_cast<const Chunk<T>*>(source);
 }
-/// The same of 16-bit numbers; where `valid` is false zeros, and the source is not touched.
+/// Does the same for 16-bit types; returns zeros and does not touch the source if not `valid`.
 template <class T>
 __device__ __forceinline__ Chunk<T> read_chunk(const T* source, bool valid) {
   static_assert(sizeof(T) == 2);
@@ -246,8 +249,8 @@ template <class T>
 __device__ __forceinline__ void store_16_bytes(T* target, const T* source) {
   *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
 }
-/// 2^x by the special function unit (PTX: ex2.approx.ftz.f32), good to 2 units in the last place;
-/// the second argument is for the simulator's count.
+/// Returns 2^x from the special function unit (PTX: ex2.approx.ftz.f32), off by at most 2 units in
+/// the last place. Only the simulator uses the second argument.
 __device__ __forceinline__ float exp2_fast(float x, bool = true) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -275,21 +278,21 @@ __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4])
   for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
 #endif
 }
-/// x, of which the compiler knows nothing from here on: so it does not make a copy of what follows
-/// for each of the cases that x comes from.
+/// Hides from the compiler where x comes from, so that it does not duplicate the following code for
+/// each case of x.
 __device__ __forceinline__ void opaque(int& x) {
   asm volatile("" : "+r"(x));
 }
-/// For the simulator's count of other FLOPs.
+/// Does nothing; the simulator counts other FLOPs with it.
 __device__ __forceinline__ void count_flops(int) {}
 
-/// From here on, once every block of this kernel has come to it, a kernel that may start early may.
+/// Lets a kernel with Start::early start, once every block of this kernel has called this.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/// Waits until the kernel before this one has ended and what it wrote is to be seen.
+/// Waits until the previous kernel has ended and its writes are visible.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

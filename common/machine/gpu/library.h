@@ -1,4 +1,4 @@
-// Libraries that are opened at run time, so that programs start even where they are missing.
+// Opens libraries at run time, so that programs start without them.
 #pragma once
 
 #include <dlfcn.h>
@@ -17,10 +17,11 @@ template <class... Parts>
   throw Error(Exit::no_device, fmt::format(message, std::forward<Parts>(parts)...));
 }
 
-/// Never closed: it may own what the driver frees at exit. What is wrong is an Error(no_device).
+/// An opened library. It is never closed, because the driver may free its objects at exit. The
+/// functions throw Error(no_device).
 class Library {
  public:
-  /// `file` in the first of these folders that has it; "": where the system's loader looks.
+  /// Opens `file` in the first of the folders that has it; "" is the system loader's search.
   Library(const char* title, const std::string& file, const std::vector<std::string>& folders) {
     std::string why;
     for (const std::string& folder : folders) {
@@ -47,7 +48,7 @@ class Library {
   std::string path_;
 };
 
-/// A function of the driver, which the runtime has opened already.
+/// Returns a function of the driver, which the runtime has opened already.
 template <class F>
 F* driver_function(const char* name) {
   static const Library driver("the NVIDIA driver", "libcuda.so.1", {""});

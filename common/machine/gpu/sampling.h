@@ -1,5 +1,4 @@
-// When a measurement may begin and when it has seen enough. Kept apart from the GPU, so that it can
-// be tested without one.
+// Decides when a measurement begins and ends. It uses no GPU, so that it can be tested without one.
 #pragma once
 
 #include <algorithm>
@@ -8,20 +7,20 @@
 
 namespace ladder::gpu {
 
-/// Of at least one value.
+/// Returns the median of at least one value.
 inline double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   const size_t n = x.size();
   return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/// Times of repeated runs in ms. batch() makes some runs and returns their times; clock_ms() is a
-/// clock.
+/// Returns the times of repeated runs in ms. batch() makes some runs and returns their times;
+/// clock_ms() returns the time in ms.
 ///
-/// It warms up for budget_ms, and on while batches get faster, at most twice as long: modules load,
-/// clocks that were idle take tenths of a second to rise, and fall again where the work hits the
-/// power limit. Then it samples for budget_ms, and on until three batches in a row have moved the
-/// median of all samples by 0.2% at most, at most three times as long.
+/// It warms up for budget_ms, or at most 2 · budget_ms while batches get faster: modules load, and
+/// idle clocks take tenths of a second to rise and fall again at the power limit. Then it samples
+/// for budget_ms, or at most 3 · budget_ms until three batches in a row have moved the median of
+/// all samples by at most 0.2%.
 template <class Batch, class Clock>
 std::vector<double> sample(double budget_ms, Batch batch, Clock clock_ms) {
   double start = clock_ms();
