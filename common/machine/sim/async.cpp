@@ -1,5 +1,5 @@
-// Creates and ends what runs beside a block's threads on Hopper. The operations themselves are in
-// tma.cpp, mbarrier.cpp, named_barrier.cpp and wgmma.cpp.
+// Creates and ends the units that work next to a block's threads on Hopper. tma.cpp, mbarrier.cpp,
+// named_barrier.cpp and wgmma.cpp implement the operations.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {
@@ -17,8 +17,8 @@ Warpgroup& Async::warpgroup(const char* what) {
 
 void Async::set_registers(int n) {
   warpgroup("setmaxnreg").registers = n;
-  // Once all warpgroups have said how many they want, the block must have as many: those that its
-  // threads were started with, all alike and a multiple of 8. The chip waits for ever.
+  // When all warpgroups have called setmaxnreg, their registers must fit into those that the block
+  // started with: equally many per thread, and a multiple of 8. The chip would wait forever.
   int sum = 0;
   for (const Warpgroup& group : warpgroups_) {
     if (!group.registers) return;

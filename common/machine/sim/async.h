@@ -1,8 +1,7 @@
-// What runs beside the threads of a block on Hopper: barriers that some of its threads wait at,
-// TMA, and the products of warpgroups. An asynchronous operation ends as late as it can, when no
-// thread can go on without it: so a read of its result, or an overwrite of its source, that comes
-// too early is caught. In reverse schedules it ends as early as it can, in random ones at either
-// time.
+// The units that work next to a block's threads on Hopper: mbarriers, named barriers, TMA, and the
+// products of warpgroups. An asynchronous operation ends as late as possible, when no thread can
+// continue without it, so that a premature read of its result or overwrite of its source is caught.
+// Under reverse schedules it ends as early as possible, under random ones at either time.
 #pragma once
 
 #include <bitset>
@@ -21,8 +20,8 @@ struct Mbarrier {
   uint64_t state;
 };
 
-/// An array as bulk tensor copies see it: extents, innermost first, of elements of
-/// `element` bytes, in boxes of box_rows rows × box_bytes, swizzled by box_bytes: 128 or 64.
+/// An array as TMA copies it. `extents` counts elements of `element` bytes, innermost first. A box
+/// has box_rows rows of box_bytes (128 or 64), with a swizzle of box_bytes.
 struct TensorMap {
   TrackedArray* array = nullptr;
   int64_t extents[4] = {};
@@ -33,38 +32,38 @@ class Async {
  public:
   explicit Async(Block& block);
 
-  /// That of the running thread; a fault, of `what`, where it has none.
+  /// Returns the running thread's warpgroup. Faults, naming `what`, if it is in none.
   Warpgroup& warpgroup(const char* what = "wgmma");
   void set_registers(int n);
-  /// The thread says that its warp is done with a place in shared memory: faults where a product of
-  /// its warpgroup that was not waited for still reads there, or a lane may. That the place is
-  /// overwritten in time to be noticed may depend on what else its next owner waits for.
+  /// Declares that the running thread's warp has read a place in shared memory. Faults if a product
+  /// of its warpgroup that was not waited for still reads there, or if a lane may. (Without this
+  /// check the mistake would show only if the next owner happens to overwrite the place early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // Called on fibers. Mbarriers stand in shared memory and also wait for bulk copies.
+  // Called on fibers. Mbarriers are in shared memory and also count the bytes of bulk copies.
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
   void wait(const SharedPlace& barrier, int parity, Where where);
   void named_barrier(int id, int threads, bool waits, Where where);
 
-  /// A bulk copy between an array in HBM and shared memory, started by one thread.
+  /// A bulk copy between an array in HBM and shared memory. One thread starts it.
   struct Copy {
-    /// Faults where the place in shared memory is not aligned, or its array ends too early.
+    /// Faults if the place in shared memory is not aligned, or if its array ends too early.
     Copy(const char* what, TrackedArray* array, const SharedPlace& place, int64_t bytes,
          int alignment);
 
-    const char* what;  // its name in faults
+    const char* what;  // the copy's name in faults
     TrackedArray* array;
     SharedPlace place;
     int64_t bytes;  // of shared memory
-    struct Piece {  // 16 bytes that lie within the array
+    struct Piece {  // 16 bytes inside the array
       int64_t at, shared;
     };
     std::vector<Piece> pieces;
   };
-  // Both fault where the copy is not allowed. `at`: a box's first element in the map; of floats in
-  // a row the first one's byte in the array.
+  // Both return a copy and fault if it is not allowed. `at` is the box's first element in the map,
+  // or the byte of the first of n consecutive floats in the array.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
@@ -74,13 +73,15 @@ class Async {
   void commit_stores() { ++mine().group; }
   void wait_stores(int groups_left, Where where);
 
-  /// What the running thread wrote so far, wgmmas and TMA stores may read and loads overwrite.
+  /// From now on wgmmas and TMA stores may read, and TMA loads overwrite, what the running thread
+  /// wrote.
   void fence_proxy() { memory_.fence_proxy(block_.running()); }
 
-  /// Faults where the thread that ends, or the block, has not waited for something.
+  /// Fault if the ending thread, or the block, has started something without waiting for it.
   void end_thread();
   void end_block() const;
-  /// Ends something that is in flight, if there is anything. Called where no thread can run.
+  /// Ends one operation in flight and returns true, or returns false. Called when no thread can
+  /// run.
   bool deliver();
 
  private:
@@ -89,31 +90,31 @@ class Async {
     std::string name;
     int count, pending;  // arrivals
     int initialised_by;
-    int64_t bytes = 0;  // promised less copied
+    int64_t bytes = 0;  // promised minus copied
     int64_t phase = 0;
     bool fenced = false;
-    std::vector<int> waiters = {};  // threads, all for the end of this phase
+    std::vector<int> waiters = {};  // threads that wait for the end of this phase
   };
-  struct NamedBarrier {  // of some of the block's warps
+  struct NamedBarrier {  // for some of the block's warps
     int expected = 0, arrived = 0;
-    int64_t completed = 0;  // how often, so far
+    int64_t completed = 0;  // how often it was complete
     std::bitset<1024> who;
     std::vector<int> waiters;
   };
-  /// Its bytes may be touched once a wait has seen the end of the phase that they count for.
+  /// A load whose bytes may be touched after a wait for the phase that they count for.
   struct Load : Copy {
     Barrier* barrier;
-    int thread;          // that issued it
-    int64_t phase = -1;  // of the barrier in which it has ended
+    int thread;          // the one that issued it
+    int64_t phase = -1;  // the barrier's phase in which it ended
   };
   struct Store : Copy {
-    bool adds;  // floats to what the array holds
+    bool adds;  // adds floats to the array
     int group;
   };
   struct Stores {  // of one thread
     std::vector<Store> under_way;
     int group = 0;
-    int done = -1;  // while it waits: groups below this number must have ended
+    int done = -1;  // while the thread waits: groups below this number must end
   };
 
   bool has_warpgroup() const { return block_.running() / 128 < std::ssize(warpgroups_); }
@@ -121,7 +122,7 @@ class Async {
   void end_phase_if_complete(Barrier& barrier);
   void make_readable(const Barrier& barrier);
 
-  /// Checks and counts the copy's accesses to HBM.
+  /// Checks and counts the copy's accesses to global memory.
   template <Access access>
   void touch_hbm(const Copy& copy);
   void end_load(Load& load);
@@ -130,10 +131,10 @@ class Async {
 
   Block& block_;
   SharedBytes& memory_;
-  std::deque<Warpgroup> warpgroups_;  // those with 128 threads
+  std::deque<Warpgroup> warpgroups_;  // the complete ones, of 128 threads
   std::deque<Barrier> barriers_;
   NamedBarrier named_[16];
-  std::deque<Load> loads_;      // that nobody has waited for, in the order issued
+  std::deque<Load> loads_;      // not waited for, in the order of issue
   std::vector<Stores> stores_;  // of each thread
 };
 

@@ -1,5 +1,5 @@
-// A block of CUDA threads, which are fibers of one OS thread: which of them runs, who waits and who
-// goes on, where they meet, what they counted, and what --trace records of them.
+// A block of CUDA threads, which are fibers of one OS thread. It chooses the thread that runs, lets
+// threads wait and meet, counts their work, and records it for --trace.
 #pragma once
 
 #include <algorithm>
@@ -27,13 +27,13 @@ struct uint3 {
   unsigned x = 0, y = 0, z = 0;
 };
 
-// CUDA's built-in variables, of the fiber that runs.
+// CUDA's built-in variables, with the values of the running fiber.
 inline constinit thread_local uint3 threadIdx;
 inline constinit thread_local uint3 blockIdx;
 inline constinit thread_local dim3 blockDim;
 inline constinit thread_local dim3 gridDim;
 
-/// The next of a row of numbers as if drawn at random (splitmix64).
+/// Returns the next number of a pseudorandom sequence (splitmix64).
 constexpr uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
@@ -41,32 +41,33 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// Where in a kernel something is called: the last parameter, Where::current() by default.
+/// The place of a call in a kernel: the last parameter, by default Where::current().
 using Where = std::source_location;
 
-inline constexpr int kMaxThreads = 1024;  // of a block
+inline constexpr int kMaxThreads = 1024;  // per block
 
-/// A kernel that is being run.
+/// A kernel that runs.
 struct Launch {
   std::string kernel;
   dim3 grid, block;
   int64_t smem_bytes = 0;
-  const void* function = nullptr;  // the kernel's code, by which a trace finds its lines
+  const void* function = nullptr;  // the kernel's code, for the lines of a trace
   std::function<void()> body;      // the kernel with its arguments
-  bool early = false;              // starts while the kernel before it may still be running
-  // Of the machine, which sets them.
+  bool early = false;              // starts while the previous kernel may still run
+  // The machine sets these.
   std::string rung = {};
   Schedule schedule = {};
-  Recorder* recorder = nullptr;  // where a trace is written
-  /// Whether some thread has let the next kernel start, or waited for the one before.
+  Recorder* recorder = nullptr;  // null: no trace
+  /// Whether a thread has let the next kernel start, or waited for the previous one.
   mutable std::atomic<bool> lets_next_start{false}, waited{false};
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
-/// Runs a kernel to its end on the machine whose run() is under way. Throws its Fault.
+/// Runs a kernel to its end on the machine whose run() is active. Throws its Fault.
 void run_kernel(Launch&& launch);
 
-/// Where a warp's lanes meet for a collective: each publishes a pointer, the last computes for all.
+/// A meeting of a warp's lanes for a collective: each publishes a pointer, and the last computes
+/// for all.
 struct Meeting {
   const char* name;
   unsigned arrived = 0;
@@ -76,7 +77,8 @@ struct Meeting {
 class Async;
 class TrackedArray;
 
-/// Of an OS thread: runs blocks in turn, each in the schedule's order from barrier to barrier.
+/// Runs blocks one after the other on an OS thread, each in the schedule's order from barrier to
+/// barrier.
 class Block {
  public:
   Block(int worker, int64_t smem_bytes);
@@ -84,24 +86,26 @@ class Block {
 
   void run(const Launch& launch, int64_t index);
 
-  // Of all blocks of the kernel that it has run. HBM's bytes are counted with the arrays.
+  // The counts of all blocks of the kernel that this has run. Arrays count the bytes of global
+  // memory.
   Counts counts;
   SharedBytes memory;
-  /// Made when a block first uses any of it; most kernels have none.
+  /// Created when a block first uses it; most kernels do not.
   Async& async();
-  /// Null where nothing is traced.
+  /// Null if nothing is traced.
   Recorder* recorder() const { return recorder_; }
 
-  // Called on fibers, of the thread that runs.
+  // Called on fibers; they concern the running thread.
   int running() const { return running_; }
-  /// Its place among the threads of all workers, each of which has room for twice kMaxThreads.
+  /// Its index among the threads of all workers; each worker has 2 · kMaxThreads places.
   int64_t slot() const { return slot_; }
   int lane() const { return running_ % 32; }
   int warp() const { return running_ / 32; }
-  int lanes() const { return std::min(32, count_ - 32 * warp()); }  // that its warp has
-  /// Waits until another wakes it. `at` and `where` describe it if the block comes to a standstill.
+  int lanes() const { return std::min(32, count_ - 32 * warp()); }  // of its warp
+  /// Waits until another thread wakes it. `at` and `where` describe the wait in a deadlock's
+  /// message.
   void wait(const char* at, Where where);
-  /// The same, for what() at that time.
+  /// The same; what() describes the wait at the time of the deadlock.
   void wait_for(std::function<std::string()> what, Where where);
   /// Yields to the scheduler.
   void yield() { threads_[running_].fiber->yield(); }
@@ -109,43 +113,43 @@ class Block {
   void syncthreads(Where where);
   void let_next_kernel_start() { launch_->lets_next_start = true; }
   void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
-  /// Whether the thread may meet the kernel before, which it has not waited for.
+  /// Whether the thread may run next to the previous kernel, because it has not waited for it.
   bool early() const { return launch_->early && !threads_[running_].waited; }
-  /// Joins the warp's meeting. Returns it to the last lane to come, which computes and then calls
-  /// release(); to the others nothing, once that is done.
+  /// Joins the warp's meeting. Returns it to the last lane that arrives, which computes and calls
+  /// release(); after that returns null to the others.
   Meeting* meet(const char* name, unsigned mask, void* mine, Where where);
   void release(Meeting& meeting);
-  /// Counts exponentials by the thread that runs, and what they run under.
+  /// Counts exponentials of the running thread, and what they overlap.
   void count_exps(int n) {
     const Thread& self = threads_[running_];
     counts.exps += n;
     counts.exps_under_products += int64_t{n} * self.products;
     counts.exps_between_turns += self.turn_passed ? n : 0;
   }
-  /// The same of bytes that it stores to shared memory.
+  /// Counts bytes that it stores to shared memory, and what they overlap.
   void count_stored(int64_t bytes) {
     counts.sram_write += bytes;
     counts.stores_under_products += bytes * threads_[running_].products;
   }
-  /// Of the thread's products so many groups are in flight.
+  /// Sets how many groups of the thread's products are in flight.
   void set_products(int groups) { threads_[running_].products = groups; }
-  /// It arrived at a named barrier, or waited at one.
+  /// Notes that it arrived at a named barrier (true) or waited at one (false).
   void set_turn_passed(bool passed) { threads_[running_].turn_passed = passed; }
-  /// The thread takes part in a product, with so many of its FLOPs.
+  /// Notes that the thread takes part in a product with `flops` of its FLOPs.
   void count_product(int64_t flops) {
     warps_[warp()].multiplies = true;
     if (memory.copies_under_way(running_)) counts.flops_under_copies += flops;
   }
-  /// The thread starts an asynchronous copy to shared memory.
+  /// Notes that the thread starts an asynchronous copy to shared memory.
   void count_copy() { ++warps_[warp()].copies; }
-  /// A lane of the warp accesses an array, for the first time since the warp met.
+  /// Notes that the warp accesses an array for the first time since it met.
   void touches(TrackedArray& array);
-  /// Counts what so many warps from `first` on asked of HBM since they met.
+  /// Counts the requests to global memory of `warps` warps from `first` on since they met.
   void count_accesses(int first, int warps);
-  /// What the lanes of the warp copied to shared memory so far, other threads may see.
+  /// Lets other threads read what the lanes of the warp have copied to shared memory.
   void publish_warp();
-  /// Whether an asynchronous operation that could end now has to wait until no thread can go on
-  /// without it, as the schedule decides.
+  /// Whether, by the schedule, an asynchronous operation that could end now ends only when no
+  /// thread can continue without it.
   bool late();
 
   int worker() const { return worker_; }  // the OS thread's number
@@ -153,14 +157,14 @@ class Block {
   int warps() const { return static_cast<int>(meetings_.size()); }
   /// Its number in the grid, counted from 1.
   uint32_t number() const { return number_; }
-  /// "(0,0,0)": the block of the same grid that has this number.
+  /// Returns "(0,0,0)" for the block with this number in the same grid.
   std::string index_of(uint32_t number) const;
-  /// Throws a Fault for a thread.
+  /// Throws a Fault that names a thread.
   template <class... T>
   [[noreturn]] void fault_in(int thread, fmt::format_string<T...> what, T&&... values) const {
     throw_fault(thread, fmt::format(what, std::forward<T>(values)...), false);
   }
-  /// `running`: it is the one that runs, and a trace says where it is.
+  /// `running`: the thread is the running one, so a trace can say where it is.
   [[noreturn]] void throw_fault(int thread, const std::string& what, bool running) const;
 
   void trace_event(EventKind kind, std::string_view name, int64_t number, int64_t amount = 0,
@@ -174,18 +178,19 @@ class Block {
     enum class State : uint8_t { ready, waiting, done };
     uint3 index;
     State state = State::ready;
-    bool waited = false;       // for the kernel before
+    bool waited = false;       // for the previous kernel
     bool turn_passed = false;  // see the setters
     int products = 0;
-    const char* waits_at = "";               // the barrier or collective it waits at
-    std::function<std::string()> waits_for;  // the same of what runs beside threads
+    const char* waits_at = "";               // the barrier or collective that it waits at
+    std::function<std::string()> waits_for;  // the same for an asynchronous unit
     Where where;
     std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
   };
 
   void start(const Launch& launch, int64_t index);
   static void thread_main();
-  /// Resumes each lane that can run, in this order, once or until a barrier is passed. False: none.
+  /// Resumes each lane that can run once, in this order, until a barrier is passed. Returns whether
+  /// one ran.
   bool run_warp(int warp, const std::vector<int>& lanes);
   [[noreturn]] void deadlock();
   std::string name_of(int thread) const;  // "thread (1,0,0)"
@@ -194,8 +199,8 @@ class Block {
   const Launch* launch_ = nullptr;
   Recorder* recorder_ = nullptr;
   uint32_t number_ = 0;
-  std::vector<Thread> threads_;  // at least as many as the block has
-  /// Those of blocks that are gone: to map stacks takes longer than to run a small kernel.
+  std::vector<Thread> threads_;  // can be more than the block has
+  /// Threads of destroyed blocks, kept because mapping stacks takes longer than a small kernel.
   static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
   int64_t slot_ = 0;
@@ -203,9 +208,9 @@ class Block {
   int at_barrier_ = 0;
   int64_t barriers_passed_ = 0;  // by the block
   Where barrier_where_;
-  bool barrier_passed_ = false;    // since the scheduler last chose among all warps
+  bool barrier_passed_ = false;    // since the scheduler last went through the warps
   std::vector<Meeting> meetings_;  // of each warp
-  std::vector<std::vector<TrackedArray*>> touched_;  // by each warp since it met
+  std::vector<std::vector<TrackedArray*>> touched_;  // per warp, since it met
   struct Warp {
     bool multiplies = false;
     int64_t copies = 0;

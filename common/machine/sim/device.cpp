@@ -1,7 +1,6 @@
-// The simulator: a SIMT machine on the CPU. One OS thread a core runs whole blocks; the CUDA
-// threads of a block are fibers. Every access to global and shared memory is checked against a
-// shadow byte for each byte, one to global memory also against what other blocks did there, and is
-// counted.
+// The simulator: a SIMT machine on the CPU. On each core an OS thread runs whole blocks, whose CUDA
+// threads are fibers. Every access to memory is counted and checked against a shadow byte per byte;
+// accesses to global memory are also checked against those of other blocks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@
 namespace ladder::sim {
 namespace {
 
-/// The k-th of n blocks in the schedule's order; every block once.
+/// Returns the k-th of n blocks in the schedule's order, which contains every block once.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   if (schedule.order == Schedule::Order::forward) return k;
   if (schedule.order == Schedule::Order::reverse) return n - 1 - k;
@@ -29,13 +28,13 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
       (static_cast<unsigned __int128>(stride) * k + mix(schedule.seed + 1)) % n);
 }
 
-class Sim* current_sim = nullptr;  // the one whose run() is under way
+class Sim* current_sim = nullptr;  // the one whose run() is active
 
-/// The machine: its arrays, its blocks, the report of the run under way.
+/// The machine: its arrays, its blocks and the report of the current run.
 class Sim : public Device {
  public:
   explicit Sim(const SimOptions& options) : options_(options) {
-    // A trace tells one story, so one thread writes it.
+    // One thread writes a trace, so that its events are in one order.
     const int threads = options.trace ? 1 : options.threads ? options.threads : host_cores();
     for (int i = 0; i < threads; ++i)
       blocks_.push_back(std::make_unique<Block>(i, options.smem_bytes));
@@ -46,7 +45,7 @@ class Sim : public Device {
     info_.multiprocessors = options.multiprocessors;
     info_.compute_capability = 90;
     info_.memory_free = info_.memory_bytes = host_memory();
-    std::ifstream meminfo("/proc/meminfo");  // Linux's
+    std::ifstream meminfo("/proc/meminfo");  // exists on Linux
     for (std::string line; std::getline(meminfo, line);)
       if (line.rfind("MemAvailable:", 0) == 0)
         info_.memory_free = std::min<int64_t>(info_.memory_bytes,
@@ -81,7 +80,7 @@ class Sim : public Device {
     rung_ = rung;
     reports_.clear();
     next_may_start_ = false;
-    for (auto* a : arrays_) a->take_kernel_counts();  // of a run that ended in a fault
+    for (auto* a : arrays_) a->take_kernel_counts();  // drops counts of a run that ended in a fault
     for (auto& b : blocks_) b->counts = {};
     const std::shared_ptr<void> end(nullptr, [](void*) { current_sim = nullptr; });  // or a throw
     current_sim = this;
@@ -89,7 +88,7 @@ class Sim : public Device {
     return std::move(reports_);
   }
 
-  /// See run_kernel().
+  /// Implements run_kernel().
   void launch(Launch& launch) {
     launch.rung = rung_;
     launch.schedule = options_.schedule;
@@ -103,7 +102,7 @@ class Sim : public Device {
     if (options_.only_launches) return;
     for (auto* array : arrays_) array->start_kernel(launch.early);
     run_blocks(launch);
-    // A later kernel waits for this one alone, and must find the one before this ended too.
+    // A later kernel waits only for this one, so the kernel before this one must have ended too.
     if (launch.early && !launch.waited)
       refuse(launch, "starts early, but no thread calls wait_for_kernel_before()");
     next_may_start_ = launch.lets_next_start;
@@ -122,7 +121,7 @@ class Sim : public Device {
     if (recorder_) recorder_->fault(message, -1, false);
     throw Fault(message);
   }
-  /// Faults where the launch asks for more than there is.
+  /// Faults if the launch exceeds a limit.
   void check(const Launch& launch) {
     const dim3 grid = launch.grid, block = launch.block;
     const int64_t threads = int64_t{block.x} * block.y * block.z;
@@ -140,12 +139,13 @@ class Sim : public Device {
     if (launch.early && !next_may_start_ && !options_.only_launches)
       refuse(launch, "starts early, but the previous kernel never calls let_next_kernel_start()");
   }
-  /// On all OS threads. Of several blocks with faults the first in the schedule's order is told.
+  /// Runs the blocks on all OS threads. Of several faults it throws the first in the schedule's
+  /// order.
   void run_blocks(Launch& launch) {
     const int64_t count = int64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
     std::atomic<int64_t> next{0};
     std::atomic<bool> stop{false};
-    std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the order
+    std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the schedule
     std::mutex of_failures;
     on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
       this_block = blocks_[i].get();
@@ -164,7 +164,7 @@ class Sim : public Device {
     });
     if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
   }
-  /// Adds what arrays and blocks have counted to the kernel's report.
+  /// Adds the counts of arrays and blocks to the kernel's report.
   void report(const std::string& kernel) {
     auto report = std::ranges::find(reports_, kernel, &KernelReport::name);
     if (report == reports_.end())
@@ -182,11 +182,11 @@ class Sim : public Device {
   SimOptions options_;
   DeviceInfo info_;
   std::string rung_;
-  std::vector<TrackedArray*> arrays_;           // that somebody owns
-  std::vector<std::unique_ptr<Block>> blocks_;  // of each OS thread
+  std::vector<TrackedArray*> arrays_;           // those that exist
+  std::vector<std::unique_ptr<Block>> blocks_;  // one per OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
-  bool next_may_start_ = false;  // early, as the last kernel said
+  bool next_may_start_ = false;  // early, because the last kernel allowed it
 };
 
 }  // namespace

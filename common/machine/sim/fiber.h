@@ -1,6 +1,6 @@
-// Fibers: many stacks, one OS thread. A CUDA thread of the simulator is a fiber; it runs until it
-// has to wait for others and then switches back to the block's scheduler. A fiber never changes OS
-// thread.
+// Fibers: many stacks on one OS thread. A CUDA thread of the simulator is a fiber. It runs until it
+// must wait for others and then switches back to the block's scheduler. A fiber never changes its
+// OS thread.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,16 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
 #endif
 
-/// Where code stopped: its stack pointer and the registers that a compiler may keep for itself, and
+/// The place where code stopped: the stack pointer, the registers that the compiler reserves, and
 /// the next instruction.
 struct Context {
   void* registers[4];
   void (*next)();
 };
 
-/// Stops here and goes on where `to` tells. What registers hold is lost, so the compiler keeps what
-/// it needs on the stack. Inline: a return to another stack than its call's the processor would
-/// predict wrongly.
+/// Stops here, in `from`, and continues at `to`. All other registers are lost, so the compiler
+/// saves what it needs on the stack. It is inline, because the processor would mispredict a return
+/// on another stack than its call's.
 [[gnu::always_inline]] inline void switch_stacks(Context* from, Context* to) {
 #if defined(__x86_64__)
   asm volatile(R"(
@@ -81,23 +81,24 @@ struct Context {
 #endif
 }
 
-/// One stack and the place where it stopped. Reused block after block.
+/// A stack and the place where it stopped. Later blocks reuse it.
 class Fiber {
  public:
   Fiber() { std::memcpy(stack(), &kCanary, sizeof kCanary); }
   ~Fiber() { __asan_unpoison_memory_region(stack(), kStackBytes); }
 
-  /// Makes the fiber start over: the next resume() calls `entry` on its stack, which calls
-  /// arrived() first and finish() last.
+  /// Restarts the fiber: the next resume() calls `entry` on its stack, which must call arrived()
+  /// first and finish() last.
   void start(void (*entry)()) {
-    // A fiber abandoned by a fault leaves its frames' redzones behind.
+    // After a fault the redzones of the fiber's old frames are still poisoned.
     __asan_unpoison_memory_region(stack(), kStackBytes);
     fake_stack_ = nullptr;
-    // Some lines apart from the tops of other stacks, or they would share lines of the cache.
+    // Tops of stacks start at different offsets, or they would compete for the same lines of the
+    // cache.
     char* top =
         stack() + kStackBytes - reinterpret_cast<uintptr_t>(stack()) / kStackBytes % 32 * 128;
 #ifdef __x86_64__
-    top -= 8;  // as a call leaves it
+    top -= 8;  // as after a call
     std::memset(top, 0, 8);
 #endif
     here_ = {{top}, entry};
@@ -108,23 +109,23 @@ class Fiber {
     switch_stacks(&scheduler_, &here_);
     __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
   }
-  /// First thing on the fiber's stack after every switch to it.
+  /// Must be called first on the fiber's stack after every switch to it.
   void arrived() {
     __sanitizer_finish_switch_fiber(fake_stack_, &scheduler_stack_, &scheduler_stack_bytes_);
   }
-  /// Back to the scheduler; returns at the next resume(). Called on the fiber.
+  /// Switches to the scheduler and returns at the next resume(). Called on the fiber.
   void yield() {
     __sanitizer_start_switch_fiber(&fake_stack_, scheduler_stack_, scheduler_stack_bytes_);
     switch_stacks(&here_, &scheduler_);
     arrived();
   }
-  /// Back to the scheduler for good.
+  /// Switches to the scheduler for good. Called on the fiber.
   [[noreturn]] void finish() {
     __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
     switch_stacks(&here_, &scheduler_);
     std::abort();  // a finished fiber is never resumed
   }
-  /// Whether the stack was ever used past its end, as far as its last bytes tell.
+  /// Whether the stack has overflowed, as far as its last bytes show.
   bool overflowed() const {
     return std::memcmp(stack(), &kCanary, sizeof kCanary) != 0;
   }
@@ -136,8 +137,7 @@ class Fiber {
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Context here_ = {},
-          scheduler_ = {};  // of the fiber while it waits, of the scheduler while it runs
+  Context here_ = {}, scheduler_ = {};  // the fiber's while it waits, the scheduler's while it runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // the sanitizer's
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;

@@ -13,13 +13,13 @@ namespace ladder::sim {
 
 namespace {
 
-/// The sectors, of 32 bytes, that a warp's accesses touch: the n-th of each lane are one of the
-/// warp. Of each lane its runs, the first at the back; takes them.
+/// Consumes the runs of a warp's n lanes (the first run at the back) and returns the number of
+/// 32-byte sectors that they touch. The k-th accesses of all lanes are one access of the warp.
 int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
-    // As many accesses as each lane has left of its run, where all go on by the same distance:
-    // they touch as many sectors again once that has come to a multiple of a sector. Else one.
+    // If all lanes continue by the same stride, take all accesses that the shortest run has left;
+    // the number of sectors repeats when the strides add up to whole sectors. Else take one access.
     int64_t at[32], stride = 0, length = INT64_MAX;
     int active = 0;
     bool alike = true;
@@ -50,11 +50,11 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
   }
 }
 
-/// By the first of the addresses that host code sees.
+/// The arrays by Array::data, their address for host code.
 std::map<char*, const TrackedArray*> arrays_by_address;
 
-/// Ends the program where it touches an array by its address, and says so; elsewhere the signal
-/// comes again, by its default action.
+/// Handles SIGSEGV: if code touched an array by its address, prints that and ends the program; else
+/// the signal is raised again with its default action.
 void end_of_touching(int, siginfo_t* signal, void*) {
   char* const at = static_cast<char*>(signal->si_addr);
   auto found = arrays_by_address.upper_bound(at);
@@ -70,9 +70,9 @@ void end_of_touching(int, siginfo_t* signal, void*) {
 }  // namespace
 
 TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int workers) try
-    : addresses_(map_zeros(size + 1, PROT_NONE)),  // of no bytes there is no mapping
+    : addresses_(map_zeros(size + 1, PROT_NONE)),  // an empty mapping is not allowed
       contents_(map_zeros(size + 1)),
-      shadow_memory_(map_zeros(size + 1)),  // even where the last byte has no fellow
+      shadow_memory_(map_zeros(size + 1)),  // pairs of bytes are read, even at the end
       first_memory_(map_zeros(2 * (size + 1))),
       runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(AccessRun)})),
       shadow_(static_cast<uint8_t*>(shadow_memory_.get())),
@@ -122,7 +122,8 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
           "has not called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
-  // Each marks what it does, then who came first: of two that must not meet the second finds both.
+  // A block first marks what it does, then who came first. So of two blocks that must not meet, the
+  // second always finds the first.
   const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
   for (int64_t two = at / 2; 2 * two < at + n; ++two) {
     auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;
@@ -152,7 +153,7 @@ void TrackedArray::start_run(Block& block, bool writes, int64_t place) {
     ++run.count;
   } else if (run.count == 1 && !run.stride &&
              place >> AccessRun::kWidth ==
-                 run.begin >> AccessRun::kWidth) {  // shows how far apart they are
+                 run.begin >> AccessRun::kWidth) {  // the second access sets the stride
     run.stride = place - run.begin;
     run.next = place + run.stride;
   } else {

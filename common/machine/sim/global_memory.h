@@ -1,7 +1,7 @@
-// Arrays in the simulator's HBM. Every access by a kernel is checked against the array's shadow and
-// counted; and against what other blocks of the same kernel did there. In what order blocks run is
-// not known, so where one touches what another wrote, or writes what another touched, the result is
-// up to chance. Atomic additions may meet each other, and nothing else.
+// Arrays in the simulator's HBM. Every access by a kernel is counted, and checked against the
+// array's shadow and against the accesses of other blocks of the kernel. Blocks run in no defined
+// order, so a block must not touch what another wrote, nor write what another touched. Only atomic
+// additions may meet each other.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@ namespace ladder::sim {
 
 enum class Access : uint8_t { read, write, add };
 
-/// What an access leaves in the shadow of a byte, beside kWritten.
+/// Returns the bit that an access sets in a byte's shadow, in addition to kWritten.
 constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Host bytes for each byte of an array: itself, its shadow, and half of the first block's number.
+/// Host bytes per byte of an array: 1, its shadow 1, and 2 for half of the first block's number.
 inline constexpr int kBytesForEach = 4;
 
-/// Returns what was there before. (std::atomic_ref came to libc++ with version 19.)
+/// Adds x atomically and returns the old value. (libc++ has std::atomic_ref only since version 19.)
 template <class T>
 [[gnu::always_inline]] inline T add_atomically(T& target, T x) {
   T before, sum;
@@ -35,70 +35,71 @@ template <class T>
   return before;
 }
 
-/// Accesses of a lane that follow each other at equal distances, all of as many bytes. A place is
-/// kept with that number above kWidth, so that both are compared at once.
+/// Consecutive accesses of a lane at equal distances, all of the same width. A place holds the
+/// offset, and above bit kWidth the width in bytes, so that one comparison covers both.
 struct AccessRun {
   int64_t begin = 0, stride = 0;
-  int64_t next = 0;   // where it goes on; 0: not known
-  int64_t count = 0;  // where the stride is 0; of others once they have ended
+  int64_t next = 0;   // the expected next place; 0: not known
+  int64_t count = 0;  // valid if the stride is 0, or once the run has ended
   static constexpr int kWidth = 56;
 };
 using AccessRuns = std::vector<AccessRun>;
 
-/// An array with its shadow and its counts. `data`, the address that host code sees, cannot be
-/// read or written, as a GPU's host cannot touch the GPU's memory: what does so ends the program
-/// with a message. Kernels reach the contents through Hbm, which checks and counts each access.
+/// An array with its shadow and its counts. Its `data` cannot be read or written, just as host code
+/// cannot touch a GPU's memory: an attempt ends the program with a message. Kernels reach the
+/// contents through Hbm, which checks and counts each access.
 class TrackedArray : public Array {
  public:
   TrackedArray(const std::string& name, int64_t bytes, int workers);
   TrackedArray(const TrackedArray&) = delete;
   ~TrackedArray();
 
-  /// Checks an access of n bytes at byte offset `at` by the thread of a block that runs: an atomic
-  /// addition, or several next to each other, is a read and a write. Faults count in elements of
-  /// `element` bytes.
+  /// Checks an access of n bytes at byte offset `at` by the running thread of a block. An atomic
+  /// addition, or several neighbouring ones, is a read and a write. Faults name the index in
+  /// elements of `element` bytes.
   template <Access access, int n>
   void check_access(Block& block, int64_t at, int element = n);
-  /// Counts an access by a lane, with which those of the warp's other lanes go.
+  /// Records an access by a lane, which count_recorded() will join with those of the other lanes.
   template <Access access, int n>
   void record_access(Block& block, int64_t at);
-  /// Counts what the lanes of a warp asked for since this was last called for it.
+  /// Counts the recorded accesses of a warp's lanes since the last call for that warp.
   void count_recorded(Block& block, int warp);
-  /// Counts bytes and sectors that are read, or written.
+  /// Counts bytes and sectors, as written or as read.
   void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
-  /// Only for what counts the access, and for copies from and to the host.
+  /// For callers that count the access themselves, and for copies from and to the host.
   void* contents() const { return contents_.get(); }
   void mark_written();             // by the host
   HbmCounts take_kernel_counts();  // since the last call
-  /// For the next kernel: what the last one touched is forgotten, or, where that starts early,
-  /// remembered as the kernel before's.
+  /// Prepares for the next kernel: forgets what the last one touched, or, if the next starts early,
+  /// remembers it as the previous kernel's.
   void start_kernel(bool early);
 
  private:
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
-  /// Notes an access that the shadow does not show at a glance to be as those before, or faults.
+  /// Marks an access that check() cannot pass at a glance, or faults.
   void check_slow(Block& block, Access access, int64_t at, int n, int element);
 
-  /// That of the running thread.
+  /// Returns the running thread's run of reads or writes.
   AccessRun& run_of(const Block& block, bool writes) {
     return static_cast<AccessRun*>(runs_.get())[block.slot() + writes * kMaxThreads];
   }
-  /// The access begins or ends a run.
+  /// Handles an access that begins or ends a run.
   void start_run(Block& block, bool writes, int64_t place);
 
   struct alignas(64) Counted {
     int64_t bytes = 0, sectors = 0;
-    std::vector<AccessRuns> before;  // of each thread, but for the run that it is in
+    std::vector<AccessRuns> before;  // per thread, without its current run
   };
   std::shared_ptr<void> addresses_, contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
-  /// Of each two bytes the block, by Block::number(), that came first in this kernel; 0: none yet.
-  /// (Two blocks must not have a byte each of them: single bytes are read and written 8 at a time.)
+  /// For every two bytes the Block::number() of the first block that touched them in this kernel;
+  /// 0: none yet. (Two blocks never share such a pair, because single bytes are accessed 8 at a
+  /// time.)
   uint32_t* first_;
-  std::vector<std::array<Counted, 2>> counts_;  // of each worker: reads, writes
-  bool touched_ = false;  // by the last kernel, or those before it that it did not wait for
+  std::vector<std::array<Counted, 2>> counts_;  // per worker: reads, writes
+  bool touched_ = false;  // by the last kernel, or by earlier ones that it did not wait for
 };
 
 template <Access access, int n>
@@ -109,8 +110,8 @@ inline void TrackedArray::check(Block& block, int64_t at, int element) {
   } else if (at < 0 || at + n > bytes) [[unlikely]] {
     check_slow(block, access, at, n, element);
   } else {
-    // All is well where the block did the same before and was the first here, or several did that
-    // may meet; and no kernel before. (Whoever comes second finds what it was that the first did.)
+    // The access passes if this block did the same before and came first, or if several blocks did
+    // the same and may meet, and if no previous kernel is involved.
     constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
     constexpr auto before = repeat<n>(kReadBefore | kWrittenBefore);
     const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-// Memory of the host that is zero, and taken only where it is touched.
+// Maps zeroed host memory, which takes space only where it is touched.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,7 +9,8 @@
 
 namespace ladder::sim {
 
-/// Throws std::bad_alloc where the host has no more. `access` PROT_NONE gives addresses alone.
+/// Maps `bytes` of zeros. With `access` PROT_NONE it reserves only addresses. Throws std::bad_alloc
+/// if the host has no more memory.
 inline std::shared_ptr<void> map_zeros(size_t bytes, int access = PROT_READ | PROT_WRITE) {
   void* const p = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();

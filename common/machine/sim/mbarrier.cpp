@@ -1,4 +1,5 @@
-// Mbarriers: arrivals and promised bytes that end a phase, and the threads that wait for it.
+// Mbarriers: counts arrivals and promised bytes, which end a phase, and wakes the threads that
+// wait.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {

@@ -1,4 +1,4 @@
-// Named barriers, which some of a block's warps meet at or arrive at.
+// Named barriers, where some of a block's warps wait or arrive.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {
@@ -31,12 +31,12 @@ void Async::named_barrier(int id, int threads, bool waits, Where where) {
         },
         where);
   }
-  if (threads == block_.threads()) ++block_.counts.barriers;  // as a __syncthreads() does
+  if (threads == block_.threads()) ++block_.counts.barriers;  // counts like a __syncthreads()
   for (const int t : b.waiters) block_.wake(t);
   const int64_t completed = b.completed + 1;
   b = {};
   b.completed = completed;
-  if (waits) block_.yield();  // the last to come takes its place in the schedule's order again
+  if (waits) block_.yield();  // takes its place in the schedule's order again
 }
 
 }  // namespace ladder::sim

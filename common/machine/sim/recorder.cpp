@@ -1,4 +1,4 @@
-// Records the events of a trace, and finds the line of the kernel where each happened.
+// Records the events of a trace, and finds the place in the kernel where each happened.
 #include "machine/sim/recorder.h"
 
 #include <unwind.h>
@@ -8,8 +8,8 @@
 namespace ladder::sim {
 namespace {
 
-// A lane's bytes of HBM after which a loop's next round is an event of its own: where nothing is
-// waited for, a whole kernel would be one event.
+// After this many bytes of global memory per lane a loop's next round is another event. Otherwise a
+// kernel that waits for nothing would be a single event.
 constexpr int64_t kBytesOfRound = 512;
 
 struct Frames {
@@ -23,7 +23,7 @@ _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
   auto& frames = *static_cast<Frames*>(argument);
   const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
   if (!address || frames.addresses.size() >= 48) return _URC_NORMAL_STOP;
-  frames.addresses.push_back(address - 1);  // within the call that it returns from
+  frames.addresses.push_back(address - 1);  // an address within the call
   const auto function = static_cast<uintptr_t>(_Unwind_GetRegionStart(context));
   if (reinterpret_cast<const void*>(function) != frames.kernel) return _URC_NO_REASON;
   frames.direct = reinterpret_cast<const void*>(address) == frames.caller;
@@ -57,7 +57,7 @@ void Recorder::start_launch(Trace::Launch launch, const void* function) {
 void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
   thread_ = 0;
-  by_tma_ = false;  // a fault may have left it
+  by_tma_ = false;  // a fault may have left it set
   lanes_.assign(threads, {});
   warps_.clear();
   warps_.resize((threads + 31) / 32);
@@ -140,7 +140,7 @@ int Recorder::site(const void* caller) {
 
 Recorder::Event& Recorder::append(EventKind kind, std::string_view name, int site) {
   auto& all = events();
-  // Other lanes may have gone past a barrier that this one has still to come to.
+  // Other lanes may have passed a barrier that this lane has not reached.
   size_t at = lane().since;
   while (at < all.size() && !is_barrier(all[at].kind)) ++at;
   const int64_t order = at < all.size() ? all[at].order : order_++;
@@ -180,7 +180,7 @@ Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site,
 
 void Recorder::pass_barrier(EventKind kind, std::string_view name, int64_t number, int site) {
   const auto same = [&](const Event& e) {
-    // Not by site: the compiler may have made two calls of one.
+    // The site is not compared, because the compiler may have duplicated the call.
     return e.kind == kind && e.number == number && e.name == name;
   };
   const auto& all = events();
@@ -201,7 +201,7 @@ void Recorder::access(EventKind kind, const Array& array, int64_t begin, int64_t
   flush_pending(here);
   Lane& self = lane();
   if (self.bytes >= kBytesOfRound && !by_tma_) {
-    // Where the lane has been here before, a loop has come round.
+    // If the lane was here before, a loop is in its next round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
       if (all[i].kind == kind && all[i].site == here && all[i].name == array.name) {
@@ -237,7 +237,7 @@ void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
 
 void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
   touched(lane().touches, place.name, place.begin, write).add(place.at, place.at + bytes);
-  if (!write) return;  // what is read is for the next event
+  if (!write) return;  // a read belongs to the next event
   const int here = site();
   flush_pending(here);
   merge(find(EventKind::store, place.name, here), lane());
@@ -247,7 +247,7 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
 void Recorder::collective(const char* name) {
   const int here = site();
   switch_to(thread_);
-  // A product's FLOPs are its own; what was computed before it is not.
+  // A product keeps its own FLOPs; earlier counts are a compute event.
   const bool product = std::string_view(name).starts_with("mma");
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
   const int computes = thread_, first = computes / 32 * 32;

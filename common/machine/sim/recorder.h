@@ -1,6 +1,6 @@
-// What --trace records of the threads of a block: what each warp did, at which line of the kernel,
-// in the order of the program. Lanes that do the same at the same line are one event, and so are
-// the rounds of a loop, as long as nothing is waited for and it does not grow large.
+// Records the trace of a block: what each warp did, at which line of the kernel, in program order.
+// Lanes that do the same at the same line are one event. So are the rounds of a loop, unless they
+// wait for something or touch many bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,39 +16,40 @@
 
 namespace ladder::sim {
 
-/// Bytes that were touched, each once: where each run of them begins and ends.
+/// The touched bytes, each once, as ranges: begin → end.
 class Ranges : public std::map<int64_t, int64_t> {
  public:
   void add(int64_t begin, int64_t end);
   ByteRanges list() const { return {begin(), end()}; }
 };
 
-/// Of the one worker that traces. All is reported by the running thread, which switch_to() names.
+/// The recorder of the only worker of a traced run. All calls concern the running thread, which
+/// switch_to() sets.
 class Recorder {
  public:
   explicit Recorder(const Counts& counts);
 
   void start_launch(Trace::Launch launch, const void* function);
   void start_block(int64_t index, int threads);
-  /// Its events, and the shared arrays that it took.
+  /// Completes the block's events; `regions` are the shared arrays that it took.
   void end_block(const std::vector<SharedBytes::Region>& regions);
 
-  /// Charges what was counted since the last call to the thread that ran; `thread` runs now.
+  /// Attributes the counts since the last call to the thread that ran; from now on `thread` runs.
   void switch_to(int thread);
 
-  /// `kind`: read or write.
+  /// Records an access to global memory; `kind` is read or write.
   void access(EventKind kind, const Array& array, int64_t begin, int64_t end);
-  /// Whether accesses are TMA's, whose copy is one event however large.
+  /// Says whether accesses belong to a TMA copy, which is one event of any size.
   void copies(bool by_tma) { by_tma_ = by_tma; }
-  /// What the thread read just now goes to shared memory, or zeros go there.
+  /// Records that the data just read, or zeros, go to shared memory.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   void touch(const SharedPlace& place, int64_t bytes, bool write);
-  /// A collective, reported by the lane that computes.
+  /// Records a collective; the lane that computes it calls this.
   void collective(const char* name);
-  /// What the thread asked of a barrier, where each lane of its warp does, or of an engine.
+  /// Records a barrier, which each lane of the warp reports, or an operation of TMA or wgmma.
   void event(EventKind kind, std::string_view name, int64_t number, int64_t amount,
              const std::string& barrier);
-  /// Where the thread is now, or was last, if it is not `running`.
+  /// Records a fault: where the thread is, or was last if it is not `running`.
   void fault(const std::string& message, int thread, bool running);
 
   Trace take();
@@ -60,45 +61,45 @@ class Recorder {
     bool write;
     Ranges ranges;
   };
-  /// An event of the block in flight, whose bytes still grow.
+  /// An event of the running block, which may still grow.
   struct Event : TraceEvent {
     Ranges hbm;
     std::vector<SharedTouch> sram;
   };
   struct Lane {
     size_t since = 0;                  // index of the first event after its last barrier
-    size_t at = 0;                     // of its last event
-    int site = -1;                     // of that
-    int64_t bytes = 0;                 // of HBM, since its last barrier
+    size_t at = 0;                     // index of its last event
+    int site = -1;                     // of its last event
+    int64_t bytes = 0;                 // of global memory since its last barrier
     Amounts pending;                   // counted since its last event
-    std::vector<SharedTouch> touches;  // since then
+    std::vector<SharedTouch> touches;  // since its last event
   };
 
   Lane& lane() { return lanes_[thread_]; }
   std::vector<Event>& events() { return warps_[thread_ / 32]; }
-  /// The return addresses from here up to the kernel, as a number. What it is for a `caller` in the
-  /// kernel itself is remembered.
+  /// Returns a number for the return addresses from here up to the kernel. Remembers it for a
+  /// `caller` in the kernel itself.
   int site(const void* caller = nullptr);
-  /// The event of the lane's round that is the same, or a new one.
+  /// Returns the matching event since the lane's last barrier, or a new one.
   Event& find(EventKind kind, std::string_view name, int site, int start_site = -1);
   Event& append(EventKind kind, std::string_view name, int site);
   void pass_barrier(EventKind kind, std::string_view name, int64_t number, int site);
-  /// Records what the thread computed since its last event, up to `site`.
+  /// Records as a compute event what the thread computed since its last event, up to `site`.
   void flush_pending(int site);
-  /// Adds to an event what a lane counted, and did to shared memory, since the one before.
+  /// Adds the lane's counts and accesses to shared memory since its last event to an event.
   static void merge(Event& event, Lane& lane);
   static Ranges& touched(std::vector<SharedTouch>& touches, const char* array, int64_t begin,
                          bool write);
 
   const Counts& counts_;
-  Amounts charged_;  // that some thread has been charged with
+  Amounts charged_;  // counts that have been attributed to a thread
   const void* kernel_ = nullptr;
   int64_t block_ = 0, order_ = 0;
   int thread_ = 0;
   bool by_tma_ = false;
   std::vector<Lane> lanes_;
   std::vector<std::vector<Event>> warps_;
-  std::unordered_map<const void*, int> direct_;  // callers that are the kernel itself
+  std::unordered_map<const void*, int> direct_;  // sites of callers in the kernel itself
   std::unordered_map<std::string, int> sites_;
   Trace trace_;
 };

@@ -1,6 +1,6 @@
-// The shared memory of the block that runs: its bytes, the arrays taken from it, and of every byte
-// who may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores all come here and
-// are checked against what the others do.
+// The shared memory of the running block: its bytes, the arrays taken from it, and for every byte
+// who may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores are all checked
+// here against each other.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,42 +16,43 @@
 
 namespace ladder::sim {
 
-/// A kernel did what CUDA forbids. Says rung, kernel, block, thread, array and index.
+/// A kernel broke a rule of CUDA. The text names rung, kernel, block, thread, array and index.
 struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
-/// Throws a Fault that says who and where; called on the fiber at fault.
+/// Throws a Fault that names the running thread and the place; called on the fiber at fault.
 [[noreturn]] void throw_fault(const std::string& what);
 template <class... T>
 [[noreturn]] void fault(fmt::format_string<T...> what, T&&... values) {
   throw_fault(fmt::format(what, std::forward<T>(values)...));
 }
 
-/// What the simulator knows of each byte of an array or of shared memory: a byte of its own, its
-/// shadow. (Which blocks touched an array is in tracked.h.)
+/// The bits of a byte's shadow: what the simulator knows about a byte of an array or of shared
+/// memory. (global_memory.h keeps which blocks touched an array.)
 enum ShadowBit : uint8_t {
-  kWritten = 1,  // somebody wrote it
+  kWritten = 1,  // a thread or the host wrote it
   // of arrays
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
   kAddedHere = 8,    // added to atomically in this kernel
-  kShared = 16,      // several blocks read it in this kernel, or added to it, and did nothing else
-  kReadBefore = 32,  // by the kernel before, and this one has started early
+  kShared = 16,      // several blocks read it, or added to it, and did nothing else
+  kReadBefore = 32,  // by the previous kernel, and this one started early
   kWrittenBefore = 64,
   // of shared memory
-  kLoaded = 2,       // came by TMA or bulk_load: of each thread that reads it this is noted
-  kInFlight = 8,     // the target of an asynchronous copy that nobody has waited for
-  kBeingRead = 16,   // by a wgmma or a TMA store that nobody has waited for
-  kOrdinary = 32,    // written by ordinary stores, and not fenced for wgmma and TMA since
-  kOneThreads = 64,  // copied by a thread that waited for it, and has come to no barrier since
-  kWatched = 128     // a trace is told of ordinary accesses; of all bytes or of none
+  kLoaded = 2,       // TMA or bulk_load brought it: its readers are noted
+  kInFlight = 8,     // target of an asynchronous copy not waited for
+  kBeingRead = 16,   // by a wgmma or a TMA store not waited for
+  kOrdinary = 32,    // ordinary stores wrote it, with no fence for wgmma and TMA since
+  kOneThreads = 64,  // its copier waited for the copy, and has passed no barrier since
+  kWatched = 128     // report ordinary accesses to the trace; set on all bytes or on none
 };
 
-/// The bits of an accumulator register that a wgmma still owns: a signalling NaN. Arithmetic with
-/// it gives the quiet one, bit 22, so a register that was computed with and written back is found.
+/// The bits of an accumulator register while a wgmma is in flight: a signalling NaN. Arithmetic
+/// makes it quiet (bit 22), so a register that was computed with and written back is found.
 inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
-/// The unsigned integer of n bytes, and a shadow bit repeated in each of them.
+/// Word<n> is the unsigned integer of n bytes; repeat<n>(bits) sets the same shadow bits in each
+/// byte.
 template <int n>
 using Word = std::tuple_element_t<std::countr_zero(unsigned{n}),
                                   std::tuple<uint8_t, uint16_t, uint32_t, uint64_t>>;
@@ -61,11 +62,11 @@ constexpr auto repeat(unsigned bits) {
   return static_cast<W>(static_cast<W>(~W{0}) / 0xff * bits);
 }
 
-/// A place in an array in shared memory, all in bytes from the start of the block's.
+/// A place in an array in shared memory, in bytes from the start of the block's shared memory.
 struct SharedPlace {
   const char* name = "";
-  int64_t at = 0, begin = 0, end = 0;  // the place, and where the array begins and ends
-  int element = 1;                     // bytes that an element has
+  int64_t at = 0, begin = 0, end = 0;  // the place, and the array's begin and end
+  int element = 1;                     // bytes per element
 
   [[gnu::always_inline]] SharedPlace operator+(int64_t bytes) const {
     return {name, at + bytes, begin, end, element};
@@ -74,8 +75,8 @@ struct SharedPlace {
   std::string text() const;  // "shared K[3] (element of 2 bytes)"
 };
 
-/// Where the 16 bytes at `at` stand in lines of 128 bytes under 128-byte swizzle: bits 4–6 XOR bits
-/// 7–9. In lines of 64 bytes under their swizzle fewer bits: 4–5 XOR 7–8.
+/// Returns where the swizzle stores the 16 bytes at `at`. In lines of 128 bytes bits 4–6 are XORed
+/// with bits 7–9; in lines of 64 bytes bits 4–5 with bits 7–8.
 constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
   return at ^ (at >> 7 & (line_bytes / 16 - 1)) << 4;
 }
@@ -86,20 +87,22 @@ class SharedBytes {
  public:
   explicit SharedBytes(int64_t capacity);
 
-  /// For a block of `threads` threads, launched with `bytes`: poison that nobody wrote. The
-  /// recorder, null where nothing is traced, is told of ordinary accesses.
+  /// Prepares for a block of `threads` threads that was launched with `bytes`: all are poisoned and
+  /// unwritten. Reports ordinary accesses to the recorder, which may be null.
   void start(int64_t bytes, int threads, Recorder* recorder);
 
   using Region = Trace::Launch::Shared;  // an array
-  /// Where the array begins that a thread takes next: aligned, and the same for all threads.
+  /// Returns where the next array that a thread takes begins: aligned, and the same for all
+  /// threads.
   int64_t take(int thread, const char* name, int64_t bytes, int alignment);
-  /// The byte at `at`, in the array that holds it.
+  /// Returns the place of byte `at` in the array that holds it.
   SharedPlace place_of(int64_t at, int element) const;
   const std::vector<Region>& regions() const { return regions_; }
 
   char* data() { return bytes_.data(); }
 
-  // Ordinary accesses of n bytes, checked and, those that write, noted. The bytes move by data().
+  // Check ordinary accesses of n bytes; check_write() also marks them. The caller moves the bytes
+  // through data().
   template <int n>
   void check_read(const SharedPlace& place, int thread);
   template <int n>
@@ -111,54 +114,55 @@ class SharedBytes {
       fault("{} {}", what, place.text());
   }
 
-  // Copies of 4, 8 or 16 bytes that a thread starts for itself (cp.async). They end when they are
-  // waited for and not before: until then nobody may touch the bytes, and until publish() only that
+  // Copies of 4, 8 or 16 bytes that a thread starts (cp.async). They end when their thread waits
+  // for them and not before. Until then nobody may touch the bytes, and until publish() only that
   // thread.
-  /// `source` null: zeros.
+  /// Starts a copy; a null `source` writes zeros.
   void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
-  /// Closes the group that the thread's next copy would join: its number.
+  /// Closes the thread's current group of copies and returns its number.
   int commit_copies(int thread) { return threads_[thread].group++; }
-  /// Ends the thread's copies but those of its last `groups_left` groups: the first one's number.
+  /// Ends the thread's copies except those of its last `groups_left` groups; returns the number of
+  /// the first of these.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
-  /// Faults where the thread, which ends, has not waited for a copy.
+  /// Faults if the ending thread has not waited for a copy.
   void end_thread(int thread);
-  /// What the thread copied so far, others may see, and what it read, they may overwrite: it has
-  /// come to a barrier that orders memory.
+  /// Notes that the thread passed a barrier that orders memory: others may now read what it copied
+  /// and overwrite what it read.
   void publish(int thread) {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults where another lane read there what TMA or bulk_load brought, with no barrier since.
+  /// Faults if another lane read there data of TMA or bulk_load, with no barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
-  // Loads by TMA, likewise; their bytes come by data(). `what` names them in faults.
+  // Begin and end a load by TMA; the caller moves the bytes through data(). Faults call it `what`.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   void end_load(int64_t at, int64_t bytes) {
     std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
   }
 
-  // Reads by wgmmas, TMA stores and bulk_add of the 16 bytes at `at`: between the two nobody may
-  // write them. Many may read at once.
+  // Begin and end a read of the 16 bytes at `at` by a wgmma, a TMA store or bulk_add. Between the
+  // two nobody may write them; several may read at once.
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
-  /// From now on an ordinary write is its thread's, whose fence_proxy() alone covers it. Writes
-  /// before are anybody's: who made them was not noted, because most kernels need none of this.
+  /// From now on notes the thread of each ordinary write, and only that thread's fence_proxy()
+  /// covers it. The threads of earlier writes are unknown, because most kernels do not need this.
   void tell_writers_apart();
-  /// What the thread wrote so far, wgmmas and TMA stores may read and TMA loads overwrite.
+  /// From now on wgmmas and TMA stores may read, and TMA loads overwrite, what the thread wrote.
   void fence_proxy(int thread) {
     ++threads_[thread].fences;
     ++threads_.back().fences;
   }
 
  private:
-  /// Faults where the shadow of one of `bytes` bytes has one of the bits `bad`, of which kWritten
-  /// means that nobody wrote it, and kOneThreads that another thread copied it.
+  /// Faults if the shadow of one of `bytes` bytes has one of the bits `bad`. There kWritten stands
+  /// for an unwritten byte, and kOneThreads for a copy by another thread.
   void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
              unsigned bad, int thread = -1);
-  // For n bytes some of which not every thread may read, or write: fault unless this one may. The
-  // recorder is told here too, so that it costs nothing where there is none.
+  // Handle n bytes that not every thread may read or write: fault unless this thread may. They also
+  // report to the recorder, so that it costs nothing if there is none.
   void rare_read(const SharedPlace& place, int n, int thread);
   void rare_write(const SharedPlace& place, int n, int thread);
   void note_write(int thread, int64_t at, int64_t bytes) {
@@ -168,29 +172,29 @@ class SharedBytes {
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
   Recorder* recorder_ = nullptr;
-  uint8_t watched_ = 0;            // kWatched where there is a recorder
-  int64_t launched_bytes_ = 0;     // that the block has, of the capacity
-  std::vector<Region> regions_;    // in the order taken; every thread must take the same
-  std::vector<uint16_t> readers_;  // of each 16 bytes: wgmmas and TMA stores in flight
+  uint8_t watched_ = 0;            // kWatched if there is a recorder
+  int64_t launched_bytes_ = 0;     // the block's part of the capacity
+  std::vector<Region> regions_;    // in the order of take(); the same for every thread
+  std::vector<uint16_t> readers_;  // per 16 bytes: wgmmas and TMA stores in flight that read them
   struct By {
-    int thread, passed;  // how many barriers, or fences, it had come to by then
+    int thread, passed;  // barriers, or fences, that it had passed by then
   };
-  std::vector<By> copiers_;  // of each byte that is marked as one thread's
-  std::vector<By> writers_;  // of each that ordinary stores wrote since they are told apart
+  std::vector<By> copiers_;  // per byte with kOneThreads
+  std::vector<By> writers_;  // per byte: its last ordinary writer
   bool tells_writers_apart_ = false;
   struct OfThread {
-    int takes = 0;  // of arrays, so far
+    int takes = 0;  // arrays taken so far
     struct Copy {
       int64_t target;      // byte in shared memory
       const char* source;  // null: zeros
       int bytes, group;
     };
     std::vector<Copy> copies = {};   // in flight
-    int group = 0;                   // that the next one joins
-    int barriers = 0, fences = 0;    // that it came to, those that order memory, and of the proxy
-    std::vector<int64_t> read = {};  // of what TMA and bulk_load brought, since its last barrier
+    int group = 0;                   // of the next copy
+    int barriers = 0, fences = 0;    // passed so far: barriers that order memory, proxy fences
+    std::vector<int64_t> read = {};  // bytes of TMA and bulk_load read since its last barrier
   };
-  std::vector<OfThread> threads_;  // and last anybody, for writes before writers are told apart
+  std::vector<OfThread> threads_;  // the last stands for unknown writers
 };
 
 template <int n>

@@ -1,5 +1,5 @@
-// The simulator's side of machine/hopper.h: Hopper's instructions with their meaning in the PTX ISA
-// manual, checked and counted. What they do to a block is in async.h and wgmma.h.
+// The simulator's side of machine/hopper.h: Hopper's instructions with the PTX ISA manual's
+// meaning, checked and counted. gpu_hopper.h documents them; async.h and wgmma.h do the work.
 #pragma once
 
 #define __grid_constant__
@@ -26,14 +26,15 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
       &static_cast<TrackedArray&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
-/// Not --sms, for which steps plan: each block is to have several pieces of work, even of few.
+/// Returns 3 and not --sms, so that each persistent block processes several tiles even in small
+/// runs.
 inline int resident_blocks() {
   return 3;
 }
 
 // ------------------------------------------------------------------------------------- barriers
 
-/// An mbarrier of an array of them.
+/// An mbarrier, element i of an array.
 class MbarrierRef {
  public:
   MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
@@ -82,7 +83,8 @@ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Counts the bytes of HBM within the array, and those of the whole box in shared memory.
+/// Counts the bytes inside the array as global reads, and those of the whole box as writes to
+/// shared memory.
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
@@ -90,7 +92,7 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
                            Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
                            barrier.place());
 }
-/// Counts the bytes within the array. A start before 0, illegal on the chip, is a fault.
+/// Counts the bytes inside the array. Faults if the box starts before 0, which the chip forbids.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
@@ -117,7 +119,7 @@ inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> 
       Async::floats("bulk_load", source.array(), source.byte(0), target.place(0), n),
       barrier.place());
 }
-/// Counts a read and a write of each byte of HBM, as atomicAdd does.
+/// Counts a read and a write of each byte of global memory, like atomicAdd.
 inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
   this_block->async().store(
       EventKind::bulk_add,
@@ -148,7 +150,7 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// Faults where the start leaves its 14 bits: on the chip it would run into the next field.
+/// Faults if the start exceeds its 14 bits; on the chip it would overflow into the next field.
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)
@@ -161,7 +163,7 @@ inline void wgmma_fence_instruction() {}
 inline int uniform(int x, unsigned = 0) {
   return x;
 }
-/// Here everything is in the program's order.
+/// Does nothing: the simulator runs in program order.
 inline void scheduling_barrier() {}
 template <class R, int n>
 void hold(R (&registers)[n][4]) {
@@ -175,14 +177,14 @@ void wgmma_wait_instruction(Where where = Where::current()) {
   this_block->async().warpgroup().wait(groups, where);
 }
 
-/// The warp is done with n elements: faults where a product of its warpgroup still reads them, or
-/// where of what TMA or bulk_load brought another lane has with no barrier since.
+/// Declares that the warp has read n elements. Faults if a product of its warpgroup still reads
+/// them, or if another lane read them (data of TMA or bulk_load) with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
   this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
-/// Whether gpu_hopper.h has a product 8·n wide.
+/// Whether gpu_hopper.h has a product of width 8·n.
 template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 12 || n == 16 || n == 24 || n == 32;
 template <class T>
@@ -190,7 +192,7 @@ Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
-/// Counts 2·64·N·16 matmul FLOPs (of e4m3 2·64·N·32), and the bytes that its descriptors name.
+/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and the bytes that its descriptors name.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);

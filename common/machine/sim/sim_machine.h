@@ -1,5 +1,6 @@
 // The simulator's side of machine.h: CUDA's constructs with CUDA's meaning, checked and counted.
-// What a function does is said in gpu_machine.h; here, what it counts and where it faults.
+// gpu_machine.h says what each function does; the comments here say what it counts and when it
+// faults.
 #pragma once
 
 #define MACHINE sim
@@ -24,8 +25,8 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// fp16 or bf16, whichever is the I/O type of the run under way: so that a kernel is compiled once
-/// for both, which is half of what compiling takes.
+/// fp16 or bf16, whichever is the run's I/O type. A kernel is so compiled once for both, which
+/// halves compile time.
 struct IoFloat {
   static inline bool is_bf16 = false;
   uint16_t bits = 0;
@@ -50,8 +51,9 @@ inline void __syncthreads(Where where = Where::current()) {
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane publishes `mine`; the last to come runs compute(lanes, n), where
-/// lanes[i] is lane i's of the n that the warp has. A kernel's mask must name them all.
+/// Runs a collective: every lane publishes `mine`, and the last lane that arrives runs
+/// compute(lanes, n), where lanes[i] is lane i's `mine` and n the warp's lanes. The mask must name
+/// all of them.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
                 Where where = Where::current()) {
@@ -61,16 +63,16 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
-/// Orders memory too. The other collectives do not, though lanes meet there: what one has copied
-/// asynchronously, another sees after this or after a barrier of the block.
+/// Also orders memory, as no other collective does: another lane may read what a lane copied
+/// asynchronously only after this or after a barrier of the block.
 inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
       "__syncwarp", mask, nothing, [](int* const*, int) { this_block->publish_warp(); }, where);
 }
 
-/// Gives each lane the value of its source, or its own where that is outside the warp. What a lane
-/// of the warp that takes no part would give is undefined.
+/// Returns the value of lane `source`, or the lane's own if that is outside the warp. Faults if
+/// `source` does not take part, because its value is undefined.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, int source, Where where) {
   struct Lane {
@@ -101,7 +103,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, Where where = Where::curren
   return shuffle("__shfl_xor_sync", mask, value, this_block->lane() ^ lanes, where);
 }
 
-/// Whether the predicate holds in any lane of the mask.
+/// Returns whether the predicate holds in any lane of the mask.
 inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::current()) {
   collective(
       "__any_sync", mask, predicate,
@@ -115,7 +117,7 @@ inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::curre
 
 // -------------------------------------------------------------------------------------- arithmetic
 
-/// Counts as two matmul FLOPs: rungs use it for their products and nothing else.
+/// Counts two matmul FLOPs, because rungs use it only for their products.
 inline float fmaf(float a, float b, float c) {
   this_block->counts.matmul_flops += 2;
   return std::fma(a, b, c);
@@ -129,8 +131,9 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// 2^x. `counted` false where another lane counts the same exponential. Faults for a NaN: it need
-/// not reach any result, as where a row's weight is 0 all the same, and then nothing else finds it.
+/// Returns 2^x and counts an exponential, unless another lane counts the same one (`counted`
+/// false). Faults for a NaN, because nothing else might notice it: a row whose weight is 0 hides
+/// it.
 inline float exp2_fast(float x, bool counted = true) {
   this_block->count_exps(counted);
   check_waited_for(x);
@@ -138,14 +141,14 @@ inline float exp2_fast(float x, bool counted = true) {
     fault("2^NaN: did −∞ − (−∞) come up?");
   return std::exp2(x);
 }
-/// Counts FLOPs that are not a matmul's; functions of common/tile call it.
+/// Counts n FLOPs outside matmuls; the functions of common/tile call it.
 inline void count_flops(int n) {
   this_block->counts.other_flops += n;
 }
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Neighbours of a row in a register, the first in the lowest bits.
+/// Returns neighbours of a row in one register, the first in the lowest bits.
 template <class T, class... Float>
 unsigned pack(Float... x) {
   static_assert(sizeof(T) * sizeof...(x) == 4);
@@ -160,14 +163,14 @@ unsigned pack(Float... x) {
   return out;
 }
 
-/// A collective of all 32 lanes (CUDA: .sync.aligned).
+/// Runs a collective of all 32 lanes (PTX: .sync.aligned); faults in a smaller warp.
 template <class Lane, class Compute>
 void whole_warp(const char* name, Lane& mine, Compute compute) {
   if (this_block->lanes() < 32) fault("{} in a warp of fewer than 32 threads", name);
   collective(name, 0xffffffff, mine, compute);
 }
 
-/// Counts how often rows of an ldmatrix's or stmatrix's matrices, at lanes' `at`, share banks.
+/// Counts the bank conflicts of an ldmatrix or stmatrix, whose rows start at the lanes' `at`.
 template <class Lane>
 void count_conflicts(Lane* const* lanes) {
   for (int m = 0; m < 4; ++m) {
@@ -176,9 +179,9 @@ void count_conflicts(Lane* const* lanes) {
     this_block->counts.bank_conflicts += passes - 1;
   }
 }
-/// Four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory, each lane
-/// naming one row of 16 bytes. Layout: PTX ISA, “ldmatrix”: lane l receives elements 2·(l%4) and
-/// the next of row l/4 of each matrix, transposed: of column l/4.
+/// Loads four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory; each
+/// lane passes one row of 16 bytes. Lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4 of
+/// each matrix, or of column l/4 if transposed (PTX ISA, “ldmatrix”).
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed);
 template <class T>
 void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
@@ -191,8 +194,8 @@ void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
   ldmatrix(r, Smem<uint16_t>(row.place(0)), true);
 }
 
-/// What a lane gives to a product of its warp, and the product: c += a·b. Registers as in PTX ISA,
-/// “Matrix Fragments for mma.m16n8k16 with floating point type”.
+/// A lane's registers of a warp's product, c += a·b, as in PTX ISA, “Matrix Fragments for
+/// mma.m16n8k16 with floating point type”. multiply() runs it.
 struct MmaLane {
   const unsigned* a;
   unsigned b[2];
@@ -200,7 +203,7 @@ struct MmaLane {
 };
 void multiply(MmaLane& mine, bool is_bf16);
 
-/// C += A·B, 16×8 += 16×16 · 16×8, fp32 accumulators. Counts 4,096 matmul FLOPs for the warp.
+/// Computes C += A·B, 16×8 += 16×16 · 16×8, in fp32. Counts 4,096 matmul FLOPs per warp.
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   MmaLane mine{a, {b0, b1}, c};
@@ -209,8 +212,8 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 // ------------------------------------------------------------------------------------------ launch
 
-/// A kernel that starts early runs after the one before it all the same, but faults where a thread
-/// that has not waited touches what that one wrote, or writes what that one read.
+/// On the simulator a kernel that starts early also runs after the previous one. It faults if a
+/// thread that has not waited touches what that kernel wrote, or writes what it read.
 enum class Start { after, early };
 inline void let_next_kernel_start() {
   this_block->let_next_kernel_start();
@@ -219,7 +222,7 @@ inline void wait_for_kernel_before() {
   this_block->wait_for_kernel_before();
 }
 
-/// Runs a kernel on every block of the grid and waits. `name` stands in faults and reports.
+/// Runs a kernel on every block of the grid and waits. Faults and reports call it `name`.
 template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {

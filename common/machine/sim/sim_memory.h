@@ -1,5 +1,4 @@
-// Global and shared memory as kernels on the simulator see them. Every access is checked and
-// counted.
+// Global and shared memory for kernels on the simulator. Every access is checked and counted.
 #pragma once
 
 #include <array>
@@ -11,8 +10,8 @@
 
 namespace ladder::sim {
 
-/// Faults where x comes from a register of sums that a wgmma still owns: a NaN's payload survives
-/// arithmetic; only its sign and its quiet bit may change.
+/// Faults if x comes from an accumulator that a wgmma still owns. Arithmetic keeps a NaN's payload;
+/// only its sign and its quiet bit may change.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -20,9 +19,9 @@ inline void check_waited_for(float x) {
 
 // ---------------------------------------------------------------------------------- global memory
 
-/// An element of a writable array: reads when its value is used, writes when assigned. Only as long
-/// as it has no name: `auto x = S[i]` is a copy on the gpu, and would be read late here; the
-/// simulator refuses to compile uses of such an x. Say `float x = S[i]`.
+/// An element of a writable array, which is read when its value is used and written when it is
+/// assigned. It must not get a name: `auto x = S[i]` is a copy on the gpu but would be read later
+/// here, so the simulator does not compile uses of such an x. Write `float x = S[i]`.
 template <class T, class Pointer>
 class Ref {
  public:
@@ -43,7 +42,8 @@ class Ref {
   int64_t i_;
 };
 
-/// A pointer into a tracked array. Copying and offsetting are free; [] reads or writes and counts.
+/// A pointer into a TrackedArray. Copying and offsetting it cost nothing; [] reads or writes, and
+/// counts.
 template <class T>
 class Hbm {
  public:
@@ -75,8 +75,8 @@ class Hbm {
     count<Access::write>(i);
     data()[i] = x;
   }
-  /// Reads or writes a U in accesses of 16 bytes, or its size if it has less, aligned to as many.
-  /// `what` names the access in faults.
+  /// Read or write a U in accesses of min(16, sizeof(U)) bytes, aligned to that. Faults call it
+  /// `what`.
   template <class U>
   U load_as(const char* what) const {
     count_wide<Access::read, U>(what);
@@ -90,7 +90,7 @@ class Hbm {
     std::memcpy(static_cast<void*>(data()), &x, sizeof(U));
   }
   TrackedArray& array() const { return *array_; }
-  /// Where element i stands in the array.
+  /// Returns the byte offset of element i in the array.
   int64_t byte(int64_t i) const { return (origin_ + i) * static_cast<int64_t>(sizeof(T)); }
   /// Checks and counts an access of n bytes at element i.
   template <Access access, int n = sizeof(T)>
@@ -106,7 +106,7 @@ class Hbm {
     count<Access::add>(0);
     return add_atomically(*data(), x);
   }
-  /// For cp_async, which reads them later.
+  /// Counts the read of `bytes` bytes by cp_async, which reads them later.
   template <int bytes>
   const char* counted_bytes() const {
     count<Access::read, bytes>(0);
@@ -116,7 +116,7 @@ class Hbm {
  private:
   template <class U>
   friend class Hbm;
-  /// For accesses that have been counted.
+  /// For accesses that have been counted already.
   T* data() const { return static_cast<T*>(array_->contents()) + origin_; }
   template <Access access, class U>
   void count_wide(const char* what) const {
@@ -127,7 +127,7 @@ class Hbm {
   }
 
   TrackedArray* array_ = nullptr;
-  int64_t origin_ = 0;  // element that [0] is
+  int64_t origin_ = 0;  // the element of the array that [0] is
 };
 
 template <class T>
@@ -141,13 +141,13 @@ Hbm<T> hbm(Array& array) {
 
 template <class T>
 class Smem;
-/// What [] of shared memory gives.
+/// The type that [] of shared memory returns.
 template <class T>
 struct InShared {
   using Ref = sim::Ref<T, Smem<T>>;
 };
 
-/// A pointer into the block's shared memory, bound to the region it was taken as.
+/// A pointer into an array of the block's shared memory, which it must not leave.
 template <class T>
 class Smem {
  public:
@@ -158,7 +158,7 @@ class Smem {
 
   T load(int64_t i) const { return read<T>(place(i)); }
   void store(int64_t i, T x) const { write(place(i), x); }
-  /// As Hbm's: a U of 16 bytes at most.
+  /// As Hbm's functions, for a U of at most 16 bytes.
   template <class U>
   U load_as(const char* what) const {
     check_aligned(what, "from", sizeof(U));
@@ -197,8 +197,8 @@ class Smem {
   SharedPlace place_;
 };
 
-/// The block's dynamic shared memory, handed out front to back. Every thread of a block must take
-/// the same pieces in the same order.
+/// Hands out the block's dynamic shared memory front to back. Every thread of a block must take the
+/// same arrays in the same order.
 class SharedMemory {
  public:
   template <class T>
@@ -235,7 +235,7 @@ auto read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
   return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
 }
-// To global and to shared memory alike.
+// The target may be in global or in shared memory.
 template <class Pointer, class T>
 void write_chunk(Pointer target, const Chunk<T>& chunk) {
   target.store_as("write of a chunk", chunk);
@@ -268,7 +268,7 @@ void store_16_bytes(Hbm<T> target, Smem<T> source) {
                   source.template load_as<std::array<char, 16>>("16-byte store"));
 }
 
-/// One read and one write, indivisible. Returns what was there before.
+/// Adds x atomically, counts a read and a write, and returns the old value.
 template <class T>
 T atomicAdd(Hbm<T> target, T x) {
   ++this_block->counts.atomics;

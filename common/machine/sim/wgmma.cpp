@@ -1,4 +1,4 @@
-// A warpgroup's asynchronous products; and, for a warp, ldmatrix and mma.
+// Runs a warpgroup's asynchronous products, and a warp's ldmatrix and mma.
 #include "machine/sim/wgmma.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
-/// A matrix in shared memory as a descriptor tells it (PTX ISA: “Matrix Descriptor Format”), in
-/// lines of 128 bytes under 128-byte swizzle or, as it stands, of 64 under theirs.
+/// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”):
+/// lines of 128 bytes with 128-byte swizzle, or of 64 with 64-byte swizzle.
 struct Descriptor {
   int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
@@ -31,11 +31,12 @@ struct Descriptor {
           "the "
           "simulator");
   }
-  /// The 16 bytes that begin with element k of row i, elements of `element` bytes.
+  /// Returns the offset of the 16 bytes that begin with element k of row i; `element` is the bytes
+  /// per element.
   int64_t in_row(int i, int k, int element) const {
     return swizzled(start + i / 8 * stride + i % 8 * line + k * element, line);
   }
-  /// Transposed: the 16 bytes that hold elements i … i + 7 of column k, of 16 bits.
+  /// For a transposed operand: returns the offset of elements i … i + 7, of 16 bits, of column k.
   int64_t in_column(int i, int k) const {
     if (line != 128)
       fault(
@@ -45,7 +46,7 @@ struct Descriptor {
   }
 };
 
-/// Calls f(at, i, k) for each 16 bytes of an operand of `rows` rows (or columns).
+/// Calls f(at, i, k) for each chunk of 16 bytes of an operand with `rows` rows (or columns).
 template <class F>
 void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
   const Descriptor d(descriptor);
@@ -81,13 +82,13 @@ void Warpgroup::fence_registers(const void* registers, size_t bytes) {
     std::copy(was.contents.begin(), was.contents.end(), a);
     return true;
   });
-  std::erase_if(lane().fenced, [&](const auto& fenced) {  // registers that lived there before
+  std::erase_if(lane().fenced, [&](const auto& fenced) {  // older registers at the same address
     return fenced.first < begin + bytes && begin < fenced.first + fenced.second.size();
   });
   lane().fenced[begin].assign(begin, begin + bytes);
 }
 
-/// Registers pass from other code to a wgmma: they must be as they were at a fence.
+/// Passes registers from other code to a wgmma. Faults unless they are unchanged since a fence.
 void Warpgroup::hand_over(const void* registers, size_t bytes, const char* what) {
   const auto* begin = static_cast<const char*>(registers);
   for (const auto& [from, contents] : lane().fenced) {
@@ -111,7 +112,7 @@ void Warpgroup::check_untouched(int lane, const Chain& chain) const {
 
 // -------------------------------------------------------------------------------------- products
 
-/// The first lane to come issues it for all.
+/// Issues a wgmma for all lanes; the first lane that arrives calls it.
 void Warpgroup::start(const Wgmma& wgmma, const float* d) {
   const int l = block_.running() % 128;
   Op op{wgmma, lane().group, nullptr, {}, {}};
@@ -178,7 +179,7 @@ void Warpgroup::commit() {
   const int number = lane().group++;
   block_.set_products(lane().group - lane().waited);
   if (!block_.recorder() || block_.lane() != 0) return;
-  // Its products as events: wgmmas in a row on one accumulator, and on one array, are one.
+  // Record the products: consecutive wgmmas on one accumulator and one array are one event.
   for (size_t i = 0; i < ops_.size();) {
     const Op& first = ops_[i];
     const auto array_of = [&](const Op& op) {
@@ -245,7 +246,7 @@ void Warpgroup::done_with(const SharedPlace& place, int64_t bytes) const {
 void Warpgroup::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
   const Wgmma& w = op.wgmma;
   const int bytes = w.bytes(), elements = 16 / bytes;  // in 16 bytes
-  /// Element e of some bytes.
+  /// Returns element e of the bytes at `from`.
   const auto value = [&](const void* from, int e) -> float {
     if (w.element == Element::e4m3) return e4m3::from_bits(static_cast<const uint8_t*>(from)[e]);
     uint16_t bits;
@@ -262,7 +263,8 @@ void Warpgroup::read_operands(const Op& op, std::vector<float>& A, std::vector<f
     });
   };
   if (w.a_in_registers) {
-    // A register has 4 bytes of a row; a quad of lanes has 16, registers 2 and 3 the next 16.
+    // A register holds 4 bytes of a row, four lanes hold 16, and registers 2 and 3 hold the next
+    // 16.
     for (int l = 0; l < 128; ++l)
       for (int i = 0; i < 4; ++i)
         for (int e = 0; e < elements / 4; ++e) {
@@ -307,7 +309,7 @@ void Warpgroup::finish(Op& op) {
 
 // ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
-// Apart from their header, with which every kernel would compile them again, and less optimised.
+// They are not in the header, or every kernel would compile them again, and optimise them less.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
   struct Lane {

@@ -1,8 +1,7 @@
-// What belongs to a warpgroup, 128 threads: its asynchronous products (wgmma), and its share of the
-// registers (setmaxnreg). From its issue until the
-// wait for it its accumulator holds NaN and its operands must not be touched, so that
-// reading or writing them too early is caught. Its registers have to be named after the wait, by it
-// or by the next fence: a compiler may move what else uses them to before the wait.
+// A warpgroup of 128 threads: its asynchronous products (wgmma) and its registers (setmaxnreg).
+// From issue to wait the accumulator of a wgmma holds NaN and its operands must not be touched, so
+// that a premature access is caught. The wait, or the next fence, must name the wgmma's registers,
+// because otherwise a compiler may move other uses of them before the wait.
 #pragma once
 
 #include <array>
@@ -21,7 +20,7 @@ namespace ladder::sim {
 
 enum class Element { fp16, bf16, e4m3 };
 
-/// A wgmma, m64nNk16 or of e4m3 m64nNk32, as each of its lanes issues it.
+/// A wgmma, m64nNk16 or (e4m3) m64nNk32, as each lane issues it.
 struct Wgmma {
   int N;
   Element element;
@@ -29,46 +28,47 @@ struct Wgmma {
   uint64_t a, b;  // descriptors
   int scale_d;
   bool operator==(const Wgmma&) const = default;
-  int bytes() const { return element == Element::e4m3 ? 1 : 2; }  // of an element
+  int bytes() const { return element == Element::e4m3 ? 1 : 2; }  // per element
   int k() const { return 32 / bytes(); }
   int64_t flops() const { return int64_t{2} * 64 * N * k(); }
 };
 
-/// Row and column of a lane's register i of an accumulator.
+/// Returns the row and column of a lane's register i of an accumulator.
 constexpr std::pair<int, int> accumulator_element(int lane, int i) {
   return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
 }
 
 class Warpgroup {
  public:
-  /// Of the warpgroup whose first thread that is.
+  /// The warpgroup of threads first_thread to first_thread + 127.
   Warpgroup(Block& block, int first_thread)
       : block_(block), memory_(block.memory), first_thread_(first_thread) {}
 
-  int registers = 0;  // of each thread, since its setmaxnreg
+  int registers = 0;  // per thread, by its setmaxnreg
 
   // Called on fibers.
-  /// The program names registers, after a wait or before a product.
+  /// Handles a fence or wait that names registers.
   void fence_registers(const void* registers, size_t bytes);
-  /// `d`: the lane's N/2 registers of sums; `a`: its 4 of the left operand, or null.
+  /// Issues a wgmma for one lane. `d`: its N/2 accumulator registers; `a`: its 4 of the left
+  /// operand, or null.
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
   void commit();
   void wait(int groups_left, Where where);
-  /// Faults where a product that was not waited for still reads there.
+  /// Faults if a product that was not waited for still reads there.
   void done_with(const SharedPlace& place, int64_t bytes) const;
-  /// Faults where the thread has not waited for a product, or not named its left operand since.
+  /// Faults if the thread has not waited for a product, or not named its left operand since.
   void end_thread();
 
-  /// Ends the products that the whole warpgroup waits for. False if it does not.
+  /// Ends the products that the whole warpgroup waits for. Returns false if it does not wait.
   bool deliver();
 
  private:
-  // Wgmmas on one accumulator, from the first until it is named after all of them have ended.
+  // The wgmmas on one accumulator, from the first until the accumulator is named after their end.
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};
     std::vector<float> sums;       // 64 × N
-    float& sum(int lane, int i) {  // of its register i
+    float& sum(int lane, int i) {  // that of its register i
       const auto [row, column] = accumulator_element(lane, i);
       return sums[row * N + column];
     }
@@ -78,18 +78,18 @@ class Warpgroup {
     int group;
     std::shared_ptr<Chain> chain;
     std::vector<std::array<unsigned, 4>> a;  // of each lane
-    std::vector<int64_t> reads;              // the 16 bytes that begin at each
+    std::vector<int64_t> reads;              // offsets of the 16-byte chunks that it reads
   };
   struct Lane {
     int64_t issued = 0;
-    int group = 0, waited = 0;  // the next; below which all have been waited for
-    std::map<const char*, std::vector<char>> fenced;  // registers and what was in them
+    int group = 0, waited = 0;  // the current group; groups below `waited` are waited for
+    std::map<const char*, std::vector<char>> fenced;  // named registers and their contents
     struct Operand {
       std::array<unsigned, 4> contents;
       int64_t last_op;
     };
-    std::map<unsigned*, Operand> operands;      // registers that wgmmas read, until they are named
-    std::vector<std::shared_ptr<Chain>> ended;  // whose registers were not named since
+    std::map<unsigned*, Operand> operands;      // left operands, until they are named
+    std::vector<std::shared_ptr<Chain>> ended;  // ended, but not named since
   };
 
   Lane& lane() { return lanes_[block_.running() % 128]; }
@@ -97,7 +97,7 @@ class Warpgroup {
   void check_untouched(int lane, const Chain& chain) const;
   void start(const Wgmma& wgmma, const float* d);
   void finish(Op& op);
-  /// The product's operands, A as [row][k], B as [k][column], of e4m3 as [column][k].
+  /// Reads the operands: A as [row][k], B as [k][column], or for e4m3 [column][k].
   void read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B);
 
   Block& block_;
@@ -107,7 +107,7 @@ class Warpgroup {
   int64_t first_op_ = 0;
   Lane lanes_[128];
   int waiting_ = 0;  // threads
-  int done_ = 0;     // for wgmmas of groups below this number
+  int done_ = 0;     // they wait for groups below this number
 };
 
 }  // namespace ladder::sim
