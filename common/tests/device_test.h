@@ -1,4 +1,4 @@
-// What the tests share that compile their kernels for both machines.
+// Shared by tests whose kernels are compiled for both machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "machine/device.h"
 #include "machine/machine.h"
 
-/// The name of a test suite that is compiled for both.
+/// The name of a test suite on the machine that it is compiled for.
 #ifdef LADDER_SIM
 #define ON_MACHINE(name) Sim##name
 #else
@@ -22,7 +22,7 @@
 
 namespace ladder::MACHINE {
 
-/// A kernel's type as the host has it.
+/// The host's type for a kernel's type.
 template <class T>
 using OnHost = std::conditional_t<
     std::is_arithmetic_v<T>, T,
@@ -40,7 +40,8 @@ const Parameter& argument(const Parameter& value) {
   return value;
 }
 
-/// A test that runs kernels of the machine it is compiled for.
+/// A test that runs kernels on the machine that it is compiled for; it is skipped if there is no
+/// GPU.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -55,7 +56,7 @@ class DeviceTest : public ::testing::Test {
 #endif
   }
 
-  /// From −1 to 1, rounded to T.
+  /// Draws n numbers from −1 to 1, rounded to T.
   template <class T>
   std::vector<OnHost<T>> random(int n) {
     std::uniform_real_distribution<float> uniform(-1, 1);
@@ -69,7 +70,7 @@ class DeviceTest : public ::testing::Test {
     device_->upload(array, values.data());
     return array;
   }
-  /// Poisoned: NaN in every type.
+  /// Allocates a poisoned array: NaN in every type.
   Array& make(const char* name, int64_t bytes) {
     return *arrays_.emplace_back(device_->allocate(name, bytes));
   }
@@ -79,7 +80,7 @@ class DeviceTest : public ::testing::Test {
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel; of an Array it takes the elements. On the simulator: what it counts.
+  /// Runs one kernel; an Array argument passes its elements. Returns the simulator's counts.
   template <class... P>
   std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
                             auto&&... arguments) {

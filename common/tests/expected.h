@@ -1,4 +1,4 @@
-// Whole texts that tests compare with what stands in a file beside them.
+// Compares whole texts with a file next to the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,9 @@
 
 namespace ladder {
 
-/// The file has this text between the first `begin` and the next `end`. Where
-/// LADDER_WRITE_EXPECTED is set, as by scripts/test --write-expected, the text is written there.
+/// Expects this text in the file between the first `begin` and the next `end`. If
+/// LADDER_WRITE_EXPECTED is set, as by scripts/test --write-expected, writes the text there
+/// instead.
 inline void expect_in_file(const std::filesystem::path& path, const std::string& begin,
                            const std::string& text, const std::string& end) {
   std::ifstream file(path);
@@ -27,7 +28,7 @@ inline void expect_in_file(const std::filesystem::path& path, const std::string&
   }
 }
 
-/// The Markdown file has this text under this heading.
+/// Expects this text in the Markdown file under this heading.
 inline void expect_written(const std::filesystem::path& path, const std::string& name,
                            const std::string& text) {
   expect_in_file(path, "\n## " + name + "\n\n```\n", text, "\n```\n");

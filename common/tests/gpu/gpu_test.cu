@@ -1,5 +1,5 @@
-// The gpu side of machine.h on a GPU: launches that fail say which kernel and where,
-// and the counters of DRAM see a copy.
+// Tests the gpu side of machine.h on a GPU: failed launches name kernel and place, and --dram
+// counts a copy.
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,8 @@ TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
   }
 }
 
-// --dram: a copy reads and writes each byte once, whether it fills L2 many times over or leaves all
-// that it wrote there, to be written back later.
+// A copy reads and writes each byte once, whether it is many times larger than L2 or leaves all
+// that it wrote in L2, to be written back later.
 TEST_F(GpuMachine, DramCountsACopy) {
   for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
     const auto x = device().allocate("x", bytes), y = device().allocate("y", bytes);
@@ -53,7 +53,7 @@ TEST_F(GpuMachine, DramCountsACopy) {
       EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected) << name;
       EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected) << name;
     }
-    // What fits L2 is read from HBM by the first copy alone.
+    // If the data fit into L2, only the first copy reads them from HBM.
     if (2 * bytes < device().info().l2_bytes)
       EXPECT_LT(report.all.read, bytes + bytes / 2);
     else

@@ -1,5 +1,5 @@
-// The command line: every option, its default, what is refused in which words, which step it
-// chooses, and the files that it names.
+// Tests the command line: every option, its default, the words of refusals, the chosen step, and
+// the files that it names.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -36,12 +36,12 @@ void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device
   }
 }
 
-// Rungs with the steps that the tests need.
+// The rungs and steps that the tests need.
 constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
 
-/// With which status and message this is refused; nothing where it is not.
+/// Returns the status and message of a refusal, or "" if there is none.
 std::string refusal(auto work) {
   try {
     work();
@@ -56,7 +56,8 @@ class OptionsTest : public testing::Test {
   void SetUp() override {
     all_steps().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
-      // A ladder as 05's, in no order: an aside, and steps for Hopper that are the default there.
+      // A ladder like 05's, registered in no order: an aside, and steps for Hopper that are the
+      // default there.
       std::vector<Step> steps = {
           {.name = "fast", .after = "copies", .is_default = device == kGpu},
           {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
@@ -78,7 +79,7 @@ class OptionsTest : public testing::Test {
     add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
 
-  /// A line's words; '' stands for an empty one.
+  /// Returns a line's words; '' stands for an empty one.
   static std::optional<Options> parse(const std::string& rung, const std::string& line) {
     std::vector<std::string> words = {rung};
     std::istringstream stream(line);
@@ -93,7 +94,7 @@ class OptionsTest : public testing::Test {
     return parse(rung, line).value();
   }
 
-  /// The workload as the JSON has it.
+  /// Returns the workload as in the JSON.
   static std::string workload(const std::string& line) {
     std::string json = to_json({.workload = options(line).workload});
     std::erase(json, '"');
@@ -101,7 +102,7 @@ class OptionsTest : public testing::Test {
     return json.substr(begin, json.find(", settings") - begin);
   }
 
-  /// The line is refused, and the message has this in it.
+  /// Expects that the line is refused with a message that contains this.
   static void expect_bad(const std::string& rung, const std::string& line,
                          const std::string& message) {
     const std::string said = refusal([&] { parse(rung, line); });
@@ -116,7 +117,7 @@ class OptionsTest : public testing::Test {
   }
 };
 
-// A default that --help names is what holds without the option.
+// Giving the default that --help names must change nothing.
 TEST_F(OptionsTest, DefaultsAreAsDocumented) {
   std::istringstream help(printed(kNaive, "--help"));
   int checked = 0;
@@ -127,7 +128,7 @@ TEST_F(OptionsTest, DefaultsAreAsDocumented) {
     const std::string value =
         line.substr(begin + 9, line.find_first_of(" )", begin + 9) - begin - 9);
     Options given = options(name + "=" + value);
-    given.sim_option = "";  // which only says that it was given
+    given.sim_option = "";  // says only that the option was given
     EXPECT_TRUE(given == options("")) << line;
     ++checked;
   }
@@ -144,7 +145,7 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_GT(options("--scale 1e-45").workload.problem.scale, 0);
   const Options o = options("--load in --save=--odd --schedule random:7 --trace t --time 12.5");
   EXPECT_EQ(o.workload.load + " " + o.save + " " + o.run.trace_file, "in --odd t");
-  EXPECT_EQ(o.sim_option, "trace");  // the last of them
+  EXPECT_EQ(o.sim_option, "trace");  // the last given one
   EXPECT_EQ(o.sim.schedule, (Schedule{Schedule::Order::random, 7}));
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
   EXPECT_EQ(options("--check full").workload.check, Check::full);
@@ -164,12 +165,11 @@ TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
   EXPECT_EQ(p.N_kv, 33);
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
   EXPECT_EQ(options("--seqlen 5 --seqlen 6").workload.problem.N, 6);  // the last one counts
-  // The largest that is allowed is a matter of memory, not of the command line.
+  // Memory limits the largest value, not the command line.
   EXPECT_EQ(options("--heads 1 --seqlen 1073741824").workload.problem.N, 1 << 30);
 }
 
-// What is refused in which words, and which step is chosen, is beside each command line of
-// options.md.
+// options.md holds command lines, each with its refusal or the chosen step.
 TEST_F(OptionsTest, CommandLinesAreAnsweredAsWritten) {
   const auto path = std::filesystem::path(__FILE__).replace_filename("options.md");
   std::ifstream file(path);
@@ -235,7 +235,7 @@ TEST_F(OptionsTest, TheRestOfSettingsAndOfASimulatorIsFilledIn) {
   EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
-// A block's shared memory is that of either pass, to the byte.
+// Both passes' shared memory per block is checked, to the byte.
 TEST(Memory, OfABlockIsAskedForByBothPasses) {
   Step step{.name = "both", .is_default = true};
   step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
@@ -250,7 +250,7 @@ TEST(Memory, OfABlockIsAskedForByBothPasses) {
   }
 }
 
-/// The names of the steps in order, or why they make no ladder.
+/// Returns the names of the steps in order, or why they form no ladder.
 std::string order() {
   try {
     std::string names;
@@ -261,7 +261,8 @@ std::string order() {
   }
 }
 
-// 4 bytes each of LSE, 2 of Q, O, K and V and their gradients; and the workspace of both passes.
+// LSE takes 4 bytes per element; Q, O, K and V and their gradients 2; the workspace of both passes
+// is added.
 TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
   const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
   Step step{.has_lse = true};
@@ -278,7 +279,7 @@ TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
   }
 }
 
-// Registrations, and the order that they have or why it is none.
+// Registrations, with the order that results or the reason why there is none.
 TEST(Steps, ThatMakeNoLadderAreRefused) {
   const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
   const Step second{.name = "second", .after = "first"},
@@ -314,7 +315,7 @@ TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
   const Pass forward = {.launch = [](const Problem&, const Plan&, const Arrays&) {}};
   const Step lent{.name = "first", .has_lse = true, .tiles = kWide, .forward = forward};
   all_steps().clear();
-  // In any order; and another device's is none.
+  // The order of registration does not matter, and another device's default does not count.
   add_all("06_test", {{.name = "third", .after = "second", .forward_of = "04_test/first"},
                       {.name = "second", .after = "first", .forward_of = "06_test/first"},
                       {.name = "first", .is_default = true, .tiles = kSmall, .forward = forward}});
@@ -330,7 +331,7 @@ TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
   EXPECT_TRUE(steps[2]->has_lse);
 }
 
-// Which of its tiles a step takes.
+// Tests the choice among a step's tiles.
 TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
   const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {},
@@ -346,7 +347,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
-  // Of two blocks, too; and where of none two fit, or one is asked for, that one.
+  // The same for two blocks; if two fit of no tile, or if a tile is requested, one is enough.
   EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
   EXPECT_EQ(chosen(64, 16383, {}, 2),
             "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 16383 for 2 blocks");
@@ -358,7 +359,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(refusal([&] { chosen(64, 8192, {.block_q = 32}); }),
             "2: --block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that "
             "fit: 128×64, 64×64");
-  // And of how many tiles along a length a grid has blocks.
+  // The grid's limit of blocks along a length.
   EXPECT_EQ(grid_blocks(65535 * 16 - 15, 16), 65535u);
   EXPECT_EQ(refusal([] { grid_blocks(65535 * 16 + 1, 16); }),
             "2: a length of 1048561 is too large for this step's grid; give at most 1048560");
@@ -366,7 +367,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
 
 // ------------------------------------------------------------------------------------- .npy files
 
-// As NumPy writes them, and as nobody should. (What is written, cli_test.py tests.)
+// Reads files as NumPy writes them, and bad ones. (cli_test.py tests the written files.)
 
 std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
@@ -382,7 +383,7 @@ std::string header_of(const std::string& descr, const std::string& shape) {
 }
 
 NpyArray parse(const std::string& file) {
-  // A copy of exactly its size, so that the address sanitizer sees one byte too many.
+  // A copy of exactly this size, so that the address sanitizer finds a read past its end.
   const std::vector<unsigned char> bytes(file.begin(), file.end());
   return parse_npy("x.npy", bytes.data(), bytes.size());
 }
@@ -403,7 +404,7 @@ const std::pair<std::string, const char*> kBad[] = {
     {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
 };
 constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'\x1b[2J'"};
-// In the place of (6,), and with which word they are refused.
+// Shapes that replace (6,), with words of the refusal.
 constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(5,)", "is too long: shape (5,) needs 20 bytes of values, and the file has 24"},
     {"(7,)", "is truncated: shape (7,) needs 28"},
@@ -433,7 +434,7 @@ TEST(Npy, RefusesAllElse) {
     EXPECT_TRUE(said.starts_with("2: 'x.npy' ") && said.find(words) != said.npos)
         << said << "\nlacks\n"
         << words;
-    // What stands in a file reaches a terminal: control characters must not.
+    // Messages quote the file on a terminal, so control characters must be escaped.
     EXPECT_TRUE(std::ranges::none_of(said, [](char c) { return 0 <= c && c < ' '; })) << said;
   };
   for (const auto& [file, words] : kBad) refuses(file, words);
@@ -442,7 +443,7 @@ TEST(Npy, RefusesAllElse) {
     refuses(npy(header_of("'<f4'", shape), kValues), words);
   for (size_t size = 1; size < kGood.size(); ++size)
     refuses(kGood.substr(0, size), size < 10 ? "is not a .npy file" : "truncated");
-  // A header whose length is not its own.
+  // A header with a wrong length.
   for (int length = 0; length < 256; ++length) {
     std::string file = kGood;
     file[8] = static_cast<char>(length);

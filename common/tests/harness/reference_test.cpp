@@ -1,6 +1,5 @@
-// The float64 reference: all that a check expects, against CONTRACTS.md's rule of what is right, by
-// an attention of a few lines that shares no code with it, nor with the kernels of 06, whose
-// gradients the suite compares with the reference's.
+// Tests the float64 reference against CONTRACTS.md's rule of correctness. It uses an attention of a
+// few lines that shares no code with the reference, nor with the kernels of 06.
 
 #include "harness/workload.h"
 
@@ -48,19 +47,19 @@ std::vector<double> in_double(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-/// What is given, in float64.
+/// The inputs in float64.
 struct Point {
   std::vector<double> Q, K, V, dO;
   explicit Point(const Inputs& in)
       : Q(in_double(in.Q)), K(in_double(in.K)), V(in_double(in.V)), dO(in_double(in.dO)) {}
 };
 
-/// All outputs, row after row, and of each row of O max_j P_ij · Σ_c|dO_ic·O_ic|.
+/// All outputs, row by row, and max_j P_ij · Σ_c|dO_ic·O_ic| of each row of O.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
 
-/// In float64, with the roundings that an algorithm cannot avoid, or none.
+/// Computes attention in float64, with the roundings that an algorithm cannot avoid, or with none.
 Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rounding) {
   const bool stored = rounding == Rounding::S_and_P_stored, any = rounding.has_value();
   const auto round = [&](bool when, double y) { return when ? rounded(p.dtype, y) : y; };
@@ -115,7 +114,7 @@ Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rou
 
 class References : public ::testing::TestWithParam<Case> {};
 
-/// That of the rows of a tensor is expected what the attention above has of them.
+/// Expects that the rows of a tensor equal those of the attention above.
 void expect_expected(const ExpectedTensor& expected, const std::vector<double>& exact,
                      const std::vector<double>& plain, const std::vector<int64_t>& rows,
                      int columns, const std::string& compared, double extra) {
@@ -124,7 +123,7 @@ void expect_expected(const ExpectedTensor& expected, const std::vector<double>& 
   EXPECT_EQ(expected.columns, columns);
   EXPECT_EQ(expected.compared, compared);
   EXPECT_NEAR(expected.extra, extra, 1e-9 * extra);
-  double off = 0, wanted = 0;  // what of plain the tolerance has
+  double off = 0, wanted = 0;  // the tolerance's part from `plain`
   size_t k = 0;
   for (const int64_t row : rows)
     for (int c = 0; c < columns; ++c, ++k) {
@@ -144,7 +143,7 @@ void expect_expected(const ExpectedTensor& expected, const std::vector<double>& 
 TEST_P(References, AreWhatTheContractSays) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
-  // What is the largest by magnitude may be negative, as drawn or now; or below 1, in column 0.
+  // The largest magnitude may be of a negative value, or below 1 (column 0).
   for (Tensor* t : {&in.Q, &in.K})
     for (int64_t i = 0; i < t->size(); ++i) {
       const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
@@ -156,7 +155,7 @@ TEST_P(References, AreWhatTheContractSays) {
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
     for (const RowsToCheck& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
-      // The rows that are compared; and of those and all that dK needs what the tolerances have.
+      // The compared rows, and the maxima for the tolerances over these and all rows that dK needs.
       std::vector<int64_t> rows, kv_rows;
       double weight = 0, largest_q = 0, largest_k = 0;
       for (int row = 0; row < p.B * p.H * p.N; ++row) {
@@ -189,7 +188,7 @@ TEST_P(References, AreWhatTheContractSays) {
     }
 }
 
-// Rows 0 and 2 of three are compared, of which one element is no finite number, as it must be.
+// Rows 0 and 2 of three are compared; one element is not finite, as expected.
 TEST(Compare, ReportsWhatTheContractSays) {
   const ExpectedTensor expected{"x",  {0, 2}, 2, "2 of 3 rows", {1, -4, -kInf, 2}, {1.5, -4, 0, 2},
                                 0.25, 0.125};
@@ -197,7 +196,7 @@ TEST(Compare, ReportsWhatTheContractSays) {
     const std::vector<float> out = {a, b, 100, 100, blind, c};
     const TensorError in_float = compare(expected, out);
     TensorError in_half = compare(expected, round_all(DType::fp16, out));
-    in_half.tolerance -= 0x1p-9;  // half of how far apart numbers of fp16 are at 4
+    in_half.tolerance -= 0x1p-9;  // half the distance of fp16 numbers at 4
     EXPECT_EQ(in_half, in_float);
     return in_float;
   };
@@ -242,7 +241,7 @@ TEST(Compare, AllowsHalfOfHowFarNumbersAreApart) {
   }
 }
 
-// Rounded to the I/O type, a result may be no finite number: that widens no tolerance.
+// A result may overflow the I/O type; that must not widen the tolerance.
 TEST(Compare, ToleratesNothingForWhatIsNotFinite) {
   const ExpectedTensor expected{"o", {0}, 2, "", {1e5, 1}, {kInf, 1}};
   const auto error = [&](float x, float y) {
@@ -277,12 +276,12 @@ TEST(Inputs, AreTheSameOnEveryPlatform) {
 }
 
 TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
-  // A row's logit, and whether its exponential is no float32; with two keys that have it, the sum
-  // is twice as large. From 64 to 128 fp16s are 1/16 apart; ln 3.4e38, 1.2e-38 = 88.72, −87.32.
+  // A row's score, and whether its exponential leaves float32; with two such keys the sum is twice
+  // that. From 64 to 128 fp16s are 1/16 apart; ln 3.4e38 = 88.72 and ln 1.2e-38 = −87.32.
   const std::pair<float, bool> rows[] = {
-      {88.6875f, false},  {88.75f, true},    // as they are
+      {88.6875f, false},  {88.75f, true},    // exact
       {88.71f, false},    {88.7225f, true},  // rounded down, and up
-      {-87.3125f, false}, {-87.375f, true},  // the same of what underflows
+      {-87.3125f, false}, {-87.375f, true},  // the same for underflow
       {-87.34f, false},   {-87.346f, true}, {0, false},
   };
   const int N = std::size(rows);
@@ -290,7 +289,7 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
     const Problem p{.B = 1, .H = 2, .Hk = 1, .N = N, .N_kv = keys, .d = 8, .scale = 1};
     std::vector<float> q(static_cast<size_t>(2 * N * 8), 0), k(static_cast<size_t>(keys * 8), 1);
     for (size_t row = 0; row < 2 * std::size(rows); ++row) {
-      // What is too fine for fp16 goes into a second column.
+      // The part that is too fine for fp16 goes into a second column.
       const float logit = rows[row % std::size(rows)].first;
       q[8 * row] = widen(p.dtype, round_to(p.dtype, logit));
       q[8 * row + 1] = logit - q[8 * row];
@@ -310,7 +309,7 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
 }
 
 TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
-  // Q·K of 2^127 and of 2^128, and S·log2(e) below 2^128 and above; S itself is below.
+  // Q·K is 2^127 or 2^128, and S·log2(e) just below or above 2^128; S itself stays below.
   for (const auto& [q, scale, lost] : {std::tuple(0x1p63f, 0.25f, false),
                                        {0x1p64f, 0.25f, true},
                                        {-0x1p64f, 0.25f, true},
@@ -333,7 +332,7 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
     EXPECT_EQ(choice.rows, to_check(p, Check::sampled, false).rows);
     return choice.rows;
   };
-  // Four at least, of however much work; all where there are no more; and no more than 256.
+  // At least 4 rows for any amount of work, all if there are fewer, and at most 256.
   EXPECT_EQ(both(1 << 28, 1 << 28, 64), (std::vector<int>{0, 89478485, 178956970, (1 << 28) - 1}));
   EXPECT_EQ(both(1, 1 << 28, 64), std::vector<int>{0});
   EXPECT_EQ(both(2, 1 << 28, 64), (std::vector<int>{0, 1}));
@@ -343,16 +342,15 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   EXPECT_EQ(many.front(), 0);
   EXPECT_EQ(many.back(), 9999);
   for (size_t k = 1; k < many.size(); ++k) EXPECT_NEAR(many[k] - many[k - 1], 39.2, 1);
-  // Unless told: all of little work, and a sample of much.
+  // By default all rows of a small workload, and a sample of a large one.
   const RowsToCheck all = to_check({.N = 512, .N_kv = 512}, Check::automatic, true);
   EXPECT_EQ(std::pair(all.rows.size(), all.kv_heads.size()), std::pair(size_t{512}, size_t{2}));
   const Problem slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
   EXPECT_LE(to_check(slow, Check::automatic, true).rows.size(), 256u);
 }
 
-// Of a quantised step, beside exact attention of its inputs: the transform, whose matrix the
-// kernel's is compared with, and the tolerance, which depends on all signs. What shares a scale,
-// the suite shows, by the kernel's own.
+// A quantised step: the transform, with the matrix that the kernel's is compared with, and the
+// tolerance, which depends on all signs. (The suite shows which elements share a scale.)
 TEST(Hadamard, KeepsLengths) {
   for (const int n : {32, 64, 128, 256}) {
     std::vector<float> x(static_cast<size_t>(n), 0.0f);
@@ -362,7 +360,8 @@ TEST(Hadamard, KeepsLengths) {
   }
 }
 
-// 448 is e4m3's largest and 2⁻⁴ what its rounding may cost: the OCP's standard, not our constants.
+// By the OCP's standard 448 is e4m3's largest value and 2⁻⁴ its largest rounding error; these are
+// not our constants.
 TEST(Quantised, ReferenceJudgesByIt) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
   const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
@@ -375,24 +374,24 @@ TEST(Quantised, ReferenceJudgesByIt) {
     EXPECT_EQ(std::ranges::max(operand.values), 448);
   std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
   const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
-  // A row with one key has its own error alone, and a row that sees many the average of theirs.
+  // A row with one key shows that key's error; a row that attends to many averages theirs.
   const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
                     of_lse = compare(judge.lse, lse);
   EXPECT_LT(exact.max, 1e-3);
   const float most =
       std::abs(*std::ranges::max_element(o, {}, [](float x) { return std::abs(x); }));
-  EXPECT_NEAR(exact.tolerance / most, 0.08802, 1e-5);  // of which 2⁻⁴ are of P's largest
-  // The less P is scaled, the more of it is below e4m3's normal numbers.
+  EXPECT_NEAR(exact.tolerance / most, 0.08802, 1e-5);  // includes 2⁻⁴ for the largest P
+  // The smaller P's scale, the more of P is below e4m3's normal numbers.
   const Reference unscaled(p, in, Rounding::on_chip, all, Quantisation{.hadamard = true});
   EXPECT_NE(unscaled.o.plain, judge.o.plain);
   EXPECT_LT(of_lse.max, 1e-5);
   EXPECT_NEAR(of_lse.tolerance, 0.025363, 1e-6);
   EXPECT_TRUE(exact.pass() && of_lse.pass());
-  // What was lost before is not held against it, but said.
+  // Values that overflowed before do not fail the check, but are reported.
   const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
   EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
   EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
-  // A result of other inputs than those that were rounded fails.
+  // A result for other inputs than the rounded ones fails.
   for (float& x : o) x *= 1.2f;
   EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }

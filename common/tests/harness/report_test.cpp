@@ -1,5 +1,5 @@
-// What the program reports of a run, on a GPU too, where there is none; and when a measurement
-// ends, with a clock and runs that are made up.
+// Tests reports of runs, with made-up ones on a GPU, and the end of a measurement, with a made-up
+// clock.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -41,12 +41,12 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
     EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
 }
 
-/// The text is what report.md has under this name.
+/// Expects this text under this name in report.md.
 void expect_report(const std::string& name, const std::string& text) {
   expect_written(std::filesystem::path(__FILE__).replace_filename("report.md"), name, text);
 }
 
-// 4 · 1024 · 512 · 64 · 4 FLOPs, half of them hidden, in 2 ms: 0.134 TFLOP/s.
+// 4 · 1024 · 512 · 64 · 4 FLOPs, half of them masked, in 2 ms are 0.134 TFLOP/s.
 TEST(Report, OfARunOnTheGpuIsAsWritten) {
   Report r = on_the_gpu();
   expect_report("JSON", to_json(r));
@@ -58,7 +58,8 @@ TEST(Report, OfARunOnTheGpuIsAsWritten) {
   EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
-// Each count, in all and of each kernel and array, under its own name and in its own column.
+// Each count, of the run, of each kernel and of each array, appears under its name and in its
+// column.
 TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
@@ -73,7 +74,8 @@ TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
   EXPECT_EQ(r.pass(), true);
-  // Zeros would pass, too; but where all should be 0, zeros are right, and nothing else surely.
+  // Zeros would pass too. But if all values should be 0, then zeros are correct and the check
+  // decides.
   for (const auto& [largest, max, decides] :
        {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
     (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};
@@ -81,7 +83,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   }
   expect_in(to_json(r), {"\"nonfinite\": 0, \"decides\": false}", "\"pass\": null"});
   expect_in(to_table(r), {"lse   undecided: ", "tolerance 1.00e+00, largest value 0.00e"});
-  (*r.errors)[0].max = 1.5;  // beside one that decides nothing
+  (*r.errors)[0].max = 1.5;  // next to one that decides nothing
   EXPECT_EQ(r.pass(), false);
   (*r.errors)[0].max = 0.5;
   (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
@@ -92,7 +94,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   expect_in(to_json(r), {"\"errors\": null, \"pass\": null"});
 }
 
-// The blocks of a GPU are the driver's, the rest follows from plan, formula and device.
+// A GPU's blocks are the driver's; the rest follows from plan, traffic() and device.
 TEST(Report, BudgetOfABlockIsAsWritten) {
   Options options;
   Report r = on_the_gpu();
@@ -103,7 +105,7 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   options.run.verbose = true;
   expect_report("Budget", to_text(r, options));
   r.predicted_traffic.back().arrays.push_back({"LSE", 0, 8});
-  // Where no driver says: what has room in shared memory, 64 warps, or 65,536 registers.
+  // Without a driver: limited by shared memory, by 64 warps, or by 65,536 registers.
   r.kernels[1].counts = Counts{};
   r.kernels[1].counts->matmul_flops = 1, r.kernels[1].counts->blocks = 30;
   for (const auto& [warps, bytes] : {std::pair{4, 40960}, {16, 100}, {4, 100}}) {
@@ -124,7 +126,7 @@ TEST(Sampling, MedianOfAnyOrder) {
   EXPECT_EQ(gpu::median({4, 1, 3, 2}), 2.5);
 }
 
-// Runs of which number i (from 0) takes ms(i), in batches of four; the clock is their sum.
+// Run i (from 0) takes ms(i); a batch is four runs, and the clock is their sum.
 TEST(Sampling, EndsWhereItSays) {
   const struct {
     const char* name;
@@ -135,13 +137,13 @@ TEST(Sampling, EndsWhereItSays) {
   } cases[] = {
       {"steady runs warm up and are measured for as long as asked", 100, [](int) { return 1; },
        100 + 100, 100},
-      // 1 falls to 0.25, after 60 ms, in portions whose sums are exact however they are added up.
+      // From 1 to 0.25, after 60 ms, in portions whose sums are exact in any order.
       {"warm-up goes on while runs get faster", 50,
        [](int i) { return i < 96 ? 1 - i / 128.0 : 0.25; }, 104 + 200, 200},
-      // Over 1% a batch, for the first 138 ms; after 100 ms a run takes e⁻¹.
+      // More than 1% faster per batch for the first 138 ms; after 100 ms a run takes e⁻¹.
       {"warm-up ends though runs get faster for ever", 50, [](int i) { return 1 / (1 + 0.01 * i); },
        172 + 948, 948},
-      // Warm after 20 runs; then 30 that get slower, and steady ones.
+      // Warm after 20 runs, then 30 slower and slower ones, then steady ones.
       {"goes on while the median moves", 20,
        [](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }, 20 + 52, 52},
       {"goes on until three batches in a row leave the median", 20,

@@ -1,4 +1,4 @@
-// What the simulator finds in kernels for Hopper that copy and wait.
+// Tests the faults of kernels for Hopper that copy and wait.
 
 #include <set>
 
@@ -9,8 +9,8 @@ namespace {
 
 using HopperCopies = Planted;
 
-/// Stores Y, in a second group adds 2 to 64 floats of out, in a third to 32 more; waits for the
-/// first two, overwrites their sources, and waits for all.
+/// A kernel that stores Y, adds 2 to 64 floats of out in a second group and to 32 more in a third,
+/// waits for the first two groups, overwrites their sources, and waits for all.
 TEST_F(HopperCopies, StoresAndAdditions) {
   const auto overwrites = [](const std::string& where, int element) {
     return fmt::format("write to shared {} (element of {} bytes), {}", where, element, kStillRead);
@@ -63,8 +63,8 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
-/// Of two threads that store and wait, forward both begin before one goes on, in reverse each goes
-/// on at once, and at random it is now so, now so.
+/// Two threads store and wait. Forward both begin before one continues, in reverse each continues
+/// at once, and random schedules do either.
 TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
   std::string order;
   const auto store = [&] {
@@ -77,7 +77,7 @@ TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
     order += " begins";
     tma_store_wait<0>();
     order += " ends";
-    done_with(x, 4);  // also where no warpgroup is
+    done_with(x, 4);  // also without a warpgroup
   };
   std::map<Schedule::Order, std::set<std::string>> found;
   for (const auto of : kOrders)
@@ -93,7 +93,7 @@ TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
                        {kOrders[0], {late}}, {kOrders[1], {early}}, {kOrders[2], {late, early}}}));
 }
 
-/// x = 64 floats of out, from 128 on.
+/// A kernel that loads 64 floats of out, from 128 on, into x.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
   const std::string late = "deadlock … the end of phase 1 (parity 1)";
@@ -117,24 +117,24 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     __syncthreads();
     if (wrong("thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"))
       return;
-    // In reverse the phase is over when they come.
+    // In reverse the phase has ended when they arrive.
     full[0].wait(wrong(early, late) ? 1 : 0);
     if (thread() < 64) out[thread()] = x[thread()];
     if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
       __syncwarp();
-    // What the lane itself reads may be its to release, and what lies beside another's to read.
+    // A lane may release what it has read itself, and others may read what lies next to it.
     const int lane = lane_id();
     float last = lane < 3 ? x[lane == 0 ? 20 : lane == 1 ? 15 : 48] : 0;
     if (wrong("releases shared x[47] … , which thread 31", "x[47] … , which thread 127") &&
         lane == 31)
       last = x[47];
-    warp_sum(last);  // where lanes meet, but that orders no memory
+    warp_sum(last);  // lanes meet here, but this orders no memory
     if (lane == 0) done_with(x + 16, 32);
   };
   expect_in_every_order(128, 128, load_floats);
 }
 
-/// That an earlier phase is over says nothing of a load whose own is not.
+/// The end of an earlier phase does not allow a read of a load of a later phase.
 TEST_F(HopperCopies, LoadsOfAPhaseThatIsNotOver) {
   expect_in_every_order(1, 7, [&] {
     SharedMemory smem;
@@ -174,7 +174,7 @@ TEST_F(HopperCopies, NamedBarriers) {
     if (wrong("named barrier 1 of 0 threads: give a multiple")) named_barrier_sync(1, 0);
     if (wrong("named barrier 1 of 1056 threads: give a multiple of 32 up to 1024"))
       named_barrier_sync(1, 1056);
-    // The block splits: part of it never comes to the barrier of all.
+    // The block splits, and some threads never reach the barrier of all.
     if (wrong("deadlock … thread (128,0,0) and 127 after it for __syncthreads "
               "(hopper_copies_test.cpp: … ), which thread (0,0,0) never reaches")) {
       if (first) return;
@@ -191,8 +191,8 @@ TEST_F(HopperCopies, NamedBarriers) {
   });
 }
 
-/// Products in a row on one accumulator, from one array, are one event of their group. And blocks
-/// are recorded alike, whatever the one before has left on the OS thread.
+/// Consecutive products on one accumulator from one array are one event of their group. And blocks
+/// are recorded the same, whatever the previous block left on the OS thread.
 TEST_F(HopperCopies, TracesTellProductsApartAndNotBlocks) {
   options({.trace = true});
   const auto multiply = [] {
@@ -210,7 +210,7 @@ TEST_F(HopperCopies, TracesTellProductsApartAndNotBlocks) {
     wgmma_commit();
     wgmma_ABt(T, A, B);
     wgmma_commit();
-    exp2_fast(1);  // under both groups
+    exp2_fast(1);  // overlaps both groups
     wgmma_wait<0>(S, T);
     thread() < 64 ? named_barrier_arrive(1, 128) : named_barrier_sync(1, 128);
   };

@@ -1,5 +1,5 @@
-// What the simulator finds in kernels for Hopper that multiply: each mistake is planted in a small
-// kernel and must be told with who and where.
+// Tests the faults of kernels for Hopper that multiply. Each mistake is planted in a small kernel,
+// and the message must name thread and place.
 
 #include "tests/sim/planted.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using HopperFaults = Planted;
 
-/// out = A·B twice over with A from registers, all ones.
+/// A kernel that computes out = A·B twice with A in registers, all ones.
 TEST_F(HopperFaults, RegistersOfAProduct) {
   const std::string kUsedEarly = "uses an accumulator of a wgmma before the wgmma_wait() for it";
   const std::string of_0 = "thread (0,0,0): " + kUsedEarly;
@@ -46,13 +46,13 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
       if (thread() == 5) acc.r[0][1][2] *= 0.5f;
     if (wrong(disagree) && thread() == 9) wgmma_commit();
     if (wrong("wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for")) {
-      // Its first half as the sums of 64 × 32.
+      // Its first half, as the accumulator of 64 × 32.
       Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
       wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
     }
     wgmma_AB(acc, a, wrong(disagree) && thread() == 9 ? Stage{rest} : B);
     if (wrong(other_wgmmas) && thread() == 9) wgmma_AB(acc, a, B);
-    done_with(before, 512), done_with(rest, kElements);  // of which no product reads
+    done_with(before, 512), done_with(rest, kElements);  // no product reads these
     if (!wrong(kUsedEarly)) wgmma_commit();
     if (wrong(other_wgmmas) && thread() == 9) wgmma_commit();
     if (wrong("ends with a wgmma that was never waited for")) return;
@@ -67,7 +67,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     if (wrong(overwrites) && thread() == 3) B.data[130] = fp16(2.0f);
     if (wrong("asynchronous copy to shared B[136] (element of 2 bytes), " + kStillRead))
       if (thread() == 3) cp_async(B.data + 136, hbm<fp16>(*array_of_X_));
-    if (wrong(overwrites)) {  // the first that reads B has ended, this one has not
+    if (wrong(overwrites)) {  // the first product that reads B has ended, this one has not
       wgmma_AB(other, a, B);
       wgmma_commit();
       wgmma_wait<1>(acc);
@@ -87,8 +87,8 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   EXPECT_EQ(values(out)[0], 128);
 }
 
-/// out[0] = the sum of products of two rounds through one stage, which a producer (warpgroup 1)
-/// fills and a consumer (warpgroup 0) multiplies with itself.
+/// A kernel that sums products of two rounds through one stage in out[0]. A producer (warpgroup 1)
+/// fills the stage, and a consumer (warpgroup 0) multiplies it with itself.
 TEST_F(HopperFaults, RingOfStages) {
   // Forward the consumer goes first, in reverse the producer.
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
@@ -117,7 +117,7 @@ TEST_F(HopperFaults, RingOfStages) {
         stage.data[8] = fp16(1.0f);
     }
     const bool of_another = wrong("TMA load to mbarrier full[0] without fence_mbarrier_init()");
-    if (thread() == of_another) fence_mbarrier_init();  // another thread's is none
+    if (thread() == of_another) fence_mbarrier_init();  // another thread's fence does not count
     __syncthreads();
 
     const bool loads_twice = wrong("TMA load onto" + of_stage + kBeingCopied);
@@ -171,13 +171,13 @@ TEST_F(HopperFaults, RingOfStages) {
       wgmma_fence(acc);
       wgmma_ABt(acc, stage, stage);
       wgmma_commit();
-      if (releases_second) {  // only the first of two is waited for
+      if (releases_second) {  // waits only for the first of two
         wgmma_fence(other);
         wgmma_ABt(other, stage, stage);
         wgmma_commit();
         wgmma_wait<1>(acc);
       }
-      // Found whether or not the producer comes to overwrite the stage in time.
+      // It is found even if the producer does not overwrite the stage in time.
       if (wrong(releases) || releases_second) done_with(stage.data, kElements);
       if (loads_under && thread() % 32 == 0) free[0].arrive();
       if (loads_under) named_barrier_sync(1, 128);
@@ -192,7 +192,7 @@ TEST_F(HopperFaults, RingOfStages) {
   };
   expect_in_every_order(256, 128, pipeline);
 
-  // A box of 64 bytes a row, swizzled by as many, has another alignment.
+  // A box with rows of 64 bytes and 64-byte swizzle has another alignment.
   const auto load_narrow = [&] {
     SharedMemory smem;
     const Stage stage{smem.take<fp16>("stage", 2 * kElements) + 64};
@@ -225,7 +225,7 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_THROW(map_of_X(128, 257), Fault);
   EXPECT_THROW(map_of_X(128, 0), Fault);
   EXPECT_THROW(map_of_X(127, 64), Fault);
-  // Of e4m3 X is 128 × 128. Rows are a multiple of 16 bytes, boxes are 64 or 128 wide.
+  // As e4m3 X is 128 × 128. Rows are a multiple of 16 bytes, boxes are 64 or 128 wide.
   const auto of_e4m3 = [&](int d, int rows, int box_bytes) {
     device().run("test", [&] { tensor_map<e4m3>(*array_of_X_, d, rows, 1, 1, 64, box_bytes); });
   };
@@ -233,7 +233,7 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(of_e4m3(16, 1024, 64));
   EXPECT_THROW(of_e4m3(8, 2048, 64), Fault);
   EXPECT_THROW(of_e4m3(128, 128, 32), Fault);
-  EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // that would be another array
+  EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // another array's size
 }
 
 TEST_F(HopperFaults, Descriptors) {
@@ -256,7 +256,7 @@ TEST_F(HopperFaults, Descriptors) {
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
-/// One lane's differs: in its width, type, layouts or operands, or in whether it adds.
+/// One lane's wgmma differs: in width, type, layout, operands, or in whether it adds.
 TEST_F(HopperFaults, LanesAgreeOnAllOfAWgmma) {
   using D = float(&)[8][4];
   constexpr void (*kOthers[])(D, uint64_t) = {

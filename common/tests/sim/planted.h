@@ -1,4 +1,4 @@
-// Kernels for Hopper with mistakes in them, of which a test switches on one at a time.
+// Kernels for Hopper with planted mistakes, which a test switches on one at a time.
 #pragma once
 
 #include <map>
@@ -17,15 +17,15 @@ const std::string kBeingCopied = "the target of a copy that was not waited for";
 const std::string kUnfenced = "which was written with no fence_proxy_async() since";
 const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
 
-/// What must be said of a mistake, and where it says something else, in reverse.
+/// The message that a mistake must cause, and another one for reverse schedules if it differs.
 struct Said {
   std::string forward, in_reverse;
 };
-using Place = std::pair<unsigned, unsigned>;  // line and column
-inline std::map<Place, Said> mistakes;        // that the kernel that ran last has
-inline Place made;                            // the one of them that is switched on; {0, 0}: none
+using Place = std::pair<unsigned, unsigned>;  // line, column
+inline std::map<Place, Said> mistakes;        // those of the last kernel that ran
+inline Place made;                            // the one that is switched on; {0, 0}: none
 
-/// Whether the mistake that stands here in a kernel is to be made. `said` as in expect_says().
+/// Whether to make the mistake at this place of a kernel. For `said` see expect_says().
 inline bool wrong(const std::string& said, const std::string& in_reverse = "",
                   Where where = Where::current()) {
   const Place here = {where.line(), where.column()};
@@ -48,11 +48,11 @@ class Planted : public SimTest {
   TensorMap map_of_X(int64_t rows, int box_rows, int box_bytes = 128) {
     return tensor_map<fp16>(*array_of_X_, 64, rows, 1, 1, box_rows, box_bytes);
   }
-  /// out[i] = i.
+  /// Sets out[i] = i.
   void number_out() { device().upload(out.array(), iota(64 * 64).data()); }
 
-  /// Right as it is, the kernel ends without a fault; each of its mistakes is found. At random,
-  /// what is said differently forward and in reverse may be said either way.
+  /// Expects that the correct kernel ends without a fault, and that each of its mistakes is found.
+  /// Under random schedules the message may be that of forward or of reverse ones.
   void expect(int threads, const Kernel& kernel, Schedule::Order order = {}) {
     mistakes.clear();
     EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
@@ -68,7 +68,8 @@ class Planted : public SimTest {
         expect_says(message, said.in_reverse);
     }
   }
-  /// The same in each order of threads, with out[i] = i; the right kernel makes out[0] `right`.
+  /// Does the same in each order of threads, with out[i] = i. The correct kernel makes out[0]
+  /// `right`.
   void expect_in_every_order(int threads, float right, const Kernel& kernel) {
     for (const auto order : kOrders) {
       options({.schedule = {order, 3}});

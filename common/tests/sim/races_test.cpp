@@ -1,6 +1,6 @@
-// What the simulator finds whatever the schedule, and on however many OS threads: blocks that touch
-// what another block of the same kernel touched, and lanes that read what another lane copied with
-// no barrier in between.
+// Tests races that the simulator finds under every schedule and on any number of OS threads: blocks
+// that touch what another block of the kernel touched, and lanes that read what another lane
+// copied, with no barrier in between.
 
 #include <fmt/format.h>
 
@@ -26,7 +26,8 @@ using Texts = std::vector<std::string>;
 
 class Races : public SimTest {
  protected:
-  /// On each of kSims the kernel, whose array x has 64 floats, 0, 1, 2, …, says one of the texts.
+  /// Runs the kernel, with 64 floats x = 0, 1, 2, …, on each of kSims, and expects one of the
+  /// texts.
   void expect_any(int blocks, int threads, const std::function<void(Hbm<float>)>& kernel,
                   const Texts& texts = {"no fault"}) {
     for (const SimOptions& o : kSims) {
@@ -93,8 +94,8 @@ TEST_F(Races, WhoCameFirstIsFoundAfterOthersCame) {
   expect_says(fault_of(2, 1, both_read_then_0_writes), "writes x[7] … which another block read");
 }
 
-/// Each block adds 1 to x[4] … x[35], all at once and so many times, but for the last, where it is
-/// to do something else: it does that to x[7].
+/// Each block adds 1 to x[4] … x[35], all at once and several times. The last block may do
+/// something else: it does that to x[7].
 void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
   SharedMemory smem;
   const auto ones = smem.take<float>("ones", 32);
@@ -113,12 +114,12 @@ TEST_F(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
   };
   expect({}, {"no fault"});
   expect(Access::add, {"no fault"});
-  // Whoever comes second; four floats are looked at in cells of two.
+  // The second access is named; four floats are checked in pairs.
   const std::string who = "block (4,0,0), thread (0,0,0): ", other = "adds atomically to x[6]";
   expect(Access::write, {who + "writes x[7]", other});
   expect(Access::read, {who + "reads x[7]", other});
 
-  // None is lost where several OS threads add at a time.
+  // No addition is lost when several OS threads add at the same time.
   options({.threads = 4});
   const auto x = array("x", std::vector<float>(64));
   run(100, 1, [&] { add_at_once(x, 4000, {}); });
@@ -126,7 +127,7 @@ TEST_F(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
 }
 
 TEST_F(Races, WideAccessesTouchEachOfTheirElements) {
-  const auto chunk_and_element = [](Hbm<float> x) {  // of a chunk that block 0 writes
+  const auto chunk_and_element = [](Hbm<float> x) {  // one element of a chunk that block 0 writes
     x[8 + static_cast<int>(blockIdx.x)] = 0;
     if (blockIdx.x == 0) write_chunk(x + 8, Chunk<float>{});
   };
@@ -138,7 +139,7 @@ TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
   const auto all_write = [](Hbm<float> x) { x[0] = float(x[0]) + 1; };
   expect_any(1, 64, all_write);
   expect_any(2, 1, all_write, {"x[0]"});
-  // A launch after another, and a run after a fault, begins anew.
+  // A second launch, and a run after a fault, starts with a clean shadow.
   options({.threads = 1});
   const auto x = array("x", iota(64));
   const auto write = [&] { all_write(x); };
@@ -149,7 +150,7 @@ TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
   });
 }
 
-// A kernel that starts early meets the one before it, until it has waited.
+// A kernel that starts early may run next to the previous kernel until it has waited.
 TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   const auto x = array("x", iota(64));
   const auto before = [&](Access did) {
@@ -167,7 +168,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   for (const Access did : {Access::read, Access::write, Access::add})
     for (const Access does : {Access::read, Access::write, Access::add})
       for (const int at : {6, 7})
-        for (const int waits : {5, 6}) {  // the one that touches, or another
+        for (const int waits : {5, 6}) {  // the thread that makes the access, or another
           SCOPED_TRACE(testing::Message() << int(did) << int(does) << at << waits);
           const bool meets = at == 7 && waits == 6 && (did != Access::read || does != Access::read);
           expect_says(then(before(did),
@@ -182,7 +183,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
                             "this kernel starts early, and this thread has not called wait_for_"
                           : "x[7] … which the previous kernel may still write");
         }
-  // What that kernel had not waited for either may still go on; what came before it has ended.
+  // A kernel that the previous one has not waited for may also still run; earlier ones have ended.
   const auto wait = [] { wait_for_kernel_before(); };
   const auto three = [&](bool early, Access did, Access does) {
     return fault_of([&] {
@@ -210,7 +211,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
 enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
-/// Each lane copies 16 bytes, waits for them and then touches its own or its neighbour's.
+/// Each lane copies 16 bytes, waits for them, and then touches its own or its neighbour's.
 void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
@@ -253,7 +254,7 @@ TEST_F(Races, AnotherLaneSeesCopiesAfterABarrierAndNotAfterAShuffle) {
           "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
   expect(Between::shuffle, Then::write_next, {"write to shared s["});
   expect(Between::shuffle, Then::copy_to_next, {"asynchronous copy to shared s["});
-  // Before the neighbour has waited, or has even begun.
+  // The neighbour has not waited, or not even begun.
   expect(Between::nothing, Then::read_next,
          {who, "which is unwritten", "the target of a copy that was not waited for"});
 }

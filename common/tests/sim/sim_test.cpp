@@ -1,5 +1,5 @@
-// The simulator: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids. Each
-// fault is planted in a small kernel and must name kernel, block, thread, array and index.
+// Tests the simulator: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids.
+// Each fault is planted in a small kernel and must name kernel, block, thread, array and index.
 
 #include <algorithm>
 #include <set>
@@ -15,8 +15,8 @@ const Schedule kSchedules[] = {
 
 // ------------------------------------------------------------------------------------- what counts
 
-// (What one launch counts, the suite compares with each step's formula, and results_test with what
-// is committed.)
+// (The suite compares the counts of each step with its traffic(), and results_test with the
+// committed counts.)
 TEST_F(SimTest, LaunchesOfOneNameAddUp) {
   const auto x = array("x", iota(32));
   const Counts c = run([&] {
@@ -31,7 +31,7 @@ TEST_F(SimTest, LaunchesOfOneNameAddUp) {
   EXPECT_EQ(values(x).at(31), 31 + 2 * 8);
 }
 
-// As CUDA has them where kernels of the ladder do not go: lanes that there are not.
+// CUDA's rules that no kernel of the ladder uses: lanes that do not exist.
 TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
   for (const auto& schedule : kSchedules) {
     options({.schedule = schedule});
@@ -39,7 +39,7 @@ TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
     run(1, 32, [&] {
       const auto x = static_cast<float>(thread());
       out[thread()] = __shfl_sync(0xffffffff, x, 35);
-      out[32 + thread()] = __shfl_xor_sync(0xffffffff, x, 32);  // it keeps its own
+      out[32 + thread()] = __shfl_xor_sync(0xffffffff, x, 32);  // returns its own value
     });
     std::vector<float> wanted = iota(32);
     wanted.insert(wanted.begin(), 32, 3.0f);
@@ -47,9 +47,9 @@ TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
   }
 }
 
-// So a kernel without its barrier is right in one order of threads and wrong in another.
+// So a kernel without its barrier is correct in one order of threads and wrong in another.
 TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
-  const auto order = [&](const Schedule& schedule) {  // when each thread came, and came again
+  const auto order = [&](const Schedule& schedule) {  // when each thread came, twice
     options({.schedule = schedule, .threads = 1});
     const auto next = array("next", iota(2)), out = array("out", 4 * 128);
     run(128, 128, [&] {
@@ -68,11 +68,11 @@ TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
     EXPECT_TRUE(std::is_sorted(&forward[i], &forward[i] + 128)) << i;
     EXPECT_TRUE(std::is_sorted(&reverse[i], &reverse[i] + 128, std::greater())) << i;
   }
-  // That a warp meets its own lanes orders nothing between two warps.
+  // A meeting of a warp's lanes does not order two warps.
   EXPECT_LT(forward[0], forward[128 + 32]);
   EXPECT_GT(reverse[0], reverse[128 + 32]);
-  std::set<bool> warps, lanes;  // whether the second comes before the first
-  std::set<int> first, steps;   // when block 0 comes, and how long after it, or before, block 1
+  std::set<bool> warps, lanes;  // whether the second came before the first
+  std::set<int> first, steps;   // the place of block 0, and that of block 1 relative to it
   for (uint64_t seed = 0; seed < 16; ++seed) {
     const auto random = order({Schedule::Order::random, seed});
     warps.insert(random[32] < random[0]);
@@ -86,8 +86,8 @@ TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
 }
 
 TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
-  // Of four matrices of 8 rows, each stored or loaded in 1 pass at best: rows 64 bytes apart meet
-  // four at a time, 128 bytes or a multiple apart all eight.
+  // Four matrices of 8 rows take 1 pass each at best. Of rows that are 64 bytes apart four
+  // conflict; if they are a multiple of 128 bytes apart, all eight do.
   for (const auto& [pitch, conflicts] : {std::pair{8, 0}, {32, 4 * 3}, {64, 4 * 7}, {128, 4 * 7}}) {
     const auto copy_matrices = [pitch = pitch] {
       SharedMemory smem;
@@ -102,23 +102,23 @@ TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
 
 TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
   struct Case {
-    int accesses;     // of each lane, to the float at(lane, number); none at −1
-    int64_t sectors;  // if the warp meets but at the end
-    int64_t apart;    // and if after each access
+    int accesses;     // per lane, to float at(lane, number); −1: no access
+    int64_t sectors;  // if the warp meets only at the end
+    int64_t apart;    // if it meets after each access
     int (*at)(int lane, int number);
   };
   constexpr Case kCases[] = {
       {3, 12, 12, [](int i, int n) { return 32 * n + i; }},       // coalesced
       {3, 12, 12, [](int i, int n) { return 32 * n + 31 - i; }},  // backwards
-      {2, 2, 2, [](int, int n) { return n; }},                    // all the same
+      {2, 2, 2, [](int, int n) { return n; }},                    // one address
       {1, 5, 5, [](int i, int) { return 3 + i; }},                // 12 bytes further
       {2, 6, 6, [](int i, int n) { return 32 * n + i < 41 ? 32 * n + i : -1; }},  // ragged
-      {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row a lane
+      {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row each
       {3, 49, 49, [](int i, int n) { return 4 * i + 3 * n; }},                    // 16, 16 and 17
       {3, 6, 6, [](int i, int n) { return i % 2 ? 8 * n * n : 80 + n; }},
       {4, 7, 7, [](int i, int n) { return i < 2 ? 8 * n + i * (8 - 7 * n) : -1; }},  // 8, and 1
       {3, 10, 10, [](int i, int n) { return n < 2 || i < 16 ? 32 * n + i : -1; }},
-      // Lane 0 is alone at first, or, with no meeting between, in company.
+      // Lane 0 is alone at first, or joined by others if the warp does not meet in between.
       {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
   for (const Schedule& schedule : kSchedules)
     for (const auto& [accesses, sectors, apart, at] : kCases)
@@ -135,9 +135,9 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
         EXPECT_EQ(c.arrays.at("x").sectors.write, meets ? apart : sectors);
       }
   const auto x = array("x", iota(512));
-  // By TMA the first 64 bytes of rows of 80: 2, 3 and 2 sectors.
+  // TMA copies the first 64 bytes of rows of 80: 2, 3 and 2 sectors.
   const auto rows = tensor_map<fp16>(array("rows", iota(60)).array(), 40, 3, 1, 1, 3, 64);
-  const Counts c = run(1, 64, [&] {  // two warps: 16 bytes a lane, but for some; then atomically
+  const Counts c = run(1, 64, [&] {  // two warps: most lanes copy 16 bytes; then atomic additions
     SharedMemory smem;
     const auto box = smem.take<fp16>("box", 256 + 96, 512);
     const auto full = smem.take<Mbarrier>("full", 1);
@@ -146,7 +146,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
       fence_mbarrier_init();
       full[0].arrive_expect_tx(2 * 192);
       tma_load(rows, full[0], box, 0, 0, 0, 0);
-      tma_load(rows, full[0], box + 256, 0, 0, 1, 0);  // of a head that is not there: zeros
+      tma_load(rows, full[0], box + 256, 0, 0, 1, 0);  // a head that does not exist: zeros
       full[0].wait(0);
     }
     const auto s = smem.take<float>("s", 256);
@@ -162,7 +162,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
   EXPECT_EQ(c.arrays.at("rows").sectors.read, 7);
   EXPECT_EQ(c.write_sectors, 64);
   EXPECT_EQ(c.atomics, 64);
-  EXPECT_EQ(c.sram_write, 2 * 192 + 64 * 16);  // zeros too
+  EXPECT_EQ(c.sram_write, 2 * 192 + 64 * 16);  // includes zeros
 }
 
 TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
@@ -184,7 +184,7 @@ TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
     }
 }
 
-// A named element would be read when it is used, on the gpu when it is named.
+// A named element would be read when it is used; on the gpu it is read when it is named.
 static_assert(std::is_convertible_v<Ref<float, Hbm<float>>, float>);
 static_assert(!std::is_convertible_v<Ref<float, Hbm<float>>&, float>);
 static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
@@ -193,7 +193,7 @@ static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
 
 TEST_F(SimTest, FaultsOfOneThread) {
   struct Given {
-    Smem<float> before, tile, after;  // but for before, nobody wrote them
+    Smem<float> before, tile, after;  // only `before` has been written
     Smem<fp16> halves;
   };
   const auto x = array("x", iota(16)), y = array("y", 8), nan = array("nan", {-INFINITY, NAN});
@@ -230,7 +230,7 @@ TEST_F(SimTest, FaultsOfOneThread) {
        [=](auto& in) { copied(in), in.tile[2] = 0; }},
       {"asynchronous copy to shared tile[0] (element of 4 bytes), " + copy,
        [=](auto& in) { copied(in), cp_async(in.tile, x + 4); }},
-      {"read of shared tile[3] (element of 4 bytes), " + copy,  // of the last group, or of none
+      {"read of shared tile[3] (element of 4 bytes), " + copy,  // of the last group, or in no group
        [=](auto& in) { copied(in), cp_async_wait<1>(), in.before[0] = in.tile[3]; }},
       {"read of shared tile[3] (element of 4 bytes), " + copy,
        [=](auto& in) { cp_async(in.tile, x), cp_async_wait<0>(), in.before[0] = in.tile[3]; }},
@@ -258,7 +258,7 @@ TEST_F(SimTest, FaultsOfOneThread) {
       {"store of 4 floats to shared tile not aligned to 16 bytes",
        [=](auto& in) { copy_4(in.tile + 2, x); }},
       {"write to shared tile[8]", [=](auto& in) { copy_4(in.tile + 8, x); }},
-      // What is right.
+      // A correct kernel.
       {"", [=](auto& in) {
          copied(in), cp_async(in.tile + 4, x + 4), cp_async_commit(), cp_async_wait<1>();
          in.tile[3] = float(in.tile[3]) + 1;
@@ -372,7 +372,7 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
 
-// As on a GPU, whose host cannot; and what a kernel reads past Hbm nobody would count.
+// Host code cannot touch a GPU's memory either, and accesses past Hbm would not be counted.
 TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
   const auto x = array("x", iota(64));
   auto* const at = static_cast<volatile float*>(x.array().data);
@@ -390,7 +390,7 @@ TEST_F(SimTest, ATraceEndsWithTheFaultWhereItsThreadIs) {
   const auto x = array("x", iota(64));
   const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // not where the last that ran is
+  const Trace stuck = device().take_trace();  // not the place of the last thread that ran
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
   expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");

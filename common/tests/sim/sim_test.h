@@ -1,4 +1,4 @@
-// What tests of the simulator share: a device with arrays, and what faults must say.
+// Shared by tests of the simulator: a device with arrays, and checks of faults' messages.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ inline int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-/// Fails unless `said` has in it, one after the other, the parts of `wanted` that … separates.
+/// Expects that `said` contains, one after the other, the parts of `wanted` that " … " separates.
 inline void expect_says(const std::string& said, std::string_view wanted) {
   constexpr std::string_view kSeparator = " … ";
   for (size_t from = 0;;) {
@@ -38,7 +38,7 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
-/// Shared memory of a block, unless a test says otherwise.
+/// The default shared memory of a block.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
 class SimTest : public DeviceTest {
@@ -66,7 +66,7 @@ class SimTest : public DeviceTest {
   Counts run(dim3 grid, dim3 block, const Kernel& kernel) {
     return run([&] { start("planted", grid, block, kernel); });
   }
-  /// The message of the fault that `work` ends in.
+  /// Returns the message of the fault that ends `work`, or "no fault".
   std::string fault_of(const Kernel& work) {
     try {
       device().run("test", work);

@@ -1,5 +1,5 @@
-// The cases of the suite: shapes that cover triples of choices, and inputs that are made for
-// mistakes that drawn ones hardly show.
+// The cases of the suite: shapes that cover triples of choices, and made inputs for mistakes that
+// random ones rarely show.
 #pragma once
 
 #include <cmath>
@@ -16,12 +16,12 @@ namespace {
 
 struct Case;
 
-/// Inputs that hardly come up where they are drawn.
-using Elements = std::function<float(int row, int column)>;  // rows counted over all heads
+/// Inputs that random ones hardly ever are.
+using Elements = std::function<float(int row, int column)>;  // rows count through all heads
 struct MadeInputs {
   float scale;           // 0: the case's
   Elements Q, K, V, dO;  // none: drawn
-  bool tight = false;    // leaves room for the output's own rounding alone
+  bool tight = false;    // the tolerance covers only the output's rounding
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
@@ -35,7 +35,7 @@ struct Case {
   DType dtype = DType::fp16;
   Input input = Input::normal;
   float scale = 1;        // in units of 1/√d
-  Maker* made = nullptr;  // makes what would else be drawn
+  Maker* made = nullptr;  // makes the inputs; null: they are drawn
 };
 
 constexpr DType bf = DType::bf16;
@@ -46,9 +46,9 @@ constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) 
 }
 
 constexpr Case kCases[] = {
-    // All triples come up of: causal, grouped heads, a padded head size, ragged queries, more or
-    // fewer keys, a batch, and more than one round through the stages of any step (N, N_kv > 256):
-    // a mistake may need three rare things at once.
+    // All triples occur of: causal, grouped heads, a padded head size, ragged queries, more or
+    // fewer keys, a batch, and more than one round through the stages of any step (N, N_kv > 256),
+    // because a mistake may need three rare conditions at once.
     {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
     {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
     {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
@@ -66,7 +66,7 @@ constexpr Case kCases[] = {
     {"grouped_wide", 1, 2, 1, 64, 64, 256, false, fp},
     {"long_ragged_causal", 1, 1, 1, 300, 300, 128, true, fp},
     {"blind_rows_wide", 2, 1, 1, 50, 33, 184, true, fp, Input::outliers},
-    // What is rarer.
+    // Rarer shapes.
     {"one_query_one_key", 2, 2, 2, 1, 1, 64},
     {"one_query", 1, 4, 1, 1, 217, 128, true, bf},
     {"one_key", 2, 2, 1, 7, 1, 8, false, bf, Input::outliers},
@@ -105,20 +105,20 @@ WorkloadSpec spec_of(const Case& c) {
   spec.problem.scale = c.scale / std::sqrt(static_cast<float>(c.d));
   spec.scale = spec.problem.scale;
   spec.input = c.input;
-  // A seed of its own for each case, so that no two cases share inputs.
+  // Each case gets its own seed, so that no two cases share inputs.
   for (const char* s = c.name; *s; ++s)
     spec.seed = spec.seed * 131 + static_cast<unsigned char>(*s);
   spec.check = Check::full;
   return spec;
 }
 
-/// x is the sum of three numbers of the I/O type: the first, second or third of them.
+/// x is the sum of three numbers of the I/O type; returns the first, second or third.
 float piece(const Case& c, float x, int which) {
   const auto first = static_cast<float>(rounded(c.dtype, x));
   return which == 0 ? first : piece(c, x - first, which - 1);
 }
 
-/// In the first three columns 1, or the pieces of x.
+/// Returns 1 in the first three columns, or with in_pieces() the pieces of x.
 float in_three_columns(int, int column) {
   return column < 3 ? 1 : 0;
 }
@@ -129,47 +129,48 @@ Elements constant(float x) {
   return [=](int, int) { return x; };
 }
 
-/// scores far below 0, all of them, from −256 down: who takes 0 for a maximum, in a row's first key
-/// even, finds that all exponentials, their sum and the output underflow. Each row of Q is one
-/// number over and over and so is each of K, and the scale is 8/d, so that every logit is a product
-/// of few bits, exact also where S is stored: nothing blurs what comes out.
+/// Scores of −256 and less. A kernel that takes 0 for a maximum, even in a row's first key,
+/// underflows all exponentials, their sum and the output. Each row of Q repeats one number, so does
+/// each row of K, and the scale is 8/d. So every score is a product of few bits and is exact even
+/// if S is stored.
 MadeInputs logits_far_below_0(const Case& c) {
   const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// scores that rise from key to key, in all by 2^27 in P, though within no tile by much: who keeps
-/// a maximum for too long has P overflow.
+/// Scores that rise from key to key: by 2^27 in P over all keys, but by little within a tile. P
+/// overflows in a kernel that keeps a maximum too long.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
 }
 
-/// Queries of 0, as padding is: all keys weigh the same, and the query that sees but one has LSE =
-/// 0, which nobody must take for a query that sees none. V is below 1 everywhere: FP8's scale must
-/// come from that.
+/// Queries of 0, like padding: all keys weigh the same. A query that attends to only one key has
+/// LSE = 0, and must not count as one that attends to none. V is below 1 everywhere, and FP8's
+/// scale must follow it.
 MadeInputs queries_of_0(const Case&) {
   const auto V = [](int j, int column) { return static_cast<float>(7 * j % 13 + column) / 64; };
   return {0, constant(0), {}, V};
 }
 
-// The others are for who rounds to the I/O type once more than the algorithm must. What it must
-// round, it finds to be a number of the I/O type already (to some 2⁻²⁴), so that the tolerance is
-// half a unit in the last place; and what it must not round is close to half-way between two such
-// numbers, which moves an output by two halves or more.
+// The other inputs find kernels that round to the I/O type once more than the algorithm must.
+// Values that it must round are numbers of the I/O type already (to some 2⁻²⁴), so that the
+// tolerance is half a unit in the last place. Values that it must not round are almost halfway
+// between two such numbers, so that rounding them moves an output by a unit or more.
 
-/// S is 58.75 for 11 keys, 55.25 for one and 49 for 3, exactly, and of the 3 the P. Not so q·k, the
-/// scale, the scale times log₂e, the exponentials with a maximum and without, their sums, the
-/// inverses of these, and LSE. O is of the 3 keys, whose small weight a large V makes up for.
+/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P of the 3 keys is exact. Not
+/// exact are q·k, the scale, the scale times log₂e, the exponentials with and without a maximum,
+/// their sums, the inverses of these, and LSE. O comes from the 3 keys, whose V is large because
+/// their weight is small.
 MadeInputs logits_as_stored(const Case& c) {
   const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
   const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
   return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
-/// P is 1/64, from scores whose exponentials are no fp16. Of the four queries the first two have
-/// D = 4098/512, no fp16, where dP is that too, or 4098 ± 2 of them; the others dS = ±1, with dQ
-/// and dK (in a column or two) that are fp16 with the scale and not before.
+/// P is 1/64, from scores whose exponentials are not fp16 numbers. The first two of four queries
+/// have D = 4098/512, which is not fp16, and dP equals it or is (4098 ± 2)/512. The others have dS
+/// = ±1, and some columns of dQ and dK are fp16 numbers only after the scale.
 MadeInputs sums(const Case& c) {
   const float scale = 1205 / 1204.5f;
   const auto Q = [](int i, int column) {
@@ -193,8 +194,8 @@ MadeInputs sums(const Case& c) {
   return {scale, Q, K, V, dO, true};
 }
 
-/// P is 1/43. O = 224 from a sum of 43 times that, and dS = ±224 from a P and a dP − D none of
-/// which is a bf16.
+/// P is 1/43. O = 224 comes from a sum of 43 · 224, and dS = ±224 from a P and a dP − D that are
+/// not bf16 numbers.
 MadeInputs shares_of_43(const Case&) {
   const auto V = [](int j, int column) {
     const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
@@ -206,15 +207,15 @@ MadeInputs shares_of_43(const Case&) {
   return {1, Q, K, V, dO, true};
 }
 
-/// P is 1/300, and O = 1 of sums that are thirty times as large until the last tile: who rounds
-/// these, or what they weigh, is wrong by as much.
+/// P is 1/300, and O = 1 comes from sums that are 30 times larger until the last tile, so rounding
+/// them or their weights causes an error that is 30 times larger too.
 MadeInputs tiles_that_cancel(const Case&) {
   const auto V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; };
   return {1, constant(0), constant(1), V, {}, true};
 }
 
-/// Keys of which j has P in proportion to share(j) and every column of V is V(j), but for three of
-/// them from `last` on, whose share is 1: their V makes O = 1.
+/// Keys whose P is proportional to share(j) and whose columns of V are all V(j), except for three
+/// keys from `last` on: their share is 1, and their V makes O = 1.
 MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::function<float(int)> V,
                      int last) {
   double rest = 0;
@@ -233,18 +234,19 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
           true};
 }
 
-/// 256 keys, 256 more and the last 45 have P in proportions that are bf16s, about 2⁻¹⁸ : 2⁻⁹ : 1,
-/// but not so that of the first to the second, by which O is scaled in between. The first keys make
-/// O twenty times what it is in the end. (Where S is stored, rounding it costs as much as O is.)
+/// The P of 256 keys, 256 more and the last 45 are bf16 numbers, about 2⁻¹⁸ : 2⁻⁹ : 1. The ratio of
+/// the first to the second, which rescales O in between, is not. After the first keys O is 20 times
+/// its final value. (Rounding a stored S would cost about O itself.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
   return of_shares(c, share, V, 554);
 }
 
-/// The same where warps or blocks split the keys: the first 32 of 128 have the smallest P, the
-/// others a larger one, in the next 128 larger still; then come 256 whose P is 1, and some between.
-/// Again all are bf16s, but not what O is scaled by where warps or parts agree on a maximum.
+/// The same for warps or blocks that split the keys. The first 32 of 128 keys have the smallest P,
+/// the others a larger one, and in the next 128 it is larger still. Then come 256 keys with P = 1,
+/// and some in between. All P are bf16 numbers; the factors that rescale O when warps or parts
+/// agree on a maximum are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -257,8 +259,8 @@ MadeInputs parts_that_rise(const Case& c) {
   return of_shares(c, share, V, 509);
 }
 
-/// The same for who merges 32 parts at a time, of 128 keys each: first one of the smallest P, seven
-/// of a larger and one whose P is 1, then the 33rd, whose P is between. O = 1 is of large sums.
+/// The same for merging 32 parts of 128 keys at a time: one part of the smallest P, seven of a
+/// larger, one with P = 1, and the 33rd with a P in between. O = 1 comes from large sums.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
@@ -268,9 +270,9 @@ MadeInputs rounds_that_rise(const Case& c) {
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
 }
 
-/// Of the keys only those in the middle have a V, and their P is 1, which is all that P is rounded
-/// of. The first query also sees 256 keys before them, the second 256 after, with a P of 0.502, no
-/// bf16, and with them the sum, O's divisor, is none.
+/// All V are 0 but those of the keys in the middle; these have P = 1, so rounding it changes
+/// nothing. The first query also attends to 256 keys before them and the second to 256 after, with
+/// P = 0.502. That is not a bf16 number, and so neither is the sum that divides O.
 MadeInputs sums_that_rise(const Case& c) {
   const float share = 0.5019140625f, sum = 13 + 256 * share;
   const auto K = [=](int j, int column) {
@@ -285,23 +287,23 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// So few keys that one lane has all of a row. S is 0 and, for five keys without a V, −1.6015625,
-/// so that the sum is 2.008, no bf16, and P = 1/2.008 is one to within 2⁻¹⁵.
+/// So few keys that one lane holds a whole row. S is 0 and, for five keys without a V, −1.6015625.
+/// The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
   return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
 }
 
-/// Every 16 keys are those that one query in eight sees far above all others, by more than P could
-/// be: where warps or blocks have some of the keys each, every one of them has a row's maximum once
-/// and else has to give way to another's.
+/// Each group of 16 keys is the one that every eighth query scores far above all others, by more
+/// than P can express. If warps or blocks split the keys, each holds a row's maximum for some rows
+/// and must adopt another's for the rest.
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
 }
 
-/// V is twice as large every 64 keys: tiles that share a scale have another than those before.
+/// V doubles every 64 keys, so that each tile has another FP8 scale than the previous one.
 MadeInputs values_that_grow(const Case& c) {
   const auto V = [=](int j, int column) {
     return std::ldexp(column % 2 ? 1.0f : -1.0f, j % c.N_kv / 64);
@@ -309,7 +311,7 @@ MadeInputs values_that_grow(const Case& c) {
   return {0, {}, {}, V};
 }
 
-/// A case's inputs, and the references that any step of this process needed of them.
+/// Returns a case's inputs, with the references that steps of this process have needed.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
   const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);
@@ -330,12 +332,12 @@ Workload& workload_of(const Case& c) {
   return all.try_emplace(key, spec, std::move(inputs)).first->second;
 }
 
-/// A case's type, or fp16 where the device has no bf16.
+/// Returns the type, or fp16 if the device lacks bf16.
 DType type_on(const Device& device, DType type) {
   return device.info().has_bf16() ? type : fp;
 }
 
-/// Where there is something to time, in a millisecond.
+/// Returns options that time for only a millisecond on a GPU.
 RunOptions quick(const Device& device, const TileRequest& tile = {}) {
   RunOptions options{.tile = tile};
   if (device.info().kind == DeviceKind::gpu) options.time_ms = 1.0f;

@@ -1,6 +1,6 @@
-// The suite that every rung registers into: each step linked into this program, on both devices,
-// at shapes that cover triples of choices, forward and backward. Right against float64, and on the
-// sim the formula equal to the count, array by array, to the byte.
+// The suite of every rung: tests each step of this program, on both devices, at shapes that cover
+// triples of choices, forward and backward. Results must be correct against float64, and on the
+// simulator traffic() must equal the count, array by array, to the byte.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-/// The steps of a device, without those linked only as the forward pass of another rung's.
+/// Returns the steps of a device, without those that are linked only as another rung's forward
+/// pass.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
   for (const Step& step : all_steps()) {
@@ -43,7 +44,7 @@ struct Param {
   Case shape;
 };
 
-/// What runs a case again, but for the values of one whose inputs are made.
+/// Prints options that run a case again (except for made inputs).
 void PrintTo(const Param& p, std::ostream* out) {
   const Case& c = p.shape;
   *out << p.step.rung << " --step " << p.step.name << " --batch " << c.B << " --heads " << c.H
@@ -60,7 +61,7 @@ std::vector<Param> params(DeviceKind device) {
   DeviceInfo info;
   info.smem_bytes = SimOptions{}.smem_bytes;
   for (const Step& step : steps_on(device)) {
-    // The tensor cores' sums of e4m3 have fewer bits than what is tight needs.
+    // The tensor cores' sums of e4m3 have too few bits for a tight tolerance.
     const bool coarse =
         device == DeviceKind::gpu && step.forward.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
@@ -73,7 +74,7 @@ std::string name_of(const ::testing::TestParamInfo<Param>& info) {
   return info.param.step.name + "_" + info.param.shape.name;
 }
 
-/// A test that the GPU, opened once for all, runs the steps that it can.
+/// A test on the GPU, which is opened once for all tests; it runs the steps that the GPU supports.
 template <class Test>
 class OnGpu : public Test {
  protected:
@@ -98,10 +99,10 @@ class OnGpu : public Test {
 using GpuTest = OnGpu<::testing::Test>;
 class GpuLarge : public GpuTest {};
 
-/// Whether a step refuses this: on a GPU with less shared memory than an H100, as those of 7.5 may
-/// for wide heads (SmallerSharedMemory holds for whom), or because it is one of Hopper's that are
-/// compiled for narrower heads; then `sm90` is among those that are named. Or because blocks do not
-/// share a tile of the size asked for.
+/// Whether a step refuses this case: on a GPU with less shared memory than an H100, such as one of
+/// 7.5 for wide heads (SmallerSharedMemory tests which); because it is a Hopper step for narrower
+/// heads, and then the message names `sm90`; or because blocks do not share a tile of the requested
+/// size.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = step.needs.exact_architecture && c.d > 128;
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
@@ -117,9 +118,9 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
   return false;
 }
 
-/// All outputs pass, which decides of each; but not where inputs are made for another one or
-/// scaled, nor of steps that quantise. (Where all should be 0, the tolerance is far below what
-/// cancels.)
+/// Expects that all outputs pass, and that each check decides; not for inputs that are made for
+/// another output or scaled, nor for steps that quantise. (If all values should be 0, the tolerance
+/// is far below what cancels.)
 void expect_pass(const Report& r, const Case& c) {
   for (const TensorError& e : r.errors.value()) {
     EXPECT_TRUE(e.pass()) << e.name << ": "
@@ -131,8 +132,8 @@ void expect_pass(const Report& r, const Case& c) {
   }
 }
 
-/// The formula is the count of bytes read and written, by kernel and array; and a workspace is as
-/// large as it has to be: some kernel writes all of it.
+/// Expects that traffic() equals the counted bytes, by kernel and array, and that some kernel
+/// writes all of each workspace, which is therefore not too large.
 void expect_formula_is_count(const Report& r) {
   std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> formula, counted;
   for (const auto& k : r.kernels)
@@ -170,13 +171,13 @@ class Suite : public ::testing::TestWithParam<Param> {
     for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
       ASSERT_TRUE(r.errors.has_value());
-      // A rung that subtracts no maximum must fail exactly where the reference says so.
+      // A rung that subtracts no maximum must fail exactly where the reference predicts it.
       if (!step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
         EXPECT_EQ(r.pass(), false) << "rows whose sum overflows came out right";
       else
         expect_pass(r, shape);
     }
-    // A query that sees no key has O = 0 and dQ = 0: exactly, whatever the arrays held before.
+    // A query that attends to no key has exactly O = 0 and dQ = 0, whatever the arrays held before.
     const Problem p = spec_of(shape).problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
@@ -203,7 +204,7 @@ TEST_P(Gpu, IsRight) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
-/// The steps on the simulator, each a test's parameter.
+/// The steps on the simulator; each is a test's parameter.
 template <class Wanted>
 auto steps(Wanted wanted) {
   std::vector<Step> all;
@@ -214,8 +215,8 @@ auto steps(Wanted wanted) {
 const auto step_name = [](const auto& info) { return info.param.name; };
 const auto every = [](const Step&) { return true; };
 
-// What is checked, and by which roundings: all outputs that a step has, by its own, all of them
-// where that is quick, or the sample.
+// Each of a step's outputs is checked with the step's roundings: all rows if that is quick, else a
+// sample.
 class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
   const Step& step = GetParam();
@@ -253,13 +254,12 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
 }
 INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 
-// With less shared memory a step takes a smaller of its tiles, as it must on smaller GPUs. Every
-// tile that comes up on the way down is right, and so are fewer warps or stages; with the bytes
-// that the plan asks for and no more, of which it plans the same, or another tile that fits in
-// twice.
+// With less shared memory, as on smaller GPUs, a step takes a smaller tile, fewer warps or fewer
+// stages, and each of these must be correct. With exactly the bytes that a plan needs it must plan
+// the same, or another tile that fits twice.
 //
-// GPUs of 8.6, 8.9 and 12.0 have 99 KB, where every step that they run (not Hopper's) has room, and
-// those of 7.5 64 KB, where wide heads may find none and are told who has.
+// The 99 KB of GPUs of 8.6, 8.9 and 12.0 are enough for every step that they run (not Hopper's).
+// The 64 KB of 7.5 may not be enough for wide heads, and then the message names the steps that fit.
 constexpr int64_t kOf86 = 101376, kOf75 = 65536;
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
@@ -267,7 +267,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
   for (const int d : kAllHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     DeviceInfo info = open_sim({})->info();
-    const auto plan_at = [&](int64_t sram) {  // its tile of the forward pass, and bytes
+    const auto plan_at = [&](int64_t sram) {  // the forward pass's tile, and bytes
       info.smem_bytes = sram;
       const auto [forward, backward] = plan_run(step, spec_of(c).problem, {}, info);
       return std::pair(std::pair(forward.block_q, forward.block_kv),
@@ -287,7 +287,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
           const bool told = std::string(e.what()).find("; steps that fit: ") != std::string::npos;
           EXPECT_TRUE(sram < kOf75 || told || step.rung == "04_flash_v1") << e.what();
         }
-        break;  // no tile is small enough, here or in less
+        break;  // no tile fits here, nor in less
       }
       if (bytes > 0) {
         const auto [other, less] = plan_at(bytes);
@@ -313,12 +313,12 @@ void check_request(Device& device, const Step& step, const Case& c, const TileRe
     }
   }
 }
-// A tile that a step takes for some shapes alone, or that no shortage of shared memory brings up,
-// is right for any: one and some of Q, and more of K and V than there are stages.
+// A tile that a step takes only for some shapes, or with no amount of shared memory, must be
+// correct for any: one tile of Q and part of another, and more tiles of K and V than stages.
 void check_tiles(Device& device, const Step& step, const Settings& settings = {}) {
   int last = 0;
   for (const auto& [d, Br, Bc] : step.tiles) {
-    // Another step's forward pass is checked there: here each head size has one of its tiles.
+    // The other step's tests cover its forward pass; here each head size gets one of its tiles.
     if (!step.forward_of.empty() && std::exchange(last, d) == d) continue;
     for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
                           Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
@@ -348,12 +348,12 @@ TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
-// Every value of every setting that a step has, and all of them other than by default; what holds
-// by default the other tests run.
+// Tests every value of every setting, and all settings with other values than the defaults, which
+// the other tests run.
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
-      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // and tiles of them
+      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // whole tiles too
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
       {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
@@ -368,7 +368,8 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  // And for who rounds what is computed with some value alone; on the simulator, see params().
+  // Inputs that find roundings which only some values of the settings compute; for the simulator
+  // see params().
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
@@ -376,7 +377,7 @@ void check_settings(Device& device, const Step& step) {
       if (step.device == DeviceKind::sim && c.made == made) shapes.push_back(c);
   if (decodes) {
     shapes.push_back(made_case("parts_that_rise", 3, 557, 16, parts_that_rise));
-    // In several parts: alone it is one, which nobody merges.
+    // In several parts, because a single one is not merged.
     shapes.push_back(made_case("shares_of_43", 2, 43, 16, shares_of_43));
   }
   for (const Settings& settings : each)
@@ -411,19 +412,19 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
   EXPECT_EQ(a.dV.bits, b.dV.bits);
 }
 
-// A correct kernel without float atomics gives the same bits in whatever order threads run; of the
-// gradients only where that is promised. The smaller cases show that.
+// A correct kernel without float atomics gives the same bits in any order of threads; gradients
+// only if the step promises it. The smaller cases test that.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
-  uint64_t seed = 0;  // another order for each case
+  uint64_t seed = 0;  // each case gets another order
   std::vector<Case> cases(std::begin(kCases), std::end(kCases));
   cases.push_back({"several_tiles", 1, 1, 1, 64, 300, 64, false, fp});
   for (const Case& c : cases) {
     if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
     if (refuses(*open_sim({}), step, c)) continue;
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
-    std::vector<Outputs> seen;  // forward is the order in which all cases run
+    std::vector<Outputs> seen;  // all cases ran in forward order
     for (const Schedule& schedule :
          {Schedule{Schedule::Order::reverse, 0}, Schedule{Schedule::Order::random, ++seed}})
       for (const Report& r :
@@ -443,7 +444,7 @@ TEST_P(Schedules, GiveTheSameBits) {
 }
 INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
-// On a GPU the blocks run in another order each time, if there are more than run at once.
+// On a GPU blocks run in another order each time if they do not all run at once.
 TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   for (const Step& step : steps_) {
     SCOPED_TRACE(step.name);
@@ -458,13 +459,14 @@ TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   }
 }
 
-// Where a product of sizes is no int, nor perhaps 2³² bytes an offset: it ends somewhere else. The
-// sample that is checked has rows of every head. A grid may be too small for a step, which says so.
+// Sizes whose product overflows an int, or an offset of 2³² bytes, so that a kernel would access
+// another place. The checked sample has rows of every head. If the grid is too small for a step,
+// its message must say so.
 void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
   spec.check = Check::sampled;
-  Workload workload(spec);  // one reference for all steps that round alike
+  Workload workload(spec);  // one reference for all steps with the same rounding
   int ran = 0;
   for (const Step& step : steps) {
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
@@ -478,17 +480,17 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   EXPECT_GT(ran, 0);
 }
 TEST_F(GpuLarge, IsRight) {
-  // 2³¹ elements of S. Half the queries attend to no key, heads are narrow: that spares the
-  // reference.
+  // 2³¹ elements of S. Half of the queries attend to no key and heads are narrow, which saves the
+  // reference's time.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
-  // Heads times heads of K beyond 31 and 32 bits.
+  // Products of heads and heads of K beyond 31 and 32 bits.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
   check_large(*device_, steps_, {"heads", 1, 70000, 70000, 1, 1, 8, false, bf});
-  // 2³¹ elements of Q, and bytes of K: gigabytes go to and fro, so this is for the defaults alone.
+  // 2³¹ elements of Q, and bytes of K. They move gigabytes, so only the defaults run.
   std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   check_large(*device_, steps_, {"elements_of_Q", 1, 17, 17, 500000, 8, 256, false, bf});
   check_large(*device_, steps_, {"bytes_of_K", 1, 17, 17, 8, 250000, 256, false, fp});
-  // The first row that sees a key times a row's elements, where a group's next head begins.
+  // The first row that attends to a key times a row's elements, where a group's next head begins.
   if (steps_.front().backward)
     check_large(*device_, steps_, {"blind_rows", 1, 2, 1, (1 << 26) + 256, 64, 8, true, bf});
 }
@@ -496,14 +498,14 @@ TEST_F(GpuLarge, IsRight) {
 static_assert(Problem{.H = 46400, .Hk = 46400}.kv_head(46399) == 46399 &&
               Problem{.H = 1 << 30, .Hk = 1 << 29}.kv_head((1 << 30) - 1) == (1 << 29) - 1);
 
-// Plans and formulas at sizes that no machine here runs: all is in proportion to the heads.
+// Plans and traffic() at sizes that no machine here runs: both must be proportional to the heads.
 class Sizes : public ::testing::TestWithParam<Step> {};
 TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
   const Step& step = GetParam();
   DeviceInfo info;
   info.smem_bytes = SimOptions{}.smem_bytes;
-  info.multiprocessors = 1;  // which one batch fills, so that sm90 needs a counter for both
-  constexpr int kBatch = (1 << 28) - 1;  // fp8 has a block for each of 2³¹ − 8 tiles
+  info.multiprocessors = 1;  // one batch fills it, so that sm90 needs a counter for both
+  constexpr int kBatch = (1 << 28) - 1;  // fp8 launches a block for each of 2³¹ − 8 tiles
   const Problem p = {.B = 1, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8},
                 many = {.B = kBatch, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8};
   for (const Pass& pass : {step.forward, step.backward}) {
@@ -517,14 +519,14 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
     for (size_t k = 0; k < one.size(); ++k)
       for (size_t i = 0; i < one[k].arrays.size(); ++i) {
         const ArrayTraffic &a = one[k].arrays[i], &b = all[k].arrays[i];
-        if (a.array == "next") continue;  // cleared once
+        if (a.array == "next") continue;  // cleared once per run
         EXPECT_EQ(b.read, a.read * kBatch) << one[k].kernel << " " << a.array;
         EXPECT_EQ(b.write, a.write * kBatch) << one[k].kernel << " " << a.array;
       }
   }
 }
-// No launch refuses what its plan takes: many heads, and as many queries and keys as 65,535 blocks
-// cover, and one more.
+// No launch refuses a plan that was accepted: many heads, and the most queries and keys that 65,535
+// blocks cover, and one more.
 TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
   const Step& step = GetParam();
   const auto device = open_sim({.only_launches = true});
@@ -551,9 +553,9 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
     }));
   }
 }
-// Which tile, warps, stages, parts and settings a step takes on an H100, at sizes of many kinds,
-// not causal and causal, and with less shared memory at many head sizes: as plans.jsonl has them
-// (where one is as the one before it: ""), so that no other choice comes about unseen.
+// Compares the tile, warps, stages, parts and settings that a step takes on an H100 with
+// plans.jsonl, so that no choice changes unnoticed: at many sizes, causal and not, and with less
+// shared memory at many head sizes. (A plan equal to the previous one is "".)
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
@@ -596,7 +598,7 @@ TEST_P(Sizes, PlansAreAsWritten) {
             SimOptions{}.smem_bytes);
     expect_line(fmt::format("{}", d));
   }
-  for (const int kib : {64, 99, 163, 227}) {  // what GPUs give a block
+  for (const int kib : {64, 99, 163, 227}) {  // the limits of GPUs
     for (const int d : {32, 64, 72, 128, 256}) add({.d = d}, kib * 1024);
     expect_line(fmt::format("\"{} KiB\"", kib));
   }

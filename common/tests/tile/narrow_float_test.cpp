@@ -1,5 +1,5 @@
-// The host's fp16, bf16 and e4m3 against the definition of such types: every code's value, and
-// every number's nearest code.
+// Tests the host's fp16, bf16 and e4m3 against their definition: every code's value, and every
+// number's nearest code.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace ladder {
 namespace {
 
-/// `most`: the largest code without a sign that is no NaN.
+/// `most`: the largest code without a sign that is not NaN.
 template <class T>
 void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity) {
   SCOPED_TRACE(most);
@@ -42,7 +42,7 @@ void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity
     ASSERT_EQ(bits(here), code);
     ASSERT_EQ(bits(-here), negative);
     if (code == most) continue;
-    // Half-way to the next code is a tie, which the even one of the two takes.
+    // Halfway to the next code is a tie, which goes to the even code.
     const auto tie = static_cast<float>((value(code) + value(code + 1)) / 2);
     ASSERT_EQ(bits(std::nextafter(tie, 0.0f)), code);
     ASSERT_EQ(bits(tie), code + code % 2);

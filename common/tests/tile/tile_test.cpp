@@ -1,5 +1,5 @@
-// The functions of common/tile, of which the rungs' suites show what they compute on both machines,
-// and the recorded counts what they count.
+// Tests functions of common/tile. (The rungs' suites test their results on both machines, and the
+// committed counts their counts.)
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace ladder::sim {
 namespace {
 
-// Rows of every length start in different banks, read and transposed, as either operand.
+// Rows of every length are free of bank conflicts, loaded directly or transposed, as either
+// operand.
 TEST_F(SimTest, TilesMeetNoBankTwice) {
   const auto zeros = hbm<fp16>(array("zeros", std::vector<float>(32 * 256 / 2)).array());
   const auto conflicts = [&]<int C>() {
@@ -69,8 +70,8 @@ TEST(LongestFirst, ComesGroupByGroupAndLongestFirst) {
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };
-  // Even: head by head. Uneven: in groups that fit, as equally large as may be, or in larger ones
-  // that have work for all blocks at once.
+  // Even tiles go head by head. Uneven ones go in groups that fit into L2, about equally large, or
+  // in larger groups that have work for all blocks at once.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
   check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
