@@ -1,4 +1,4 @@
-# How the ladder is built: one library for the harness, one for each machine, one program a rung.
+# Builds the ladder: one library for the harness, one per machine, and one program per rung.
 
 set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half: ON, OFF, or AUTO: where a GPU answers and a CUDA Toolkit is found, and in CI")
@@ -6,7 +6,7 @@ find_package(GTest QUIET)
 option(LADDER_TESTS "The tests, which need GoogleTest (default: ON where it is found)" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
-set(ci $ENV{CI})  # false where it is empty, or what CMake takes for false
+set(ci $ENV{CI})  # false if it is empty or CMake takes it for false
 if(NOT CMAKE_BUILD_TYPE)
   message(STATUS "build type: Release, because none was given")
   set(CMAKE_BUILD_TYPE Release)
@@ -16,15 +16,15 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# -Og compiles in less time than -O1, and is enough for all but what most of a run's time goes to.
-# --trace finds the lines of a kernel by line tables. They are of DWARF 4, because addr2line does not
-# find what clang inlined in those of DWARF 5.
+# -Og compiles faster than -O1, and is enough for code that takes little of a run's time. --trace
+# finds the lines of a kernel by line tables. These are DWARF 4, because addr2line does not find in
+# DWARF 5 what clang inlined.
 set(CMAKE_CXX_FLAGS_RELEASE "-Og -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)   # the simulator and the reference
 set(warm $<$<CONFIG:Release>:-O1>)  # the first rungs, whose kernels touch single elements
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
-# The least versions: BUILDING.md has the table.
+# The minimum versions; BUILDING.md lists them.
 include(CheckCXXSourceCompiles)
 check_cxx_source_compiles("#include <source_location>
   int main() { return std::source_location::current().line() != 2; }" LADDER_CXX20)
@@ -38,8 +38,8 @@ if(NOT fmt_FOUND)
     "fmt 8.1 or newer is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev; without "
     "root: common/BUILDING.md)")
 endif()
-# The system's libraries do not link with another C++ library, or for another processor. Then fmt's
-# headers and GoogleTest's sources are used.
+# The system's libraries do not link with another C++ library or for another processor. Then use
+# fmt's headers and GoogleTest's sources.
 set(CMAKE_REQUIRED_LIBRARIES fmt::fmt)
 check_cxx_source_compiles("#include <fmt/format.h>
   int main() { return fmt::format(\"{}\", 1) != \"1\"; }" LADDER_FMT_LINKS)
@@ -58,10 +58,10 @@ endif()
 find_package(Threads REQUIRED)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
-# CUDA. That a GPU answered is kept: where a build folder is shared, it may not answer on every
-# machine. The architecture must be known before the language is enabled: the GPU's,
-# else 8.0 (with PTX) and 9.0a, in CI without a GPU just one of them. `no_gpu`: what keeps the GPU
-# half out, and the way on; the programs say it, and are built all the same.
+# CUDA. The cache keeps that a GPU answered, because it may not answer on every machine that shares
+# a build folder. The architecture must be known before the language is enabled: the GPU's, else 8.0
+# (with PTX) and 9.0a, in CI without a GPU only 9.0a. `no_gpu` says why the GPU half is left out and
+# what to do. The programs are built without it and print that text.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
@@ -74,7 +74,7 @@ if(NOT LADDER_CUDA STREQUAL OFF)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
   endif()
 endif()
-string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none that will do
+string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none is usable
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
@@ -93,7 +93,7 @@ else()
     string(CONCAT no_gpu "there was no program called ${nvcc} when it was built (install the CUDA "
       "Toolkit, or export CUDACXX=/path/of/nvcc, that path alone, then scripts/run)")
   elseif(NOT LADDER_NVCC_WORKS)
-    # Where it does not, enable_language would end it all, and not say why.
+    # If nvcc did not work, enable_language would stop the build without a reason.
     set(probe ${PROJECT_BINARY_DIR}/stubs/probe)
     file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\n"
       "#if CUDART_VERSION < 12010\n#error this CUDA is older than 12.1\n#endif\nint main() {}\n")
@@ -131,18 +131,19 @@ else()
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Those of nvcc's host compiler may hold an older C++ library than the C++ sources are made for.
+  # Leave out the folders of nvcc's host compiler: their C++ library may be too old for the C++
+  # sources.
   list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
-  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 lacks this for nvcc
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
-  # nvcc hands its -O to the host's compiler alone; the GPU's code is always -O3. In CI without a
-  # GPU none of it runs: it is compiled for what the compilers say of it, as fast as they can, and for
-  # one type and head size alone (LADDER_ONE_KERNEL). Only the Hopper steps are optimised there,
-  # because machine_code_test reads their machine code. They and each rung's default step are linked;
-  # of the others only the GPU's half is compiled (-cubin, see ptxas.sh): the host's half is the
-  # same text that is compiled for the simulator, and nvcc reads it all the same.
+  # nvcc passes its -O only to the host's compiler; the GPU's code is always -O3. In CI without a
+  # GPU none of the GPU code runs. It is compiled only for the compilers' diagnostics, as fast as
+  # possible and for one type and head size (LADDER_ONE_KERNEL). There only the Hopper steps are
+  # optimised, because machine_code_test reads their machine code. They and each rung's default step
+  # are linked; for the others only the GPU's half is compiled (-cubin, see ptxas.sh), because the
+  # simulator's build compiles the same host code, and nvcc parses it anyway.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
   if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
@@ -156,14 +157,14 @@ else()
   message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 endif()
 
-# A reader whose edit leaves a variable unused is told; CI stops.
+# An unused variable is a warning for a reader who edits, and an error in CI.
 if(ci AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
 add_library(ladder_flags INTERFACE)
 target_include_directories(ladder_flags INTERFACE ${PROJECT_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
-# -fno-fast-math: CXXFLAGS may say otherwise, and NaN, infinity and subnormals are to be told apart.
+# -fno-fast-math overrides CXXFLAGS, because NaN, infinity and subnormals must be kept apart.
 target_link_options(ladder_flags INTERFACE $<$<LINK_LANGUAGE:CXX>:-fno-fast-math>)
 target_compile_options(ladder_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
@@ -172,15 +173,16 @@ target_compile_options(ladder_flags INTERFACE
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fno-fast-math,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # GCC 12 and 13 see an overlap in std::string's operator+ that is not there (GCC bug 105651).
+  # GCC 12 and 13 warn of an overlap in std::string's operator+ that does not exist (GCC bug
+  # 105651).
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 else()
-  # `#pragma unroll` is for nvcc: clang says of each loop that it leaves as it is. Clang 19 sees that
-  # libstdc++ 12 uses what it deprecates.
+  # `#pragma unroll` is for nvcc; clang warns of each loop that it does not unroll. Clang 19 warns
+  # that libstdc++ 12 uses deprecated functions.
   target_compile_options(ladder_flags INTERFACE -Wno-pass-failed -Wno-deprecated-declarations)
 endif()
-# GCC 12.2 for 64-bit ARM ends with an internal error where it vectorises a loop with a sum.
+# GCC 12.2 for 64-bit ARM fails with an internal error when it vectorises a loop with a sum.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
     CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-vectorize>)
@@ -191,18 +193,18 @@ if(LADDER_SANITIZE)
   target_link_options(ladder_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
-# What most C++ sources include is parsed once, or it would be a second of each one's compilation.
+# Precompile the headers that most C++ sources include; parsing them takes a second per source.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/stubs/none.cpp CONTENT "" @ONLY)
-# GCC takes a precompiled header only at the level of optimisation that it was compiled at.
+# GCC accepts a precompiled header only at the optimisation level that it was compiled with.
 foreach(name ladder_pch ladder_pch_warm)
   add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
   target_link_libraries(${name} PRIVATE ladder_flags)
   target_precompile_headers(${name} PRIVATE <machine/machine.h> <fmt/format.h>)
 endforeach()
 target_compile_options(ladder_pch_warm PRIVATE ${warm})
-set(precompiled ladder_pch)  # what ladder_kernels takes
+set(precompiled ladder_pch)  # for ladder_kernels
 
-string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # for patterns
+string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # quoted for patterns
 file(GLOB sim_sources CONFIGURE_DEPENDS ${here}/common/machine/sim/*.cpp)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
@@ -216,7 +218,7 @@ if(LADDER_GPU)
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
   target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}")
-  # For --dram. Only the headers are needed here: the library is opened at run time.
+  # For --dram: only the headers, because the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
   if(LADDER_CUPTI_INCLUDE)
@@ -236,7 +238,7 @@ list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
 target_precompile_headers(ladder_harness REUSE_FROM ladder_pch)
-if(NOT DEFINED CMAKE_UNITY_BUILD)  # else headers would be most of what compiling these takes
+if(NOT DEFINED CMAKE_UNITY_BUILD)  # else parsing headers would take most of the time
   set_target_properties(ladder_sim ladder_harness PROPERTIES UNITY_BUILD ON)
 endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/common/harness/reference.cpp PROPERTIES
@@ -247,9 +249,10 @@ target_precompile_headers(ladder_main REUSE_FROM ladder_pch)
 
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
-# ladder_kernels(NAME file.cu …): object libraries NAME_sim and, with CUDA, NAME_gpu. The simulator's
-# sources are stubs that include the file, because a source has one LANGUAGE in all its targets.
-# Object libraries, because a static library would drop registrations that nothing refers to.
+# ladder_kernels(NAME file.cu …) defines the object libraries NAME_sim and, with CUDA, NAME_gpu. The
+# simulator's sources are stubs that include the file, because a source has the same LANGUAGE in all
+# its targets. They are object libraries, because a static library would drop registrations that
+# nothing refers to.
 function(ladder_kernels name)
   set(stubs)
   set(sources)
@@ -262,7 +265,7 @@ function(ladder_kernels name)
     list(APPEND sources ${path})
     if(NOT path MATCHES "/hopper/")
       set(options ${compiles_only})
-      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # which has the rung's default step
+      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # it has the rung's default step
         list(APPEND options -cubin)
       endif()
       set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")
@@ -283,9 +286,10 @@ function(ladder_kernels name)
   set(${name}_objects ${objects} PARENT_SCOPE)
 endfunction()
 
-# add_rung(00_naive [FILES]): the program bin/00_naive from every .cu of the folder and of those
-# in it, and its tests. FILES: steps of earlier rungs whose forward pass a step of this one names, as
-# they were compiled there. They come last: the first step says which rung a program is.
+# add_rung(00_naive [FILES]) defines the program bin/00_naive from every .cu of the folder and its
+# subfolders, and its tests. FILES are steps of earlier rungs whose forward pass a step of this one
+# names; their objects are reused. They come last, because the first step determines a program's
+# rung.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
   if(rung MATCHES "^0[0-3]")
@@ -311,7 +315,7 @@ function(add_rung rung)
   endif()
 endfunction()
 
-add_custom_target(programs)  # what scripts/run builds
+add_custom_target(programs)  # scripts/run builds this
 if(LADDER_TESTS)
   enable_testing()
   include(common/tests/tests.cmake)

@@ -1,11 +1,11 @@
 #!/bin/sh
-# ptxas.sh OBJECT COMMAND…: compiles, and keeps what ptxas says of registers in OBJECT.ptxas, where
-# machine_code_test reads it; all else is shown, such as that a wgmma waits: ptxas info : (C7517) ….
-# (C7519, that it has put a wgmma.fence where one was missing, costs nothing; nor does anything that
-# it says of what is compiled by -Ofc=max, which never runs.)
+# ptxas.sh OBJECT COMMAND… compiles, and keeps ptxas's report of registers in OBJECT.ptxas for
+# machine_code_test. It prints all other messages, such as a serialised wgmma: ptxas info : (C7517)
+# …. (It omits C7519, a wgmma.fence that ptxas added, which costs nothing, and messages on code that
+# is compiled with -Ofc=max, because that never runs.)
 object=$1
 shift
-case $* in *" -cubin "*) # of what is not linked either: of the host's half, an empty object
+case $* in *" -cubin "*) # not linked: an empty object replaces the host's half
   for word; do
     shift
     if [ "$word" != -c ]; then set -- "$@" "$word"; fi

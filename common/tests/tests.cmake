@@ -1,21 +1,21 @@
-# GoogleTest's cases run in one process a program: there are thousands, and each process would start
-# the simulator or open the GPU anew. scripts/test counts them by what the programs print, and has from
-# Python's tests, by -v, the reasons of what was skipped.
+# All GoogleTest cases of a program run in one process: there are thousands, and each process would
+# start the simulator or open the GPU again. scripts/test counts them in the programs' output, and
+# takes the reasons for skipped tests from Python's tests (-v).
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
-# Every test has as a label the part of scripts/test that it belongs to: a folder here, `build_tasks`,
-# `scripts`, or its rung, NN_name. Target tests_PART builds a part's programs.
+# Each test's label is the part of scripts/test that it belongs to: a folder here, `build_tasks`,
+# `scripts`, or its rung, NN_name. The target tests_PART builds a part's programs.
 foreach(part sim tile harness build_tasks scripts gpu)
   add_custom_target(tests_${part})
 endforeach()
 
-# As ladder_pch, with GoogleTest's.
+# Like ladder_pch, with GoogleTest's headers.
 add_library(ladder_pch_tests OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
 target_link_libraries(ladder_pch_tests PRIVATE ladder_flags GTest::gtest)
 target_precompile_headers(ladder_pch_tests PRIVATE <machine/machine.h> <fmt/format.h> <gtest/gtest.h>)
 
-# A GoogleTest program of a part.
+# ladder_program(PART NAME SOURCES...) defines a GoogleTest program.
 function(ladder_program part name)
   add_executable(${name} ${ARGN})
   target_precompile_headers(${name} REUSE_FROM ladder_pch_tests)
@@ -24,15 +24,15 @@ function(ladder_program part name)
   add_dependencies(tests_${part} ${name})
 endfunction()
 
-# ladder_test(PART NAME COMMAND...)
+# ladder_test(PART NAME COMMAND...) defines a test that runs a command.
 function(ladder_test part name)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_property(TEST ${name} APPEND PROPERTY LABELS ${part})
-  set_property(TEST ${name} PROPERTY ENVIRONMENT PYTHONSAFEPATH=)  # a test imports what is beside it
+  set_property(TEST ${name} PROPERTY ENVIRONMENT PYTHONSAFEPATH=)  # a test imports its neighbours
 endfunction()
 
-# ladder_cases(PART NAME PROGRAM FILTER LABEL): some of a program's cases as a test. `suite` and
-# `asan` are what some presets run alone; of `gpu` there is one.
+# ladder_cases(PART NAME PROGRAM FILTER LABEL) makes a test from some of a program's cases. Some
+# presets run only the labels `suite` and `asan`; tests with the label `gpu` run one at a time.
 function(ladder_cases part name program filter label)
   ladder_test(${part} ${name} ${program} --gtest_brief=1 --gtest_filter=${filter})
   set_property(TEST ${name} APPEND PROPERTY LABELS ${label})
@@ -52,7 +52,7 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
 
-# Built as with CXXFLAGS=-ffast-math, which our own flags undo.
+# This is built as with CXXFLAGS=-ffast-math, which our own flags must undo.
 set(fast $<$<CXX_COMPILER_ID:GNU>:-ffast-math>)
 target_compile_options(narrow_float_test PRIVATE ${fast})
 target_link_options(narrow_float_test PRIVATE ${fast})
@@ -66,7 +66,8 @@ if(LADDER_GPU)
     ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
-# Kernels and tests, compiled for both machines, but for a GPU only where one may run them.
+# Kernels and tests that are compiled for both machines; the GPU's tests exist only if one may run
+# them.
 ladder_kernels(fp8_test_kernels ${PROJECT_SOURCE_DIR}/05_flash_v2/hopper/tests/fp8_test.cu)
 target_link_libraries(fp8_test_kernels_sim PRIVATE GTest::gtest)
 ladder_program(tile fp8_test ${fp8_test_kernels_objects})
@@ -75,7 +76,7 @@ if(LADDER_GPU AND NOT compiles_only)
   ladder_cases(tile fp8_test.Gpu fp8_test Gpu* gpu)
 endif()
 
-# The suite of every rung; and steps with mistakes that it must find, which a test compiles.
+# The suite of every rung, and the test that compiles steps with mistakes that the suite must find.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM ladder_pch_tests)
@@ -84,7 +85,7 @@ ladder_test(build_tasks build_tasks Python3::Interpreter -B ${scripts} build_tas
 set_tests_properties(build_tasks PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
-  add_custom_target(tests_${rung})  # DEPENDS would take no # in the path
+  add_custom_target(tests_${rung})  # DEPENDS does not accept # in the path
   add_dependencies(tests_${rung} ${rung})
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   ladder_cases(${rung} ${rung}.Sim ${rung}_test
@@ -98,7 +99,7 @@ function(ladder_rung_tests rung objects)
   endif()
 endfunction()
 
-# What is the same for every rung.
+# The command line, which is the same for every rung.
 ladder_test(harness cli Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 ladder_test(harness cli_files Python3::Interpreter ${scripts} cli
@@ -113,7 +114,7 @@ foreach(name lessons exercises results explore)
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 endforeach()
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
-# The longest first, or they would run alone at the end.
+# The longest tests start first, or they would run alone at the end.
 set_tests_properties(figures results lessons explore bench run PROPERTIES COST 50)
 set_tests_properties(exercises PROPERTIES COST 100)
 set_tests_properties(ready diff PROPERTIES COST 20)
