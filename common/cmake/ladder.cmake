@@ -78,7 +78,7 @@ string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty:
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
-  string(CONCAT no_gpu "none of compute capability 7.5 or newer answered when it was built "
+  string(CONCAT no_gpu "no GPU of compute capability 7.5 or newer answered when it was built "
     "(LADDER_CUDA=ON scripts/run builds it anyway)")
 elseif("${PROJECT_SOURCE_DIR}${PROJECT_BINARY_DIR}" MATCHES "[$`]")
   set(no_gpu "nvcc accepts no path with a dollar sign or a backquote (move the clone)")

@@ -89,7 +89,9 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
 NpyArray read_npy(const std::string& path) {
   std::error_code error;  // also set for a pipe, which is no file
   const size_t size = std::filesystem::file_size(path, error);
-  if (error) bad_usage("'{}' cannot be read: {}", path, error.message());
+  if (error)
+    bad_usage("cannot read '{}': {}; --load DIR needs q.npy, k.npy and v.npy in DIR", path,
+              error.message());
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(host_memory()) / kGiB;
   const double needed = 3.0 * static_cast<double>(size) / kGiB;  // file, widened values
@@ -102,7 +104,7 @@ NpyArray read_npy(const std::string& path) {
   std::vector<unsigned char> bytes(size);
   std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file) bad_usage("'{}' cannot be read: {}", path, std::strerror(errno));
+  if (!file) bad_usage("cannot read '{}': {}; check the file", path, std::strerror(errno));
   return parse_npy(path, bytes.data(), size);
 }
 

@@ -69,9 +69,9 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
     say(fmt::format(
         "{}: the check of {} decides nothing, because its tolerance, {:.2e}, is at least half of "
-        "the largest value, {:.2e}. Rounding alone changes values by as much when scores are "
-        "large, and dQ and dK when one key has all the weight; try a smaller --scale, smaller "
-        "inputs or more keys",
+        "the largest value, {:.2e}. Rounding alone changes values by that much if scores are "
+        "large, and dQ and dK also if one key has all the weight; try a smaller --scale, "
+        "smaller inputs or more keys",
         step.rung, e.name, e.tolerance, e.largest));
   const bool half = p.dtype == DType::fp16;
   if (e.out_of_range > 0)
