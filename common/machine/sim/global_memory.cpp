@@ -60,7 +60,7 @@ void end_of_touching(int, siginfo_t* signal, void*) {
   auto found = arrays_by_address.upper_bound(at);
   if (found == arrays_by_address.begin() || at - (--found)->first > found->second->bytes) return;
   const std::string message = fmt::format(
-      "{} is in HBM: host code cannot access it, and a kernel only through Hbm, which counts the "
+      "{} is in HBM: host code cannot touch it, and a kernel only through Hbm, which counts the "
       "access.\n",
       found->second->name);
   static_cast<void>(!write(STDERR_FILENO, message.data(), message.size()));

@@ -377,7 +377,7 @@ TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
   const auto x = array("x", iota(64));
   auto* const at = static_cast<volatile float*>(x.array().data);
   const auto ends = testing::ExitedWithCode(static_cast<int>(Exit::wrong_result));
-  const char* const said = "^x is in HBM: host code cannot access it";
+  const char* const said = "^x is in HBM: host code cannot touch it";
   EXPECT_EXIT(at[0] = 1, ends, said);
   EXPECT_EXIT(static_cast<void>(at[63]), ends, said);
   EXPECT_EXIT(run(1, 1, [&] { x[0] = at[1]; }), ends, said);
