@@ -242,6 +242,7 @@ struct Pass {
   /// The backward pass comes after it: it reads Q, K, V, O, LSE, dO and may read the forward pass's
   /// workspace, and writes dQ, dK, dV.
   void (*launch)(const Problem&, const Plan&, const Arrays&) = nullptr;
+  /// Predicts the bytes that launch() requests, by kernel and array.
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
   explicit operator bool() const { return launch != nullptr; }
 };
@@ -252,7 +253,7 @@ struct Step {
   std::string rung;                        // "00_naive"
   std::string name;                        // --step NAME
   std::string after = {};                  // the step that it follows; empty: the rung's first
-  bool aside = false;                      // another step may follow the same one
+  bool aside = false;                      // a branch: another step may follow the same one
   std::vector<std::string> formerly = {};  // old steps that this one replaced
   /// Runs if no step is named. Of several defaults the last that the device supports runs.
   bool is_default = false;

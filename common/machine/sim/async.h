@@ -34,13 +34,15 @@ class Async {
 
   /// Returns the running thread's warpgroup. Faults, naming `what`, if it is in none.
   Warpgroup& warpgroup(const char* what = "wgmma");
+  /// setmaxnreg: faults if the warpgroups ask for more registers than the block started with.
   void set_registers(int n);
   /// Declares that the running thread's warp has read a place in shared memory. Faults if a product
   /// of its warpgroup that was not waited for still reads there, or if a lane may. (Without this
   /// check the mistake would show only if the next owner happens to overwrite the place early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // Called on fibers. Mbarriers are in shared memory and also count the bytes of bulk copies.
+  // Called on fibers. Mbarriers are in shared memory and also count the bytes of bulk copies. These
+  // functions fault for wrong arguments; `bytes` are promised, and `parity` names a phase.
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
@@ -68,9 +70,11 @@ class Async {
                   const int (&at)[4]);
   static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
                      int n);
+  /// Start a copy to shared memory, which counts for `barrier`, and one from it, which may add.
   void load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
   void store(EventKind kind, const Copy& copy, bool adds);
   void commit_stores() { ++mine().group; }
+  /// Waits until at most `groups_left` of the thread's groups of stores are in flight.
   void wait_stores(int groups_left, Where where);
 
   /// From now on wgmmas and TMA stores may read, and TMA loads overwrite, what the running thread

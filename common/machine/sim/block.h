@@ -84,6 +84,7 @@ class Block {
   Block(int worker, int64_t smem_bytes);
   ~Block();
 
+  /// Runs block `index` of the grid to its end. Throws its Fault.
   void run(const Launch& launch, int64_t index);
 
   // The counts of all blocks of the kernel that this has run. Arrays count the bytes of global

@@ -43,6 +43,7 @@ class Recorder {
   void copies(bool by_tma) { by_tma_ = by_tma; }
   /// Records that the data just read, or zeros, go to shared memory.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
+  /// Records an ordinary access to shared memory, or one by wgmma or a TMA store.
   void touch(const SharedPlace& place, int64_t bytes, bool write);
   /// Records a collective; the lane that computes it calls this.
   void collective(const char* name);
