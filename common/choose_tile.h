@@ -1,6 +1,5 @@
-// Chooses among a step's compiled tiles. A step lists them once, best first for each head size.
-// This choice, the dispatch (with_tile in machine/machine.h), --help and the registration all use
-// that list.
+// Chooses a tile for a run. A step lists them once, best first for each head size. This choice, the
+// dispatch (with_tile in machine/machine.h), --help and the registration all use that list.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +21,11 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
 
 /// Sets block_q, block_kv and smem_bytes of a plan. It takes the requested tile, or else the first
 /// (best) compiled tile for plan.head_dim whose shared memory, smem_bytes(Br, Bc) bytes per block,
-/// fits into `available`. With `blocks` = 2 and no request it prefers the first tile of which two
-/// blocks fit into `available`, since an SM has hardly more shared memory than one block may use.
-/// If a better tile did not fit, the plan's note says so. Throws Error(bad_usage) if the requested
-/// tile is not compiled for this head size or does not fit, or if none fits; the message names the
-/// tiles that do.
+/// fits into `available`. With `blocks` = 2 and no request it prefers the first tile that fits
+/// twice into `available`, since an SM has hardly more shared memory than one block may use. If a
+/// better tile did not fit, the plan's note says so. Throws Error(bad_usage) if the requested tile
+/// is not compiled for this head size or does not fit, or if none fits; the message names the tiles
+/// that do.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {

@@ -101,8 +101,8 @@ class Gpu : public Device {
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
     if (smem_bytes) {
-      // An SM has 1 KiB more than a block may use. With this carveout it runs the blocks that a GPU
-      // of that size would.
+      // An SM holds 1 KiB more than a block may use. With this carveout it runs the blocks that a
+      // GPU of that size would.
       info_.smem_bytes = smem_bytes;
       carveout = static_cast<int>(100 * (smem_bytes + 1024) /
                                   static_cast<int64_t>(properties.sharedMemPerMultiprocessor));

@@ -72,7 +72,7 @@ class SharedMemory {
     used_ += static_cast<unsigned>((count * static_cast<int64_t>(sizeof(T)) + 127) / 128 * 128);
     return piece;
   }
-  /// Takes n consecutive tiles, aligned as Tile demands.
+  /// Hands out n consecutive tiles, aligned as Tile demands.
   template <class Tile>
   __device__ __forceinline__ auto tiles(const char* name, int n = 1) {
     return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void store_16_bytes(T* target, const T* source) {
   *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
 }
 /// Returns 2^x from the special function unit (PTX: ex2.approx.ftz.f32), off by at most 2 units in
-/// the last place. Only the simulator uses the second argument.
+/// the last place. The second argument is for the simulator.
 __device__ __forceinline__ float exp2_fast(float x, bool = true) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -39,10 +39,10 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
-/// Makes the map of an array with `extents` elements, innermost first, of `element_bytes` (1 or 2).
-/// Its boxes are `box_bytes` (64 or 128) of a row × `box_rows` × 1 × 1, with a swizzle of the same
-/// 64 or 128 bytes, and zeros past the extents. Throws Error(wrong_result) if the driver refuses.
-/// Defined in device.cpp.
+/// Encodes the map of an array with `extents` elements, innermost first, of `element_bytes` (1 or
+/// 2). Its boxes are `box_bytes` (64 or 128) of a row × `box_rows` × 1 × 1, with a swizzle of the
+/// same 64 or 128 bytes, and zeros past the extents. Throws Error(wrong_result) if the driver
+/// refuses. Defined in device.cpp.
 TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes);
 

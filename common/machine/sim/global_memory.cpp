@@ -122,8 +122,8 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
           "has not called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
-  // A block first marks what it does, then who came first. So of two blocks that must not meet, the
-  // second always finds the first.
+  // A block first marks what it does, then claims the bytes if no block has. So of two blocks that
+  // must not meet, the second always finds the first.
   const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
   for (int64_t two = at / 2; 2 * two < at + n; ++two) {
     auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;

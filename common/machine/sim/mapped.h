@@ -10,7 +10,7 @@
 namespace ladder::sim {
 
 /// Maps `bytes` of zeros. With `access` PROT_NONE it reserves only addresses. Throws std::bad_alloc
-/// if the host has no more memory.
+/// if the host's memory is used up.
 inline std::shared_ptr<void> map_zeros(size_t bytes, int access = PROT_READ | PROT_WRITE) {
   void* const p = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();

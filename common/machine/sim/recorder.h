@@ -1,4 +1,4 @@
-// Records the trace of a block: what each warp did, at which line of the kernel, in program order.
+// Records the trace of a block: what each warp did at each line of the kernel, in program order.
 // Lanes that do the same at the same line are one event. So are the rounds of a loop, unless they
 // wait for something or touch many bytes.
 #pragma once
@@ -39,7 +39,7 @@ class Recorder {
 
   /// Records an access to global memory; `kind` is read or write.
   void access(EventKind kind, const Array& array, int64_t begin, int64_t end);
-  /// Says whether accesses belong to a TMA copy, which is one event of any size.
+  /// Sets whether accesses belong to a TMA copy, which is one event of any size.
   void copies(bool by_tma) { by_tma_ = by_tma; }
   /// Records that the data just read, or zeros, go to shared memory.
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);

@@ -1,6 +1,6 @@
 // The shared memory of the running block: its bytes, the arrays taken from it, and for every byte
-// who may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores are all checked
-// here against each other.
+// the threads that may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores are
+// all checked here against each other.
 #pragma once
 
 #include <fmt/format.h>
@@ -108,7 +108,7 @@ class SharedBytes {
   template <int n>
   void check_write(const SharedPlace& place, int thread);
 
-  /// Faults unless the place's `bytes` bytes lie in its array.
+  /// Faults unless `bytes` bytes from the place on are inside its array.
   void check_inside(const char* what, const SharedPlace& place, int64_t bytes) const {
     if (place.at < place.begin || place.at + bytes > place.end) [[unlikely]]
       fault("{} {}", what, place.text());
@@ -157,8 +157,8 @@ class SharedBytes {
   }
 
  private:
-  /// Faults if the shadow of one of `bytes` bytes has one of the bits `bad`. There kWritten stands
-  /// for an unwritten byte, and kOneThreads for a copy by another thread.
+  /// Faults if one of the bits `bad` is set in the shadow of one of `bytes` bytes. There kWritten
+  /// stands for an unwritten byte, and kOneThreads for a copy by another thread.
   void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
              unsigned bad, int thread = -1);
   // Handle n bytes that not every thread may read or write: fault unless this thread may. They also

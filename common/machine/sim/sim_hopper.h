@@ -184,7 +184,7 @@ void done_with(Smem<T> tile, int n) {
   this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
-/// Whether gpu_hopper.h has a product of width 8·n.
+/// Whether gpu_hopper.h defines a product of width 8·n.
 template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 12 || n == 16 || n == 24 || n == 32;
 template <class T>
