@@ -16,7 +16,7 @@ namespace ladder {
 ///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
 ///                     [name, begin, bytes]
 ///   events            TraceEvent's members by their names; those that are 0 or empty are left
-///                     out. Only events contain "kind". "line" and "start_line" are sites, given
+///                     out. No other line contains "kind". "line" and "start_line" are sites, given
 ///                     as places in the source; ranges are [begin, end], and of shared memory
 ///                     [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
