@@ -1,5 +1,6 @@
-// 06 on Hopper: what a consumer of `split` and `sm90` does with a share, as ahead.cu shows it for a
-// whole tile of keys, and what shares cost in bytes. This header is not a step of its own.
+// 06 on Hopper: what a consumer of `split` and `sm90` does with a share of a tile's queries, as
+// ahead.cu does with all of them, and the bytes that shares cost. This header is not a step of its
+// own.
 #pragma once
 
 #include "query_split.h"
@@ -8,9 +9,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// The head of Q and the row with which a share begins. Example: two query heads share head 3 of K
-/// and V, first_row is 128, from there to N lie 5 tiles of 64 rows, and a share begins with tile 7
-/// of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, its first row 128 + 7 % 5 · 64 = 256.
+/// The first query head and the first row of a share. Example: two query heads share head 3 of K
+/// and V, first_row is 128, from there to N there are 5 tiles of 64 rows in each head, and a share
+/// begins with tile 7 of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, its first row is
+/// 128 + 7 % 5 · 64 = 256.
 __device__ __forceinline__ int head_of(const QuerySplit& split, const Problem& p) {
   return split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
 }
@@ -19,11 +21,10 @@ __device__ __forceinline__ int row_of(const QuerySplit& split) {
   return split.first_row + split.begin % split.tiles_of_head * Br;
 }
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and dO
-/// are at this warp's own places in the rings. kAheadAnew: the place of the tile ahead is worked
-/// out in each iteration, since kept it would take registers, which are scarce where blocks are
-/// persistent.
+/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
+/// rows of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and
+/// dO hold this warp's own places in the rings. kAheadAnew: works out the place of the tile ahead
+/// in each iteration, because in persistent blocks no register is left to keep it.
 template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
                                                        const SwizzledTile<T, Bc, Dh>& tile_K,
@@ -35,17 +36,17 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   KeyGradients<Dh> sums;
   auto& [dK_sum, dV_sum] = sums;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
   const int key = split.tile * Bc, first_row = split.first_row;
   // The first query that attends to key i of the tile is first_attending + i.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
-  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
+  auto Q_ahead = Q;                // the place of the tile for S, one tile ahead of the rest
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // or the compiler would keep the last tile's
+    S = {};                        // else the compiler would keep the last tile's S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -66,7 +67,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -77,8 +78,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
-    // not the one before.
+    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
+    // since the last barrier it no longer reads the dS before that.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -87,8 +88,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    // With dV still in flight, the products from here on would want more registers than there are,
-    // and the compiler would have each of them wait for the one before (C7512).
+    // With dV still in flight, the products from here on would need more registers than there are,
+    // and the compiler would make each of them wait for the one before (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
       wgmma_fence(dK_sum, dS_operand);
@@ -100,7 +101,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV has read it; before dQ, this would only hold dQ up
+    dO.release();  // dV has read it; released before dQ starts, it would only delay dQ
     if (q_tile + 1 < q_tiles) {
       if constexpr (kAheadAnew) {
         Q_ahead = Q;
@@ -128,13 +129,13 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   return sums;
 }
 
-/// What several blocks for each tile of keys, plan.parts, change in requested bytes: each that has
-/// a tile of Q reads K and V and adds its part of dK and dV to sums in HBM, which others clear and
-/// convert.
+/// Changes the requested bytes to those of plan.parts blocks per tile of keys: each block that has
+/// a tile of Q reads K and V, and adds its part of dK and dV to sums in HBM, which other kernels
+/// clear and convert.
 inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& plan) {
   if (plan.parts == 1) return;
   const int64_t kv_heads = int64_t{p.B} * p.Hk;
-  int64_t keys = 0, shares = 0;  // rows of K and of V that a head's blocks read, and how many
+  int64_t keys = 0, shares = 0;  // of a head: rows of K (and of V) read; shares that are not empty
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     const int64_t q_tiles = p.H / p.Hk * ceil_div(p.N - first, plan.block_q);

@@ -1,5 +1,5 @@
-// 06 on Hopper: what the steps from `producer` on share. wgmma.cu shows most of it where it is
-// used first. This header is not a step of its own.
+// 06 on Hopper: what the steps from `producer` on share. Most of it appears first in wgmma.cu. This
+// header is not a step of its own.
 #pragma once
 
 #include "machine/hopper.h"
@@ -21,13 +21,14 @@ constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
 constexpr int kWarpgroupKeys = 64;                                 // of a consumer
 constexpr int kStages = 2;  // of copies of Q and dO; from `transposed` on, of dS too
 
-/// Registers of a thread of a consumer, and of the producer: together what three started with.
+/// Registers per thread of a consumer and of the producer. The three warpgroups started with 168
+/// each, and 2 · 240 + 24 = 3 · 168.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;             // the named barrier of all consumers
-constexpr unsigned kFirstLane = 1;  // a mask of lanes: the producer is one thread
+constexpr unsigned kFirstLane = 1;  // the mask of lane 0 alone: the producer is one thread
 
-/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
-/// columns.
+/// The part of R × C sums that a consumer computes: 64 of 128 rows; or, where R is 64, all rows of
+/// half of the columns.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -39,17 +40,17 @@ struct Part {
 
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 
-/// What is kept between the kernels: arrays in whole tiles of rows, of all B·H heads; how many of
-/// these rows a head has, and how many tiles of keys a head of K and V.
+/// What one kernel leaves in HBM for the next: arrays of all B·H heads, each head padded to whole
+/// tiles of rows.
 struct Kept {
   Hbm<float> minus_delta, LSE_log2e, dQ_sum;
-  int rows, tiles;
+  int rows, tiles;  // padded rows of a head of Q; tiles of keys of a head of K and V
 };
 
-/// What a lane of preprocess does for row `at` of all, which has kLanes lanes, at least Dh/8:
-/// minus_delta = −D = −rowsum(dO∘O), with which the sums dP begin, so that they give dP − D; LSE in
-/// units of ln 2; and dQ's sums, 0 to begin with. Rows past p.N have LSE = +∞, which makes their P
-/// 0. So has a row that attends to no key, whose LSE is −∞.
+/// Does one lane's work of preprocess for row `at` of all heads' padded rows; a row has kLanes
+/// lanes, at least Dh/8. It writes minus_delta = −D = −rowsum(dO∘O), where the sums dP will start,
+/// so that they come out as dP − D; LSE in units of ln 2; and zeros to dQ's sums. Rows past p.N,
+/// and rows that attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
                                                Hbm<const float> LSE, const Kept& kept,
@@ -72,7 +73,7 @@ __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<c
     kept.LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
-/// All rows. Dh/8 lanes per row: those of a tile fill whole blocks.
+/// Does preprocess_row for all rows. Dh/8 lanes per row: the lanes of a tile fill whole blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Kept kept,
                            Problem p) {
@@ -89,26 +90,27 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// A block's work: the tile of keys from `key` on, of one of the B·Hk heads of K and V. The rows of
-/// Q that attend to one of them begin with first_row, in whole tiles, in each query head that
-/// shares the head of K and V; the block goes over them one head after the other.
+/// A block's work: the tile of keys from `key` on, of head `bh` of the B·Hk heads of K and V. The
+/// block goes over the query heads that share this head, one after the other; in each the first
+/// tile of Q with a row that attends to one of the keys begins at first_row.
 struct KeyTile {
   int bh, key, first_row;
 };
 
-/// What producer and consumers share: the block's tile of K and of V, filled once, and rings of
-/// stages of Q, with LSE, and of dO, with D.
+/// What the producer and the consumers share: the block's tiles of K and V, filled once; a ring of
+/// stages of Q with LSE; and one of dO with −D.
 template <class T, int Dh, int Br, int Bc>
 struct Rings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
   StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
 
-  /// Takes the tiles.
+  /// Takes shared memory for the tiles.
   __device__ __forceinline__ explicit Rings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
-  /// Takes the barriers, once all tiles of the kernel are taken. By all threads.
+  /// Takes shared memory for the barriers and the floats, and initialises the barriers. All threads
+  /// call it, once all tiles of the kernel are taken.
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
+    constexpr int kReleases = 4 * kConsumersBackward;  // one by each consumer warp
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     K.init(smem, "K_full", "K_free", 1);
@@ -118,15 +120,15 @@ struct Rings {
   }
 };
 
-/// A consumer's rows of dK and dV, as sums.
+/// A warp's sums of 16 rows of dK and of dV.
 template <int Dh>
 struct KeyGradients {
   Accumulator<16, Dh> dK, dV;
 };
 
-/// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
-/// block.
+/// Adds a warp's sums of dQ, whose first element is at (row, column) of a tile of Q, to the tile's
+/// sums in HBM. These are stored in 8 × 8 matrices, as in `split_sums`: lane l's pair is pair l of
+/// each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -154,15 +156,16 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-/// An array of keys, K, V, dK or dV, as TMA copies it: a tile of Bc rows at a time.
+/// Returns the tensor map of K, V, dK or dV for TMA's copies of Bc rows at a time.
 template <class T, int Bc>
 TensorMap map_of_keys(const Problem& p, Array& array) {
   return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
 }
-/// What a block reads by TMA; and what it writes, from `bulk_add` on.
+/// The tensor maps of the arrays that a block reads.
 struct Maps {
   TensorMap Q, K, V, dO;
 };
+/// The tensor maps of the gradients that a block stores through TMA, from `bulk_add` on.
 struct KeyMaps {
   TensorMap dK, dV;
 };
@@ -177,7 +180,7 @@ KeyMaps key_maps_of(const Problem& p, const Arrays& a) {
   return {map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"])};
 }
 
-/// The plan of a step whose blocks take smem_bytes(Dh, Br, Bc) of shared memory.
+/// Returns the plan of a step whose blocks need smem_bytes(Dh, Br, Bc) bytes of shared memory.
 template <const auto& tiles = kBackwardTiles, const auto& sizes = kHeadDims, class F>
 Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
              int consumers = kConsumersBackward) {
@@ -195,10 +198,11 @@ inline Kept kept_of(const Problem& p, const Plan& plan, const Arrays& a) {
           static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q,
           static_cast<int>(ceil_div(p.N_kv, plan.block_kv))};
 }
-/// Blocks of a small kernel that has `lanes` lanes for each kept row; and tiles of keys of all.
+/// The grid of a small kernel that has `lanes` lanes for each kept row.
 inline dim3 row_blocks(const Problem& p, const Kept& kept, int lanes) {
   return dim3(ceil_div(int64_t{p.B} * p.H * kept.rows * lanes, kElementwise));
 }
+/// The number of tiles of keys of all heads.
 inline int64_t key_tiles(const Problem& p, const Kept& kept) {
   return int64_t{p.B} * p.Hk * kept.tiles;
 }
@@ -213,17 +217,19 @@ void launch_postprocess_rows(const Problem& p, const Kept& kept, const Arrays& a
          kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }
 
-/// Bytes of dQ's sums that postprocess reads: of dQ's own elements, or of whole tiles.
+/// Bytes of dQ's sums, without the padding of tiles: what postprocess reads up to `transposed`.
 inline int64_t bytes_of_elements(const Problem& p) {
   return int64_t{p.B} * p.H * p.N * p.d * 4;
 }
+/// Bytes of dQ's sums in whole tiles: what postprocess reads from `bulk_add` on.
 inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
   return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
 }
 
-/// Requested bytes of the backward pass where one block has a tile of keys: it reads Q and dO from
-/// the first row that attends to one of its keys, and adds to dQ there. What is kept between the
-/// kernels has whole tiles. sums_read: by postprocess.
+/// Requested bytes of the backward pass with one block per tile of keys: it reads the tiles of Q
+/// and dO from the first row that attends to one of its keys on, and adds to dQ of these rows.
+/// The arrays that are kept between the kernels have whole tiles. sums_read: the bytes of dQ's sums
+/// that postprocess reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ

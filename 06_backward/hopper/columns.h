@@ -1,5 +1,5 @@
 // Functions of the columns of an accumulator, for a product that is computed transposed: rows of S
-// are columns of Sᵀ. On the simulator they count FLOPs as the functions of rows do.
+// are columns of Sᵀ. On the simulator they count FLOPs as the functions of rows (tile/rows.h) do.
 #pragma once
 
 #include "tile/warp.h"
@@ -13,7 +13,7 @@ struct Columns {
   float r[N / 8][2];
 };
 
-/// Columns of f(column): each lane asks for the columns that it holds.
+/// Returns f(column) for each column; each lane calls f for the columns that it holds.
 template <int N, class F>
 __device__ __forceinline__ Columns<N> make_columns(F f) {
   Columns<N> out;
@@ -24,19 +24,19 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Columns of the floats that a stage has for its rows, of_rows() of StagesWithRows.
+/// Returns the floats that a stage has for its rows (of_rows() of StagesWithRows), one per column.
 template <int N, class Stages>
 __device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
   return make_columns<N>([&](int j) -> float { return stages.of_rows()[j]; });
 }
 
-/// Every element becomes its column's value.
+/// Sets every element to its column's value.
 template <int M, int N>
 __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Columns<N>& columns) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = columns.r[j][e % 2]; });
 }
 
-/// S_ij ← 2^(c·S_ij − shift_j). Two FLOPs and an exponential for each element.
+/// S_ij ← 2^(c·S_ij − shift_j). Counts two FLOPs and one exponential per element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_columns(Accumulator<M, N>& S, float c,
                                              const Columns<N>& shift) {

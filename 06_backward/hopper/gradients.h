@@ -1,5 +1,5 @@
-// 06 on Hopper: how the gradients leave a block in the steps from `ahead` on, as bulk_add.cu shows
-// it first. This header is not a step of its own.
+// 06 on Hopper: how the gradients leave a block in the steps from `ahead` on. The code appears
+// first in bulk_add.cu. This header is not a step of its own.
 #pragma once
 
 #include "columns.h"
@@ -8,23 +8,23 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
-/// in register order, all of a warp together.
+/// Writes a warp's sums of dQ to shared memory and has TMA add them to those in HBM. In both places
+/// a tile's sums are in register (fragment) order, those of one warp together.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
   const int at = warp * 16 * N;
   write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // TMA reads what this lane has written,
-  __syncwarp();         // and all others of the warp
+  fence_proxy_async();  // orders this lane's writes before TMA's read,
+  __syncwarp();         // and those of all lanes before lane 0 goes on
   if (lane_id() == 0) {
     bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
     tma_store_commit();
   }
 }
 
-/// By all consumers, when none needs K and V any more: starts the stores of dK and dV, rows from
-/// `key` on of a head of a batch, through the tiles of K and V.
+/// Starts TMA's stores of dK and dV, rows from `key` on of one head of one batch, through the tiles
+/// of K and V. All consumers call it, once none of them needs K and V any more.
 template <class T, int Dh, int Bc>
 __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile_K,
                                              const SwizzledTile<T, Bc, Dh>& tile_V,
@@ -42,10 +42,11 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
   }
 }
 
-/// Converts sums of dQ, dK or dV, times a factor, to the I/O type, as in bulk_add.cu. A head has N
-/// rows, in the sums `rows`, whole tiles of kRows. A block has a part of a tile, 64 rows and
-/// kColumns columns: a tile of 128 rows has two parts of whole rows, one of 64 rows parts side by
-/// side. grid: (parts of a tile · tiles of all heads).
+/// Multiplies sums of dQ, dK or dV by a factor and converts them to the I/O type, as bulk_add.cu
+/// does. A head has N rows in `out` and `rows` rows in `sums`, whole tiles of kRows rows. A block
+/// converts a part of a tile, 64 rows × kColumns columns: a tile of 128 rows is cut into two parts
+/// of whole rows, a tile of 64 rows into parts side by side. grid: (parts of a tile · tiles of all
+/// heads).
 template <class T, int Dh, int kRows, int kColumns>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   static_assert(kPartsDown == 1 || kPartsAcross == 1);
   constexpr int kParts = kPartsDown * kPartsAcross;
   const int part = static_cast<int>(blockIdx.x) % kParts;
-  const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // its tile's first row of all
+  const int64_t at = int64_t{blockIdx.x} / kParts * kRows;  // the tile's first row in `sums`
   const int row = static_cast<int>(at % rows) + part / kPartsAcross * 64;
   const int column = part % kPartsAcross * kColumns;
   Accumulator<16, kColumns> sum;
@@ -75,16 +76,16 @@ void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T>
          dim3(kWarpgroup), array_bytes<T>(64 * std::max(kColumns, 64)), sums, out, N, rows, d,
          factor);
 }
-/// For dQ, in pieces of kColumns.
+/// Launches it for dQ, whose parts have kColumns columns.
 template <class T, int Dh, int Br, int kColumns>
 void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) {
   launch_postprocess<T, Dh, Br, kColumns>("postprocess", int64_t{p.B} * p.H, kept.dQ_sum,
                                           hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
 }
 
-/// Shared memory of a block of `ahead` and of `split`; sm90.cu works out its own.
+/// Bytes of shared memory of a block of `ahead` and of `split`. (In sm90.cu they are different.)
 inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
          array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
          2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +

@@ -1,5 +1,5 @@
-// 06 on Hopper: what `split` and `sm90` share, wide heads too: a tile of keys shared out among
-// several blocks. Not a step of its own.
+// 06 on Hopper: what `split` and `sm90` need, for wide heads too, to share a tile of keys among
+// several blocks. This header is not a step of its own.
 #pragma once
 
 #include "../query_split.h"
@@ -15,17 +15,22 @@ constexpr int lanes_of(int Dh) {
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// How many blocks share a tile of keys: the number that takes least time, by this estimate. The
-/// unit is what a tile of Q takes. Measured on an H200.
+// Constants of choose_parts, fitted to times on an H200. The unit of time is one iteration, a tile
+// of Q against a tile of keys.
 constexpr int kMostParts = 64;
-constexpr int kBlockEnds = 3;     // a block's start and end
-constexpr double kSumsStart = 1;  // to add up dK and dV at all, and
-constexpr double kSumsRate = 7;   // MB per unit: the sums are cleared, added to by each, converted
-constexpr double kWorthwhile = 0.97;  // of the time of fewer parts, for more
-// Under the mask blocks of one tile come to different query heads of a group. What the blocks at
-// work read and add to (MB) should stay in L2. Beyond kCached a tile takes kUncached times as long,
-// and one of wide heads, which moves twice the bytes in its time, the longer the more there is.
+constexpr int kBlockEnds = 3;         // a block's start and end
+constexpr double kSumsStart = 1;      // having sums of dK and dV in HBM at all
+constexpr double kSumsRate = 7;       // MB of these sums that move per unit
+constexpr double kWorthwhile = 0.97;  // more parts must take less than this fraction of the time
+// Under the mask the blocks of one tile drift to different query heads of a group. What the running
+// blocks read and add to (in MB) should stay in L2. Beyond kCached an iteration takes kUncached
+// times as long. An iteration of wide heads moves twice the bytes in its time, so beyond
+// kCachedWide it takes the longer, the more bytes there are.
 constexpr double kCached = 100, kUncached = 1.125, kCachedWide = 40;
+
+/// Returns how many blocks should share a tile of keys: the number with the least estimated time.
+/// That is the time of the blocks, and with several parts also that of the sums in HBM, which are
+/// cleared, added to by each part, and converted.
 inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -56,7 +61,7 @@ inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocess
   return best;
 }
 
-/// Adds to a plan how many blocks share a tile of keys, and the sums that they need.
+/// Adds to a plan the number of blocks that share a tile of keys, and the workspace of their sums.
 inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
                        const TileRequest& request) {
   plan.settings = choose_settings(kSettings, request.settings);
@@ -72,17 +77,17 @@ inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
 }
 
 inline KeySums key_sums_of(const Problem& p, const Plan& plan, const Kept& kept, const Arrays& a) {
-  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};  // no kernel touches them
+  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};  // any pointer: no kernel uses them
   return {hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]),
           key_tiles(p, kept) * plan.block_kv * (plan.head_dim / 8)};
 }
-/// Blocks of preprocess.
+/// The grid of preprocess: enough lanes for all kept rows, and for all chunks of the sums.
 template <int Dh>
 dim3 preprocess_blocks(const Problem& p, const Kept& kept, const KeySums& sums) {
   const int64_t lanes = int64_t{p.B} * p.H * kept.rows * lanes_of(Dh);
   return dim3(ceil_div(std::max(lanes, sums.chunks), kElementwise));
 }
-/// Launches postprocess for the sums of dK and of dV, where there are any.
+/// Launches postprocess for the sums of dK and of dV, if several blocks share a tile.
 template <class T, int Dh, int Bc, int kColumns>
 void launch_postprocess_keys(const Problem& p, const Plan& plan, const Kept& kept,
                              const KeySums& sums, const Arrays& a) {

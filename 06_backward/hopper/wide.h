@@ -1,12 +1,14 @@
-// 06 on Hopper: the backward pass of heads wider than 128, chosen by sm90.cu's plan. Not a step of
-// its own. One consumer has no registers for the sums dK and dV of 64 keys. So three share a tile
-// of keys by products. None is computed twice; P and dS go through shared memory (→):
+// 06 on Hopper: the backward pass of heads wider than 128, which sm90.cu's plan chooses. This
+// header is not a step of its own. The sums dK and dV of 64 keys would take a consumer 256
+// registers per thread (at 256 columns), more than there are. So three consumers divide the five
+// products of a tile of keys. None is computed twice; P and dS go through shared memory (→):
 //
 //   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
 //   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
 //   consumer 2: dQ = dS·K, added to HBM from registers
 //
-// Each is at another tile of Q at a time, so that the tensor cores have work while one computes.
+// The consumers may be at different tiles of Q, so that one consumer's products can run while
+// another computes P or dS.
 #pragma once
 
 #include "query_split.h"
@@ -20,18 +22,20 @@ constexpr TileSize kTiles[] = {{256, 64, 64}};
 constexpr int Br = 64, Bc = 64;
 
 constexpr int kConsumers = 3;                            // warpgroups that multiply
-constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // of a block
+constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // threads of a block
 constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
-constexpr int kPiece = 64;                               // columns of dQ, one after the other
-/// Which warpgroup is what: consumer 0 makes dV, consumer 1 dK and consumer 2 dQ.
+constexpr int kPiece = 64;                               // columns of dQ that are summed at a time
+/// Which warpgroup does what: consumer 0 sums dV, consumer 1 dK, consumer 2 dQ.
 enum Warpgroup { kProducerWarpgroup, kdQWarpgroup, kdVWarpgroup, kdKWarpgroup };
-/// Registers of a thread of each consumer. With the producer's kProducerRegisters (backward.h) they
-/// are 512: each of the four warpgroups starts with 128. The two consumers with sums need the most.
+/// Registers per thread of each consumer. With the producer's kProducerRegisters (backward.h) they
+/// are 512, as each of the four warpgroups starts with 128. The two consumers that keep sums need
+/// the most.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64;
 
-/// Named barriers. The consumer that arrives goes on at once, the one that waits stops until then;
-/// at the last two a consumer's own warps wait for each other. Once for each tile of Q, the `free`
-/// ones not after the share's last, where the `done` ones say it too:
+/// Named barriers. The consumer that arrives goes on at once; the one that waits stops until the
+/// other has arrived. At the last two barriers the warps of one consumer wait for each other. Used
+/// once per tile of Q (but the `free` ones not after a share's last tile, where the `done` ones
+/// imply them):
 ///
 ///   barrier       arrives     waits       what it protects
 ///   kP_full       consumer 0  consumer 1  P is written before it is read
@@ -39,13 +43,15 @@ constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64;
 ///   kdS_full      consumer 1  consumer 2  dS is written before it is read
 ///   kdS_free      consumer 2  consumer 1  dS is read before the next tile's overwrites it
 ///
-/// Once for each share. dK leaves through K's tile and dV through V's, which then get new tiles:
+/// Used once per share. dK leaves through K's tile and dV through V's; then new tiles are copied
+/// there:
 ///
 ///   kdQ_done      consumer 2  consumer 1  K is read before dK overwrites it; dS before the next
 ///   kdV_done      consumer 0  consumer 1  K is read before dK overwrites it
 ///   kdK_done      consumer 1  consumer 0  V is read before dV overwrites it; P before the next
-///   kdV_written   consumer 0  itself      dV is complete before TMA reads it, if not added in HBM
-///   kdK_written   consumer 1  itself      dK, likewise
+///   kdV_written   consumer 0  itself      dV is complete before TMA stores it (with one block per
+///                                         tile; several add their sums in HBM instead)
+///   kdK_written   consumer 1  itself      the same for dK
 enum Named {
   kP_full = 1,
   kP_free,
@@ -58,13 +64,13 @@ enum Named {
   kdK_written
 };
 
-/// A share of the tiles of Q that see a tile of keys, as QuerySplit in query_split.h is; but this
-/// has head and row of its first tile worked out.
+/// A share of the tiles of Q that attend to a tile of keys, like QuerySplit in query_split.h; but
+/// here the head and the row of its first tile are worked out.
 struct WideSplit {
-  int bh, tile;   // of the B·Hk heads of K and V, and of a head's tiles of keys
-  int first_row;  // of each head of Q that attends to one of the keys; in whole tiles
-  int head, row;  // with which the share begins
-  int q_tiles;    // that it has; none where there are more parts than tiles
+  int bh, tile;   // which of the B·Hk heads of K and V, and which of its tiles of keys
+  int first_row;  // of the first tile of Q in each head that attends to one of the keys
+  int head, row;  // the share's first query head and first row
+  int q_tiles;    // its number of tiles; 0 for some if there are more parts than tiles
 };
 
 inline int64_t smem_bytes(int Dh, int, int) {
@@ -74,14 +80,15 @@ inline int64_t smem_bytes(int Dh, int, int) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Where in a tile of sums a warp's piece is, 16 rows of N columns in register order.
+/// Returns where a warp's piece begins in a tile of sums: 16 rows × N columns in register order.
 template <int N>
 __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
 }
 
-/// Share `index` of `parts` for each tile of keys, as query_split in query_split.h. The producer
-/// does the divisions that give head and row too: consumers have no registers left for them.
+/// Returns share `index`, where each tile of keys has `parts` shares, like query_split() in
+/// query_split.h. The producer calls it and works out head and row too, because the consumers have
+/// no registers left for these divisions.
 __device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts, int at_once,
                                                 const Problem& p) {
   const int group = p.H / p.Hk;
@@ -104,7 +111,8 @@ __device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts,
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
-/// What producer and consumers share: as Rings in backward.h, and the share that K and V are of.
+/// What the producer and the consumers share: as Rings in backward.h, and the share of the work to
+/// which K and V belong.
 template <class T, int Dh>
 struct WideRings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
@@ -114,7 +122,7 @@ struct WideRings {
   __device__ __forceinline__ explicit WideRings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 2 * 4;  // one by each warp of two consumers
+    constexpr int kReleases = 2 * 4;  // one by each warp of the two consumers that use the tile
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     split = smem.take<WideSplit>("split", 1);
@@ -123,7 +131,7 @@ struct WideRings {
     if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
     __syncthreads();                              // and before anybody waits there
   }
-  /// The share, in registers of the warp, as in sm90.cu.
+  /// Returns the share, in registers of the warp, as of_warp() does in sm90.cu.
   __device__ __forceinline__ WideSplit current() const {
     const WideSplit s = split[0];
     return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
@@ -131,7 +139,7 @@ struct WideRings {
   }
 };
 
-/// The producer, one thread: as in sm90.cu.
+/// Does the work of the producer, one thread, as in sm90.cu.
 template <class T, int Dh>
 __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps, const Kept& kept,
                                         Hbm<int> next, int parts, const Problem& p) {
@@ -141,13 +149,13 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
     const WideSplit split = wide_split(index, kept.tiles, parts, gridDim.x, p);
     const int key = split.tile * Bc, batch = split.bh / p.Hk, head_kv = split.bh % p.Hk;
     int head = split.head, row = split.row;
-#pragma unroll 1  // unrolled, it would spill from its few registers
+#pragma unroll 1  // unrolled, it would spill: the producer has few registers
     for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
       const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, batch, kept.LSE_log2e + at);
       if (q_tile == 0) {
-        K.acquire();  // once the last dK and dV have left
+        K.acquire();  // K's tile is free: dK has left it, and all have read its share
         smem_split[0] = split;
         K.fill(maps.K, 0, key, head_kv, batch);
         V.acquire();
@@ -165,13 +173,13 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
   K.signal_end();
 }
 
-/// A warp's rows of dK or of dV, in as many products as an instruction's registers allow.
+/// A warp's sums of 16 rows of dK or of dV, in accumulators of at most 128 columns.
 template <int Dh>
 struct Sums {
   static constexpr int kColumns = Dh % 128 == 0 ? 128 : 64, kProducts = Dh / kColumns;
   Accumulator<16, kColumns> of[kProducts];
 };
-/// Starts sums += A·B, as one group.
+/// Starts sums += A·B as one group of products.
 template <int Dh, class T, int K>
 __device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
                                          const SwizzledTile<T, K, Dh>& B) {
@@ -181,14 +189,15 @@ __device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
   for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, i * sums.kColumns);
   wgmma_commit();
 }
-/// Waits until at most `groups` groups, and not that of the sums, are in flight.
+/// Waits until at most `groups` groups are in flight, that of the sums not among them.
 template <int groups, int Dh, class T, int K>
 __device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i) wgmma_wait<groups>(sums.of[i], A);
 }
 
-/// Every element times the one in its place of those that write_fragments() has written.
+/// Multiplies every element by the one in the same place that write_fragments() has written to
+/// `by`.
 template <int N>
 __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<float> by) {
 #pragma unroll
@@ -201,7 +210,7 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
   count_flops(16 * N / 32);
 }
 
-/// Consumer 0: P, and the sums dV.
+/// Does the work of consumer 0: computes P and hands it to consumer 1, and sums up dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
                                        Smem<float> P_of_warp, const WideSplit& split,
@@ -225,7 +234,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
@@ -251,7 +260,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Consumer 1: dS, and the sums dK.
+/// Does the work of consumer 1: computes dS and hands it to consumer 2, and sums up dK.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
                                        Smem<float> P_of_warp,
@@ -294,7 +303,8 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Consumer 2: dQ. dQ_at: the sums of the share's first row.
+/// Does the work of consumer 2: computes dQ and adds it in HBM. dQ_at: dQ's sums of the tile with
+/// which the share begins.
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
@@ -323,8 +333,9 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
   }
 }
 
-/// Writes a consumer's sums out, once all are done with the ring's tile, and frees that. A tile's
-/// only block stores them to `map` by way of the ring's tile; several add them to those in HBM.
+/// Writes out a consumer's sums of dK or dV and frees the ring's tile, K's or V's. It is called
+/// once all consumers are done with that tile. With one block per tile of keys TMA stores the sums
+/// from the ring's tile to `map`; with several, each block adds its sums to those in HBM.
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
                                           Hbm<float> sums_of_parts, int tiles, int parts,
@@ -351,7 +362,8 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
   }
 }
 
-/// As in sm90.cu: dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs.
+/// Computes dK and dV, and adds each tile of keys' part to dQ's sums, as in sm90.cu. grid: one
+/// block per SM, which takes shares of the work until none is left.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -364,7 +376,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto tile_P = smem.take<float>("P", Bc * Br);  // in register order
   rings.init(smem);
 
-  auto K = rings.K, V = rings.V;  // with each thread's own places in the rings
+  auto K = rings.K, V = rings.V;  // copies, with each thread's own places in the rings
   auto Q = rings.Q, dO = rings.dO;
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
   const auto each_split = [&](auto work) {
@@ -394,7 +406,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     each_split([&](const WideSplit& split) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, split, p, dV_sum);
-      const WideSplit of = rings.current();  // read anew: kept, it would take registers
+      const WideSplit of = rings.current();  // read again: kept, it would take registers
       named_barrier_arrive(kdV_done, kPair);
       named_barrier_sync(kdK_done, kPair);  // V may be overwritten
       write_out<kdV_written, T>(V, dV_sum, gradients.dV, sums.dV, kept.tiles, parts, of, p);
