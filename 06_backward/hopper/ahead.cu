@@ -1,4 +1,4 @@
-// 06 on Hopper, step 5: S a tile ahead (Shah et al. 2024, FlashAttention-3, §3.1 and Appendix B).
+// 06 on Hopper, step 5: S one tile ahead (Shah et al. 2024, FlashAttention-3, §3.1, Appendix B).
 //
 //   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
@@ -8,9 +8,9 @@
 //     start dQ = dS·K,  S of the next tile,  dK += dSᵀ·Q
 //     dQ to HBM, by TMA           while S and dK run
 //
-// Since `bulk_add`: the product S of the next tile is started before this one's dQ is written out,
-// and so is dK, so that the tensor cores have something to do meanwhile. How the gradients leave,
-// as in `bulk_add`, is in gradients.h from here on.
+// Since `bulk_add`: S of the next tile and dK of this one are started before this tile's dQ is
+// written out, so that the tensor cores have work meanwhile. The gradients leave as in `bulk_add`;
+// from here on that code is in gradients.h.
 
 #include "gradients.h"
 #include "tile/rows.h"
@@ -18,8 +18,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
+/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -27,7 +27,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -35,16 +35,16 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
   // The first query that attends to key i of the tile is first_attending + i.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;       // their transposes: rows are keys, columns are queries
-  auto Q_ahead = Q;                // where S is computed, a tile before the rest
+  Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
+  auto Q_ahead = Q;                // the place of the tile for S, one tile ahead of the rest
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // or the compiler would keep the last tile's
+    S = {};                        // else the compiler would keep the last tile's S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -74,8 +74,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
-    // not the one before.
+    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
+    // since the last barrier it no longer reads the dS before that.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -84,8 +84,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     fence_proxy_async();                           // dQ reads what threads have written
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
-    // With dV still in flight, the products from here on would want more registers than there are,
-    // and the compiler would have each of them wait for the one before (C7512).
+    // With dV still in flight, the products from here on would need more registers than there are,
+    // and the compiler would make each of them wait for the one before (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
       wgmma_fence(dK_sum, dS_operand);
@@ -97,8 +97,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV has read it; before dQ, this would only hold dQ up
-    // Groups in flight, the oldest first. wgmma_wait<n> waits until the n last remain:
+    dO.release();  // dV has read it; released before dQ starts, it would only delay dQ
+    // Groups in flight, the oldest first. wgmma_wait<n> waits until only the last n remain:
     //   before another tile:  dQ, S, dK  → wait<2>: S, dK  → wait<0>: none
     //   in the last:          dQ, dK     → wait<1>: dK     → wait<0>: none
     if (q_tile + 1 < q_tiles) {
@@ -124,7 +124,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -172,7 +173,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before, but that postprocess reads whole tiles of sums.
+/// As before, except that postprocess reads whole tiles of sums.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }

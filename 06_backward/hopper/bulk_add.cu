@@ -4,11 +4,11 @@
 //
 //       dQ += scale·dS·K        in HBM, by TMA
 //
-// Since `transposed`: dQ is written to shared memory, from where TMA adds it to HBM, thousands of
-// floats with one instruction. It adds a row of floats to a row of floats, so they lie in HBM as
-// they lay in the registers, and `postprocess` puts them in order. dK and dV leave by TMA too.
-// TMA's additions are atomic, but blocks still add in any order, so dQ's last bits may differ from
-// run to run.
+// Since `transposed`: dQ is written to shared memory, from where TMA adds it to HBM, up to 1,024
+// floats with one instruction. TMA adds one run of floats to another, so the floats keep their
+// order from the registers in HBM, and `postprocess` brings each to its row and column. dK and dV
+// leave through TMA too. TMA's additions are atomic, but blocks still add in any order, so dQ's
+// last bits may differ from run to run.
 
 #include "columns.h"
 #include "produce.h"
@@ -18,30 +18,30 @@ namespace ladder::MACHINE {
 namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
          array_bytes<fp16>(kStages * Bc * Br) + array_bytes<float>(Br * Dh) +
          2 * array_bytes<float>(kStages * Br) + 4 * array_bytes<Mbarrier>(1) +
          4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Adds a warp's sums of dQ to those in HBM, by way of shared memory. In both a tile has its sums
-/// in register order, all of a warp together.
+/// Writes a warp's sums of dQ to shared memory and has TMA add them to those in HBM. In both places
+/// a tile's sums are in register (fragment) order, those of one warp together.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
   const int at = warp * 16 * N;
   write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // TMA reads what this lane has written,
-  __syncwarp();         // and all others of the warp
+  fence_proxy_async();  // orders this lane's writes before TMA's read,
+  __syncwarp();         // and those of all lanes before lane 0 goes on
   if (lane_id() == 0) {
     bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
     tma_store_commit();
   }
 }
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
+/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -49,7 +49,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -57,13 +57,13 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
   // The first query that attends to key i of the tile is first_attending + i.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  Accumulator<16, Br> S, dP;  // transposed: rows are keys, columns are queries
   int row = first_row;
   const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -89,8 +89,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
-    // not the one before.
+    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
+    // since the last barrier it no longer reads the dS before that.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -121,7 +121,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, dQ_tile, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // Through the tiles of K and V, from where TMA takes them.
+  // dK and dV leave through the tiles of K and V: TMA stores them from there.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
@@ -164,13 +165,14 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
 }
 
-/// dQ in the I/O type. grid: (consumers' parts of tiles of dQ · B·H).
+/// Multiplies dQ's sums by the scale and converts them to the I/O type; a block does one consumer's
+/// part of a tile. grid: (consumers · tiles of Q · B·H).
 template <class T, int Dh, int Br>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   using Part = Part<Br, Dh>;
   const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
-  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // its tile's first row of all
+  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // the tile's first kept row
   const int row = static_cast<int>(at % rows) + part.row(), column = part.column();
   Accumulator<16, Part::kColumns> sum;
   read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
@@ -201,7 +203,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before, but that postprocess reads whole tiles of sums.
+/// As before, except that postprocess reads whole tiles of sums.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }

@@ -1,15 +1,16 @@
-// 06 on Hopper, step 2: a producer of copies by TMA (Shah et al. 2024, FlashAttention-3, §3.1).
+// 06 on Hopper, step 2: a producer starts copies by TMA (Shah et al. 2024, FlashAttention-3, §3.1).
 //
 //   build/bin/06_backward --step producer --seqlen 512 --causal
 //
 //   for each tile of Q and dO:
-//     producer, one thread:       wait for a free stage of each ring;  start the copies, by TMA
+//     producer, one thread:       wait for a free stage of each ring;  start TMA's copies
 //     consumers, two warpgroups:  wait for the tiles;  the five products;  free the stages
 //
-// Since `wgmma`: the copies, as in 05. A warpgroup of its own has one thread have TMA fetch the
-// tiles of Q and dO into rings of stages, LSE with Q and D with dO; a stage is free again when each
-// warp that multiplies has said so. The others of that warpgroup give their registers to the two
-// that multiply. What the steps from here on share is in backward.h.
+// Since `wgmma`: the copies are made as in 05. One thread of an extra warpgroup, the producer, has
+// TMA fetch the tiles of Q and dO into rings of stages; LSE comes with Q, and D with dO. A stage is
+// free again when every warp of the consumers, the two warpgroups that multiply, has released it.
+// The producer's warpgroup gives most of its registers to the consumers. What the steps from here
+// on share is in backward.h.
 
 #include "backward.h"
 #include "tile/rows.h"
@@ -18,21 +19,21 @@ namespace ladder::MACHINE {
 namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br) +
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
-/// heads into their rings.
+/// Does the work of the producer, one thread: fetches the block's tiles of K and V, and, of all its
+/// query heads, the tiles of Q and dO into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {
   const int group = p.H / p.Hk, batch = keys.bh / p.Hk, head_kv = keys.bh % p.Hk;
   rings.K.fill(maps.K, 0, keys.key, head_kv, batch);
   rings.V.fill(maps.V, 0, keys.key, head_kv, batch);
-#pragma unroll 1  // or a fifth of the code would be copies of these loops, which only wait
+#pragma unroll 1  // else a fifth of the code would be copies of these loops, which only wait
   for (int head = keys.bh * group; head < (keys.bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = keys.first_row; row < p.N; row += Br) {
@@ -44,8 +45,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
     }
 }
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
+/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        const SwizzledTile<T, Br, Bc>& tile_P,
@@ -53,7 +54,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Kept& kept, const KeyTile& keys,
                                                        const Problem& p) {
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -61,7 +62,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first row of dK and dV in the tile
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
   const Part<Br, Dh> of_dQ{consumer};
   const int S_row = of_S.row() + warp_row;
@@ -85,12 +86,12 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
       });
-    named_barrier_sync(kAll, kBackwardThreads);  // both are done with the last P and dS
+    named_barrier_sync(kAll, kBackwardThreads);  // both have read the last tile's P and dS
     write(tile_P, P, S_row, of_S.column());
 
     wgmma_wait<0>(dP);
@@ -125,7 +126,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, Kept kept, Hbm<T> dK, Hbm<T> dV, Problem p) {
@@ -180,7 +182,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// postprocess reads the sums of dQ's own elements, and no others of a tile.
+/// Of dQ's sums postprocess reads those that belong to elements of dQ, and none of the padding.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }

@@ -2,15 +2,15 @@
 //
 //   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
-//   as many blocks as SMs, each:
+//   one block per SM, each:
 //     for its first share, and then for each that a counter in HBM hands out:
-//       producer:   its tiles of Q and dO to their rings, K and V when their tiles are free
+//       producer:   copy K and V as soon as a stage is free, tiles of Q and dO to their rings
 //       consumers:  dK, dV and dQ of the share, as in `split`
 //
-// Since `split`: there are as many blocks as SMs, and a block takes one share of work after
-// another, by a counter in HBM, as in 05's `counter`. So the first tiles of Q and dO of the next
-// come while dK and dV of the last are written out. (Heads wider than 128 have kernels of their
-// own: wide.h.)
+// Since `split`: there is one block per SM, and it takes one share of the work after another from a
+// counter in HBM, as in 05's `counter`. So the next share's first tile of Q arrives while dK and dV
+// of the last are written out; so do its K, V and dO, if there are two stages of K and V. (Heads
+// wider than 128 have kernels of their own: wide.h.)
 
 #include "accumulate.h"
 #include "wide.h"
@@ -18,19 +18,20 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// A share, `uniform`: in registers of the warp, since those of the threads are all in use.
+/// Returns a share whose numbers the compiler knows to be the same in all lanes. So it keeps them
+/// in the warp's registers; those of the threads are all in use.
 __device__ __forceinline__ QuerySplit of_warp(const QuerySplit& s) {
   return {uniform(s.bh),    uniform(s.tile), uniform(s.first_row), uniform(s.tiles_of_head),
           uniform(s.begin), uniform(s.end)};
 }
 
-/// Stages of copies of K and of V: two where there is room, so that the next come early.
+/// Stages of K and V: two if they fit, so that the next share's K and V arrive early.
 constexpr int stages_of_KV(int Dh) {
   return Dh <= 64 ? 2 : 1;
 }
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return array_bytes<fp16>(2 * stages_of_KV(Dh) * Bc * columns) +
          2 * array_bytes<fp16>(kStages * Br * columns) + array_bytes<fp16>(kStages * Bc * Br) +
          array_bytes<float>(Br * Dh) + 2 * array_bytes<float>(kStages * Br) +
@@ -38,20 +39,21 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// As before; and no block has asked for a further tile of keys yet.
+/// As before; also sets the counter to 0: no block has asked for another share yet.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Hbm<int> next, Problem p) {
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
   clear(sums, chunk);
-  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // a whole block
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block, or for none
   if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// What producer and consumers share: as before, but that K and V are of a ring too, a slot each,
-/// and which share of work its stages are of.
+/// What the producer and the consumers share: as before, except that K and V come in a ring too,
+/// each stage with one slot for K and one for V; splits[i] is the share of the work that stage i
+/// belongs to.
 template <class T, int Dh, int Br, int Bc>
 struct PersistentRings {
   Stages<SwizzledTile<T, Bc, Dh>, stages_of_KV(Dh), 2> KV;
@@ -61,7 +63,7 @@ struct PersistentRings {
   __device__ __forceinline__ explicit PersistentRings(SharedMemory& smem)
       : KV{smem, "KV"}, Q{smem, "Q"}, dO{smem, "dO"} {}
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 4 * kConsumersBackward;  // one by each warp
+    constexpr int kReleases = 4 * kConsumersBackward;  // one by each consumer warp
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     splits = smem.take<QuerySplit>("split", stages_of_KV(Dh));
@@ -71,8 +73,8 @@ struct PersistentRings {
   }
 };
 
-/// The producer, one thread: fetches one tile of keys after another, and the tiles of Q and dO of
-/// its share into their rings.
+/// Does the work of the producer, one thread: fetches K and V of one share after another, and the
+/// tiles of Q and dO of each share into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, Hbm<int> next, int parts,
@@ -82,13 +84,13 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
   while (index < kept.tiles * p.B * p.Hk * parts) {
     const auto split = query_split<Br, Bc>(index, kept.tiles, parts, gridDim.x, p);
     int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
+#pragma unroll 1  // else a fifth of the code would be copies of this loop, which only waits
     for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
       const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, head / p.H, kept.LSE_log2e + at);
       if (q_tile == split.begin) {
-        KV.acquire();  // once the last dK has left
+        KV.acquire();  // K's tile is free: dK has left it, and all have read its share
         splits[KV.at.stage] = split;
         KV.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
         KV.acquire();
@@ -106,8 +108,8 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
   KV.signal_end();
 }
 
-/// dK and dV, and what each tile of keys adds to dQ. grid: as many blocks as SMs; each takes tiles
-/// of keys as long as there are any.
+/// Computes dK and dV, and adds each tile of keys' part to dQ's sums. grid: one block per SM, which
+/// takes shares of the work until none is left.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
 
   setmaxnreg_inc<kConsumerRegisters>();
   auto& K = rings.KV;
-  auto V = K;  // of a stage's two slots
+  auto V = K;  // the same ring, but the second slot of each stage
   V.slot = 1;
   for (;; K.at.next(), V.at.next()) {
     K.wait();
@@ -136,11 +138,11 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     V.wait();
     auto sum = accumulate<Br, true>(rings.Q, rings.dO, K.tile(), V.tile(), dS_stages, dQ_tile, kept,
                                     split, p);
-    // Read anew: kept, it would take registers that are scarce there.
+    // Read a second time: kept over the loop, it would take registers that are scarce there.
     const QuerySplit of = of_warp(rings.splits[K.at.stage]);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
-    // Of the tiles of K and V; not kept either, since a shuffle makes it.
+    // The warp's first row in the tiles of K and V. By uniform(), it is not kept over the loop.
     const int warp_row = (uniform(warp_id()) - 4) * 16;
     for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
@@ -173,7 +175,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   return plan;
 }
 
-/// The launches, with the kernel of these heads.
+/// Launches the kernels of the backward pass, with this key_gradients.
 template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns, class Kernel>
 void launch_all(const Problem& p, const Plan& plan, const Arrays& a, Kernel key_gradients) {
   const Kept kept = kept_of(p, plan, a);
@@ -203,7 +205,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     });
 }
 
-/// As before; and a block asks for another share after each that it has had, the last time in vain.
+/// As before; in addition blocks add 1 to the counter once per share: each block asks for another
+/// share after every one that it has had.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * plan.parts * ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));

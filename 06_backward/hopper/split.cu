@@ -2,33 +2,35 @@
 //
 //   build/bin/06_backward --step split --seqlen 512 --heads 8 --kv-heads 1 --causal --verbose
 //
-//   for each tile of keys, and each of `parts` shares of the tiles of Q that see it, a block each:
-//       …
-//       dK, dV += the share's sums, in HBM, in fp32
+//   for each tile of keys, divide the tiles of Q that attend to it into `parts` shares;
+//   for each share, one block:
+//     dK, dV, dQ of the share, as in `ahead`
+//     dK_sum += dK,  dV_sum += dV         in HBM, in fp32
 //
-// Since `ahead`: where tiles of keys are few, as with a short sequence or with one head of K and V
-// under many of Q, they would leave most SMs idle. So several blocks share one; how many, the plan
-// says by what takes least time, since what they add up costs traffic. A consumer's loop is
-// `ahead`'s, over a share. What sm90 keeps of this step is in query_split.h and accumulate.h.
+// Since `ahead`: where tiles of keys are few, as with a short sequence or with many heads of Q for
+// one of K and V, one block per tile would leave most SMs idle. So `parts` blocks share a tile.
+// Each of them adds its sums to those in HBM, which costs traffic, so the plan estimates the time
+// for each number of parts and takes the least. A consumer's loop is `ahead`'s, over a share. What
+// `sm90` too needs of this step is in query_split.h and accumulate.h.
 
 #include "accumulate.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-/// As before; and where several blocks add to the sums of dK and dV, it clears them.
+/// Does the work of preprocess, and clears the sums of dK and dV, if several blocks add to them.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Problem p) {
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
   clear(sums, chunk);
-  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // a whole block
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block, or for none
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// The producer, one thread: fetches the block's tile of keys, and the tiles of Q and dO of its
-/// share into their rings.
+/// Does the work of the producer, one thread: fetches the block's tiles of K and V, and, of its
+/// share, the tiles of Q and dO into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const QuerySplit& split,
@@ -36,7 +38,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   rings.K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   rings.V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // or a fifth of the code would be copies of this loop, which only waits
+#pragma unroll 1  // else a fifth of the code would be copies of this loop, which only waits
   for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
     const int64_t at = int64_t{head} * kept.rows + row;
     rings.Q.acquire();
@@ -48,8 +50,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   }
 }
 
-/// dK and dV of one tile of keys by a share of the queries, and what it adds to dQ.
-/// grid: (tiles of K · B·Hk · parts).
+/// Sums up dK and dV of one tile of keys over a share of the queries, and adds the share's part to
+/// dQ's sums. grid: (tiles of K · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   rings.K.wait();
   rings.V.wait();
-  auto Q = rings.Q, dO = rings.dO;  // with this warp's own places in the rings
+  auto Q = rings.Q, dO = rings.dO;  // copies, with this warp's own places in the rings
   auto sum = accumulate<Br, false>(Q, dO, rings.K.tile(), rings.V.tile(), dS_stages, dQ_tile, kept,
                                    split, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
@@ -113,7 +115,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before. With several parts, more blocks read K and V, and each adds its sums of dK and dV.
+/// As before; with several parts more blocks read K and V, and each adds its sums of dK and dV.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
   add_traffic_of_parts(all, p, plan);

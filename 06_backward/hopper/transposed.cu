@@ -5,10 +5,10 @@
 //       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
 //
-// Since `producer`: S and dP are computed transposed, so that Pᵀ and dSᵀ lie in registers as the
-// products dV and dK want their left operand. Only dS goes through shared memory, for dQ, in which
-// all keys meet; it has two stages, and an iteration one barrier less. The producer, as before, is
-// in produce.h from here on.
+// Since `producer`: S and dP are computed transposed. So Pᵀ and dSᵀ are already in registers in the
+// order of a left operand, as dV and dK need it, and only dS goes through shared memory: dQ sums
+// over the keys of both consumers. With two stages of dS, an iteration needs one barrier less. The
+// producer is the same; from here on it is in produce.h.
 
 #include "columns.h"
 #include "produce.h"
@@ -18,21 +18,21 @@ namespace ladder::MACHINE {
 namespace {
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
          array_bytes<fp16>(kStages * Bc * Br) + 2 * array_bytes<float>(kStages * Br) +
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// What a consumer, a warpgroup with kWarpgroupKeys of the block's keys, does: it sums up its rows
-/// of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
+/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, const Kept& kept,
                                                        const KeyTile& keys, const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -40,15 +40,15 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its keys
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that attends to key i of the tile is first_attending + i. Of 100 queries and
-  // 160 keys the last see all: key 128 + i is seen from query 128 − 160 + 100 + i = 68 + i on.
-  // Without a mask −Bc makes it negative for all i < Bc, so that no row comes before it.
+  // The first query that attends to key i of the tile is first_attending + i. Example: with 100
+  // queries and 160 keys under the mask, query 128 − 160 + 100 + i = 68 + i is the first that
+  // attends to key 128 + i. Without a mask it is −Bc + i, which is negative: no query is masked.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
-  Accumulator<16, Br> S, dP;  // their transposes: rows are keys, columns are queries
+  Accumulator<16, Br> S, dP;  // transposed: rows are keys, columns are queries
   int row = first_row;
   const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -74,8 +74,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages do: the other consumer's dQ may still read the last dS, but since the last barrier
-    // not the one before.
+    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
+    // since the last barrier it no longer reads the dS before that.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -105,7 +105,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// dK and dV of one tile of keys, and what it adds to dQ. grid: (tiles of K · B·Hk).
+/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, Kept kept, Hbm<T> dK, Hbm<T> dV, Problem p) {
@@ -158,7 +159,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// postprocess reads the sums of dQ's own elements, and no others of a tile.
+/// Of dQ's sums postprocess reads those that belong to elements of dQ, and none of the padding.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }
