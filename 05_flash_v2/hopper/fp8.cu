@@ -1,9 +1,9 @@
-// 05 on Hopper, aside: products of e4m3, FlashAttention-3's third part. Half the bits, twice the
-// rate, and numbers of 4 significant bits.
+// 05 on Hopper, aside: products of e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Half the bits,
+// twice the rate, and numbers of only 4 significant bits.
 //
 //   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
-//   Q̂ = e4m3(Q·H/s_Q),  K̂ = e4m3(K·H/s_K),  V̂ᵀ = e4m3(Vᵀ/s_V),  a scale s for each tile
+//   Q̂ = e4m3(Q·H/s_Q),  K̂ = e4m3(K·H/s_K),  V̂ᵀ = e4m3(Vᵀ/s_V),  with one scale s per tile
 //   for each tile of Br rows of Q̂:
 //     m = −∞, l = 0, O = 0
 //     for each tile of Bc rows of K̂ and V̂:
@@ -15,19 +15,19 @@
 //
 // Since `sm90`, new:
 //
-//   quantise   a kernel before writes Q̂, K̂, V̂ᵀ and the scales to HBM (quantise.h). A scale maps the
-//              largest of the numbers that share it to 448, e4m3's largest.
-//   H          is orthogonal, so Q·H·(K·H)ᵀ is Q·Kᵀ; it spreads the outliers of a row (fp8.h).
-//   V̂ᵀ         products of 8-bit numbers want both operands' neighbours along the inner dimension.
-//              So V is transposed, its keys in the order of the sums of S in registers (KeyOrder).
-//   s_V        changes from tile to tile. In P's exponent it costs nothing; O would have to be
-//              put right for every tile.
-//   Q and O    Q is small enough to stay in registers for nearly every d. O is larger than Q's
-//              tile, so it leaves through a tile of its own.
-//   two_level  the tensor cores' sums keep 14 bits. With two levels they are one tile's at a time,
-//              and O is summed in fp32.
+//   quantise   runs first: a kernel that writes Q̂, K̂, V̂ᵀ and the scales to HBM (quantise.h). A
+//              scale maps the largest of the numbers that share it to 448, e4m3's largest.
+//   H          is orthogonal, so Q·H·(K·H)ᵀ = Q·Kᵀ. It spreads the outliers of a row (fp8.h).
+//   V̂ᵀ         8-bit operands must be contiguous along the dimension over which the product sums.
+//              So V is transposed, and its keys are in the order of S in a lane (KeyOrder).
+//   s_V        differs from tile to tile. In P's exponent it costs nothing; O would have to be
+//              rescaled for every tile.
+//   Q and O    Q stays in registers, except at d = 256 with two levels. An O tile takes twice the
+//              bytes of a Q tile, so O leaves through a tile of its own.
+//   two_level  The tensor cores' sums keep 14 bits. With two levels they sum one tile only, and
+//              ordinary additions sum O in fp32.
 //
-// Gone: tiles chosen by time, tiles shared by blocks or taken in turn, the second stage of Q, the
+// Gone: tiles chosen by time, tiles that blocks share or take in turn, the second stage of Q, the
 // early start of `attention`, and the mask by rows.
 
 #include "block.h"
@@ -44,11 +44,11 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kStages = 2;  // of K and of V
-// P is scaled by 2⁵, and the warp's rows keep their m while none is above 2^(5 + kSlack), which is
-// 446 of e4m3's 448. More room would cost small P their bits.
+// P is scaled by 2⁵, and a warp's rows keep their m while no scaled P is above 2^(5 + kSlack). That
+// is 446; e4m3 ends at 448. With a smaller factor m would rise less often, but small P lose bits.
 constexpr int kPExponent = 5;
 constexpr float kSlack = 3.8f;
-constexpr float kLeast = 1e-37f;  // of factors of S: with 0 a masked key's −∞ would become NaN
+constexpr float kLeast = 1e-37f;  // least factor of S: 0 would turn a masked key's −∞ into NaN
 constexpr int kPingPong = 4;      // named barriers: each consumer's turn at the tensor cores
 
 /// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
@@ -59,12 +59,13 @@ const Setting kSettings[] = {
     {"p_scale", {"on", "off"}, "P times 2^5 before it is rounded"},
     {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
-/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads K alone from shared
-/// memory. With two levels of sums there are not enough of them for wide heads and long tiles.
+/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads only K from shared
+/// memory. With two levels of sums, heads of 256 columns leave no registers for Q, and neither
+/// would tiles of more than 128 keys.
 constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
   return !two_level || (Dh < 256 && Bc <= 128);
 }
-/// Columns of O that sums of a tile have registers for, of two levels.
+/// With two levels: how many columns of O a tile's sums have registers for at a time.
 constexpr int part_columns(int Dh, int Bc) {
   return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
@@ -78,21 +79,22 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Which key of a tile of V is in column i of V̂ᵀ: in S's registers, which P's are made of, a lane
-/// has them in this order.
+/// Returns which key of a tile of V is in column i of V̂ᵀ: a lane holds the keys of S, and so of P,
+/// in this order in its registers.
 struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
 
-/// kv_tiles_of, but 1 where all rows are before row 0: here a consumer without rows works out one
-/// tile, all masked, and stores nothing.
+/// Returns how many tiles of K and V rows of Q before `end` attend to, and at least 1. Unlike
+/// kv_tiles_of it takes an `end` of 0 or less: in this step a consumer whose rows are all before
+/// row 0 computes one tile too, from rows that TMA filled with zeros, and stores nothing.
 template <int Bc>
 __device__ __forceinline__ int tiles_seen(int end, const Problem& p) {
   const int last = min(end, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
-/// The rings of tiles.
+/// The rings of Q, K and V.
 template <class StagesQ, class StagesK, class StagesV>
 struct Rings {
   StagesQ Q;
@@ -101,15 +103,15 @@ struct Rings {
 };
 template <class StagesQ, class StagesK, class StagesV>
 Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // clang 16 needs it
-/// What the producer hands over with the tiles.
+/// The data that the producer hands over with the tiles.
 struct WithTiles {
-  Smem<WorkTile> work;   // which tile of Q it is, for each consumer
-  Smem<float> scale_Q;   // its scale
-  Smem<float> scale_KV;  // of each stage two: K's, and log2 of V's
+  Smem<WorkTile> work;   // for each consumer: which tile of Q it is
+  Smem<float> scale_Q;   // for each consumer: its scale
+  Smem<float> scale_KV;  // two for each stage: K's scale, and log2 of V's
 };
 
-/// The producer, one thread: has the block's tiles of Q fetched, and for each its tiles of K and V,
-/// and brings what belongs to them.
+/// Does the work of the producer, one thread: fetches the block's tiles of Q, and for each of them
+/// its tiles of K and V, and hands over their scales.
 template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
 __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
                                         const WithTiles& with, const InputMaps& maps,
@@ -160,7 +162,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
   send({-1, -1});
 }
 
-/// Of two levels of sums the first: starts P·V, as many columns of it as there are sums.
+/// With two levels of sums, starts the first: P·V for the N columns from `column` on.
 template <int N, int Bc, int Dh>
 __device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand<e4m3, 16, Bc>& P,
                                            const SwizzledTile<e4m3, Dh, Bc>& tile_V, int column) {
@@ -169,10 +171,10 @@ __device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand
   wgmma_commit();
 }
 
-/// S becomes s_V·P, by the maxima m of the warp's rows when they were last raised, and l their
-/// running sums. Whether they were raised now: then O has to be scaled by alpha. c holds the scales
-/// of Q and K, and of_V is log2 of V's: m is the maximum of c·s + log2 s_V, so that P·V̂ needs no
-/// scale of V any more, whichever tile it is of.
+/// Turns S into s_V·P·2^p_exponent and adds P·2^p_exponent to the running sums l, both with each
+/// row's m as last raised. Returns whether m was raised in this call: then O must be multiplied by
+/// alpha. c includes the scales of Q and K; of_V is log2 s_V. m is the maximum of c·s + log2 s_V,
+/// so that s_V·P is in e4m3's range; the product with V̂ then needs no scale of V any more.
 template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, float c, float of_V,
@@ -204,8 +206,8 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// A consumer's rows of O, divided by l, and of LSE to HBM: O through a tile of its own, from where
-/// TMA takes it.
+/// Divides a consumer's rows of O by l and writes them and LSE to HBM; O goes through a tile in
+/// shared memory, from where TMA stores it.
 template <class T, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -221,7 +223,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   write(tile, O_sum, row - tile_row);
   fence_proxy_async();                      // what this thread wrote, before TMA reads it
   named_barrier_sync(barrier, kWarpgroup);  // all of the tile is there
-  if (first_thread && tile_row >= 0) {      // else there is nothing to store
+  if (first_thread && tile_row >= 0) {      // a consumer without rows stores nothing
     tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
     tma_store_commit();
   }
@@ -254,8 +256,8 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
   Operand<e4m3, 16, Dh> Q_rows;                // if it is kept in registers
-  Accumulator<16, Dh> O_sum;                   // of two levels: the second
-  constexpr int kPart = part_columns(Dh, Bc);  // columns of the first at a time
+  Accumulator<16, Dh> O_sum;                   // with two levels: the second
+  constexpr int kPart = part_columns(Dh, Bc);  // columns of the first level at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) {
@@ -267,7 +269,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     }
     wgmma_commit();
   };
-  const auto start_output = [&] {  // O += P·V; of two levels P·V alone, of kPart columns
+  const auto start_output = [&] {  // O += P·V; with two levels P·V alone, the first kPart columns
     V.wait();
     if constexpr (kTwoLevel) return start_part(tile_sum, P, V.tile(), 0);
     wgmma_fence(O_sum, P);
@@ -303,7 +305,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    float c, of_V;  // this tile's: c with the scales of Q and K, and log2 of V's scale
+    float c, of_V;  // of this tile of keys: c times the scales of Q and K; log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
       c = fmaxf(c_Q * with.scale_KV[2 * K.number()], kLeast);
@@ -408,7 +410,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                        .two_level = on("two_level")};
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
   const int64_t tiles = scaled_tiles(p, plan.block_kv).all;
-  if (tiles >= int64_t{1} << 31)  // a block for each quantises it
+  if (tiles >= int64_t{1} << 31)  // quantise launches one block for each
     throw Error(Exit::bad_usage, "--heads " + std::to_string(p.H) + ": " + std::to_string(tiles) +
                                      " tiles of Q, K and V have a scale; 2147483647 are the most");
   const int64_t scale_bytes = 4 * tiles;
@@ -452,8 +454,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: quantise reads everything once, and what it writes every tile of Q reads: whole
-/// tiles of K and V as far as its last row attends, and one at least.
+/// Requested bytes: quantise reads the inputs once. Of what it writes, each tile of Q reads whole
+/// tiles of K and V as far as its last row attends, and at least one.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, Dh = plan.head_dim;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
@@ -461,7 +463,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t pitch = padded_keys(p.N_kv);
   const ScaledTiles tiles = scaled_tiles(p, plan.block_kv);
   Traffic traffic;
-  int64_t maxima = 0;  // bytes of them that quantise reads
+  int64_t maxima = 0;  // bytes of the tiles' maxima that quantise reads
   if (plan.quantisation->scope != Quantisation::Scope::tile) {
     traffic.push_back({"maxima", {{"Q", q, 0}, {"K", kv, 0}, {"V", kv, 0}}});
     traffic.back().arrays.push_back({"maxima", 0, 4 * tiles.all});
@@ -479,7 +481,7 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
-  // Rows of K8, columns of V8, and tiles of both that the tiles of Q of a head read.
+  // Added up over the tiles of Q of one head: rows of K8, columns of V8, and tiles of both read.
   const auto sum = [&](int64_t of_tile, int64_t most) {
     return sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {
       return std::min<int64_t>(kv_tiles * of_tile, most);

@@ -1,4 +1,4 @@
-// Quantising to e4m3. A thread has 8 neighbouring elements of a row.
+// Functions that quantise to e4m3. Each thread holds 8 neighbouring elements of a row.
 // On the simulator each function counts one FLOP per element and operation.
 #pragma once
 
@@ -9,9 +9,10 @@
 
 namespace ladder::MACHINE {
 
-/// x ← H·(±x)/√Dh of a row of Dh elements, of which Dh/8 lanes in a row have 8 each; `column` is
-/// the first of this lane's. The signs are hadamard_sign's. H is made of log₂Dh rounds of sums and
-/// differences: of elements 1, 2 and 4 apart, and then of those 1, 2, 4, … lanes apart.
+/// Replaces a row x of Dh elements by H·(±x)/√Dh. Dh/8 neighbouring lanes hold 8 elements each;
+/// `column` is this lane's first. The signs are those of hadamard_sign. Multiplying by H takes
+/// log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and then of
+/// elements in lanes 1, 2, 4, … apart.
 template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
 #pragma unroll
@@ -29,7 +30,7 @@ __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
   int rounds = 3;
 #pragma unroll
   for (int lanes = 1; lanes < Dh / 8; lanes *= 2) {
-    const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // one FFMA each: no choice for each
+    const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // so an element takes one FMA, no branch
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = __shfl_xor_sync(0xffffffff, x[e], lanes) + sign * x[e];
     ++rounds;
@@ -39,12 +40,14 @@ __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
   count_flops(8 * (rounds + 1));
 }
 
+/// Converts a chunk to fp32.
 template <class T>
 __device__ __forceinline__ void widen(float (&x)[8], const Chunk<T>& chunk) {
 #pragma unroll
   for (int e = 0; e < 8; ++e) x[e] = float(chunk[e]);
 }
 
+/// Returns the largest |x[e]|.
 __device__ __forceinline__ float largest(const float (&x)[8]) {
   float most = 0;
 #pragma unroll
@@ -53,7 +56,7 @@ __device__ __forceinline__ float largest(const float (&x)[8]) {
   return most;
 }
 
-/// The largest of the values of a block of kWarps warps, for every thread. of_warps: kWarps floats.
+/// Returns the largest x of all threads of a block of kWarps warps. of_warps: kWarps floats.
 template <int kWarps>
 __device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
   x = warp_max(x);
@@ -64,9 +67,10 @@ __device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
   return x;
 }
 
+/// Returns x times `factor`, rounded to e4m3.
 __device__ __forceinline__ Chunk<e4m3> rounded(const float (&x)[8], float factor) {
   count_flops(8);
-  // Two at once: one by one takes twice as many conversions.
+  // pack() converts two elements with each instruction; one by one would take twice the number.
   const auto four = [&](int e) {
     return pack<e4m3>(x[e] * factor, x[e + 1] * factor, x[e + 2] * factor, x[e + 3] * factor);
   };

@@ -1,5 +1,5 @@
-// What the step fp8 multiplies: Q, K and V in e4m3, a scale for each tile, and V transposed. A
-// kernel before it writes them to HBM.
+// The kernel that runs before the step fp8's attention. It writes to HBM what that multiplies: Q, K
+// and V in e4m3 with one scale per tile, V transposed.
 #pragma once
 
 #include "block.h"
@@ -10,16 +10,18 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Threads of a block of `quantise`: each has 64 numbers of a tile of K or V. An SM has registers
-/// for 640 of them at most (blocks of 256: 512), which keep 64 kB of reads of K or V in flight.
+/// Returns the threads of a block of `quantise`: from d = 64 on each reads 64 numbers, 128 bytes,
+/// of a tile of K or V. An SM's registers suffice for five blocks of 128 threads or two of 256, so
+/// at least 512 · 128 bytes = 64 kB of such reads are in flight.
 constexpr int quantisers(int Dh, int Bc) {
   return std::max(Dh, 64) * Bc / 64;
 }
 
-/// Tiles of rows that have a scale each: of Q of all heads, then of K, then of V.
+/// How many tiles there are, each with its scale. They are numbered in this order: those of Q of
+/// all heads, then those of K, then those of V.
 struct ScaledTiles {
-  int q, kv;       // of a head; one of Q is a consumer's rows
-  int of_Q, of_K;  // of all heads; V has as many as K
+  int q, kv;       // of one head: of Q, kWarpgroupRows rows each; of K, and the same of V
+  int of_Q, of_K;  // of all heads: of Q; of K, and the same of V
   int64_t all;
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
@@ -29,14 +31,14 @@ constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
   return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
 }
 
-/// Keys of a row of V̂ᵀ: rows are whole pieces of 16 bytes.
+/// Returns the length of a row of V̂ᵀ in keys: a multiple of 16 bytes.
 constexpr int64_t padded_keys(int N_kv) {
   return ceil_div(N_kv, 16) * 16;
 }
 
-/// Where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in rows c,
-/// c + 8, …, c + 56: those 16 bytes more after every 8 rows put them into different banks. It reads
-/// lines of 128 bytes, whose banks are different anyway.
+/// Returns where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in
+/// rows c, c + 8, …, c + 56; the 16 extra bytes after every 8 rows put these rows into different
+/// banks. It reads runs of 128 bytes, whose banks differ in any case.
 template <int Bc>
 __device__ __forceinline__ constexpr int transposed_row(int r) {
   return r * Bc + r / 8 * 16;
@@ -45,11 +47,11 @@ template <int Dh, int Bc>
 constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
                                    array_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
 
-/// A block's tile of Q, K or V.
+/// The tile of Q, K or V that a block quantises.
 struct OwnTile {
   bool is_Q, is_V;
-  int number, head, of_head;           // of all tiles; its head, and its number there
-  int first, array_tiles, head_tiles;  // of its array: the first, of all heads, of one
+  int number, head, of_head;  // its number among all tiles; its head; its number within the head
+  int first, array_tiles, head_tiles;  // its array's first tile, and tiles of all heads, of a head
 };
 __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
   const int block = static_cast<int>(blockIdx.x);
@@ -60,8 +62,8 @@ __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
           first, array_tiles, head_tiles};
 }
 
-/// The largest number or the scale of a block's tile, once each thread knows the largest that it
-/// has. of_warps: kThreads / 32 floats of shared memory.
+/// Writes the maximum or the scale of a block's tile, given the largest magnitude that each thread
+/// holds (`own`). of_warps: kThreads / 32 floats of shared memory.
 template <int kThreads>
 struct TileScale {
   OwnTile tile;
@@ -73,7 +75,8 @@ struct TileScale {
     own = block_max<kThreads / 32>(own, of_warps);
     if (threadIdx.x == 0) maxima[tile.number] = own;
   }
-  /// The scale, for every thread, and to HBM: by the largest maximum of the tiles that share it.
+  /// Writes the scale to HBM, and returns it to every thread. If several tiles share it, it comes
+  /// from the largest of their maxima.
   __device__ __forceinline__ float write_scale(float own) const {
     if (scope != Quantisation::Scope::tile) {
       const bool whole = scope == Quantisation::Scope::tensor;
@@ -88,7 +91,7 @@ struct TileScale {
   }
 };
 
-/// A tile of R rows of Q or K to e4m3. A thread has 8 columns of every kStride-th row.
+/// Quantises a tile of R rows of Q or K. A thread takes 8 columns of every kStride-th row.
 template <int R, int Dh, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int N,
                                               const TileScale<kThreads>& of, bool rotate,
@@ -118,15 +121,16 @@ __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int 
     if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
 }
 
-/// A tile of Bc rows of V to e4m3, transposed, its keys in KeyOrder. With `column_at` the columns
-/// of V̂ᵀ have, of each 16 keys:
+/// Quantises a tile of Bc rows of V and transposes it, its keys in KeyOrder. With `column_at` every
+/// 16 columns of V̂ᵀ hold these of their 16 keys:
 ///
 ///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
 ///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
 ///
-/// A thread has 8 columns of V of 8 keys, those of 8 neighbouring columns of V̂ᵀ, from `place` on:
-/// with place 8 keys 4 + 0, 4 + 1, 4 + 8, …, 4 + 11. So 8 lanes read 128 bytes of a row of V, and,
-/// through shared memory, 8 lanes write 128 bytes of a row of V̂ᵀ.
+/// A thread takes 8 columns of V for 8 keys: the keys of 8 neighbouring columns of V̂ᵀ from `place`
+/// on. With place 8 they are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3, 4 + 10 and 4 + 11. So 8
+/// lanes read 128 bytes of a row of V, and later, from shared memory, 8 lanes write 128 bytes of a
+/// row of V̂ᵀ.
 template <class KeyOrder, int Dh, int Bc, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<const T> V,
                                                     Hbm<e4m3> V8, const TileScale<kThreads>& of,
@@ -167,9 +171,10 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
       store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
 }
 
-/// Each block quantises a tile of Q, K or V to e4m3, with its scale. Where tiles share a scale it
-/// takes the largest of their maxima; for them it runs before, with only_maxima. KeyOrder{}(i) is
-/// the key in column i of V̂ᵀ; KeyOrder{}(i + e) is KeyOrder{}(i) + KeyOrder{}(e) for i = 8, 16, ….
+/// Quantises Q, K and V to e4m3, one tile per block, and writes each tile's scale. Where tiles
+/// share a scale, a run with only_maxima comes first and writes their maxima. KeyOrder{}(i) is the
+/// key in column i of V̂ᵀ; KeyOrder{}(i + e) must be KeyOrder{}(i) + KeyOrder{}(e) for multiples i
+/// of 8 and e < 8. grid: (tiles of Q, K and V of all heads).
 template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
 __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,
