@@ -508,7 +508,7 @@ const Register step{{
     .aside = true,
     .shown = {.idea = "products in FP8",
               .change = {"products", "less"},
-              .summary = "aside: products of e4m3, the inputs quantised before",
+              .summary = "aside: products of e4m3; a kernel quantises the inputs first",
               .colour = "#0072B2"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .has_lse = true,

@@ -184,7 +184,7 @@ const Register step{{
     .after = "bulk_add",
     .shown = {.idea = "S ahead",
               .change = {"stores_under_products", "from 0"},
-              .summary = "and S computed a tile ahead",
+              .summary = "and S computed one tile ahead",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",

@@ -194,7 +194,7 @@ const Register step{{
     .formerly = {"tma"},
     .shown = {.idea = "a copying warpgroup",
               .change = {"consumer_copies", "to 0"},
-              .summary = "and its copies by TMA, started by a producer",
+              .summary = "and a producer, which has TMA make the copies",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",

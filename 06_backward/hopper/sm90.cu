@@ -223,7 +223,7 @@ const Register step{{
     .is_default = kDevice == DeviceKind::gpu,
     .shown = {.idea = "persistent backward",
               .change = {"blocks", "less"},
-              .summary = "and blocks that stay for further tiles of keys",
+              .summary = "and blocks that take one tile of keys after another",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .settings = kSettings,

@@ -170,7 +170,7 @@ const Register step{{
     .after = "producer",
     .shown = {.idea = "P in registers",
               .change = {"sram_write_bytes", "less"},
-              .summary = "and S and dP transposed: only dS through shared memory",
+              .summary = "and S and dP transposed, so that P needs no shared memory",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",

@@ -324,7 +324,7 @@ const Register step{{
     .after = "split_sums",
     .shown = {.idea = "gradients by warpgroups",
               .change = {"products", "less"},
-              .summary = "split_sums' backward pass, its five products by warpgroups",
+              .summary = "split_sums' backward pass with WGMMA for its five products",
               .colour = "#D55E00"},
     .needs = {.min_compute_capability = 90, .exact_architecture = true},
     .forward_of = "05_flash_v2/sm90",
