@@ -31,13 +31,13 @@ constexpr int kWarpgroupKeys = 64;                                 // of a consu
 constexpr int kStages = 2;                                         // of copies of Q and dO
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // a tile has 64 at least
+  const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br);
 }
 
-/// A consumer's part of R × C sums: 64 rows of them or, where there are but 64, half of the
-/// columns.
+/// The part of R × C sums that a consumer computes: 64 of 128 rows; or, where R is 64, all rows of
+/// half of the columns.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -96,9 +96,9 @@ struct Place {
   int64_t of_Q, of_whole_tiles;
 };
 
-/// Adds a warp's sums of dQ, which begin at this row and column of a tile of Q, to the tile's sums
-/// in HBM. They lie in blocks of 8 × 8, as in `split_sums`: a lane's pair is the lane-th of each
-/// block.
+/// Adds a warp's sums of dQ, whose first element is at (row, column) of a tile of Q, to the tile's
+/// sums in HBM. These are stored in 8 × 8 matrices, as in `split_sums`: lane l's pair is pair l of
+/// each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
   const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // the first of its rows of dK and dV
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first row of dK and dV in the tile
   const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
   const Part<Br, Dh> of_dQ{consumer};
   const int S_row = of_S.row() + warp_row;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Of keys past N_kv too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
