@@ -110,16 +110,16 @@ struct WithTiles {
   Smem<float> scale_KV;  // two for each stage: K's scale, and log2 of V's
 };
 
-/// Does the work of the producer, one thread: fetches the block's tiles of Q, and for each of them
-/// its tiles of K and V, and hands over their scales.
+/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
+/// them, of its tiles of K and V, and hands over their scales.
 template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
 __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
                                         const WithTiles& with, const InputMaps& maps,
                                         Hbm<const float> scales, Hbm<int> next, const Problem& p) {
   auto& [Q, K, V] = rings;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
-  // A tile of Q comes with its tile and head, so that consumers need not divide; after the last
-  // one the head is negative.
+  // With a tile of Q comes its number and head, so that consumers need not work them out by
+  // divisions. After the last tile the head is negative.
   const auto send = [&](const WorkTile& work) {
     for (int row = row_from_end<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
@@ -135,7 +135,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
       Q.fill(maps.Q, 0, row, work.head % p.H, work.head / p.H);
     }
   };
-  // Heads in small groups, for smaller bursts of requests at a group's start (work.h).
+  // Small groups of heads, so that the requests at a group's start come in smaller bursts (work.h).
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = int64_t{2} * p.N_kv * p.d,
@@ -196,7 +196,7 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
-/// Waits for S. If Q is kept in registers, these too are the product's until then.
+/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
 template <int groups, bool kTwoLevel, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<e4m3, 16, Dh>& Q_rows) {
@@ -206,8 +206,8 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// Divides a consumer's rows of O by l and writes them and LSE to HBM; O goes through a tile in
-/// shared memory, from where TMA stores it.
+/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through a tile of its
+/// own, and TMA stores it from there.
 template <class T, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -222,7 +222,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   named_barrier_sync(barrier, kWarpgroup);     // before anybody writes there
   write(tile, O_sum, row - tile_row);
   fence_proxy_async();                      // what this thread wrote, before TMA reads it
-  named_barrier_sync(barrier, kWarpgroup);  // all of the tile is there
+  named_barrier_sync(barrier, kWarpgroup);  // all of the tile is written
   if (first_thread && tile_row >= 0) {      // a consumer without rows stores nothing
     tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
     tma_store_commit();
@@ -233,7 +233,8 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   });
 }
 
-/// A consumer, a warpgroup: O and LSE of its rows of each of the block's tiles of Q.
+/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
+/// Q.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel, class StagesQ, class StagesK,
           class StagesV>
 __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
@@ -250,7 +251,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
-  if (consumer == kConsumers - 1) end_turn();  // the first one's turn
+  if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
 
   Accumulator<16, Bc> S;
@@ -313,7 +314,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
       __syncwarp();  // as above, before one lane releases the stage
     };
 
-    // Prologue: the first tile's S and softmax, under which nothing of this consumer runs.
+    // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     wait_for_K();
     begin_turn();
     start_scores();
@@ -341,11 +342,11 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // as for V, though the turns alone would do
+      K.wait();  // for the reason below, though the turns alone would be enough
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // or the release would count for the last tile there, which others may still read
+      V.wait();  // else the release would count for an earlier tile, which others may still read
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);
@@ -356,7 +357,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that nobody has.
+/// Q, and whenever it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

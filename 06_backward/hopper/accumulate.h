@@ -21,10 +21,10 @@ __device__ __forceinline__ int row_of(const QuerySplit& split) {
   return split.first_row + split.begin % split.tiles_of_head * Br;
 }
 
-/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
-/// rows of dK and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and
-/// dO hold this warp's own places in the rings. kAheadAnew: works out the place of the tile ahead
-/// in each iteration, because in persistent blocks no register is left to keep it.
+/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
+/// and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and dO hold
+/// this warp's own places in the rings. kAheadAnew: works out the place of the tile ahead in each
+/// iteration, because in persistent blocks no register is left to keep it.
 template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
                                                        const SwizzledTile<T, Bc, Dh>& tile_K,

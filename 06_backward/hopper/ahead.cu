@@ -18,8 +18,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
-/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
+/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -124,7 +124,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)

@@ -48,8 +48,8 @@ struct Kept {
 };
 
 /// Does one lane's work of preprocess for row `at` of all heads' padded rows; a row has kLanes
-/// lanes, at least Dh/8. It writes minus_delta = −D = −rowsum(dO∘O), where the sums dP will start,
-/// so that they come out as dP − D; LSE in units of ln 2; and zeros to dQ's sums. Rows past p.N,
+/// lanes, at least Dh/8. Writes minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros
+/// to dQ's sums. The sums of dP start from minus_delta, and so come out as dP − D. Rows past p.N,
 /// and rows that attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
@@ -226,10 +226,10 @@ inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
   return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
 }
 
-/// Requested bytes of the backward pass with one block per tile of keys: it reads the tiles of Q
-/// and dO from the first row that attends to one of its keys on, and adds to dQ of these rows.
-/// The arrays that are kept between the kernels have whole tiles. sums_read: the bytes of dQ's sums
-/// that postprocess reads.
+/// Predicts the requested bytes of the backward pass with one block per tile of keys. It reads Q
+/// and dO from the first row that attends to one of its keys, and adds to dQ's sums from there on.
+/// The arrays between the kernels hold whole tiles. sums_read: bytes of dQ's sums that postprocess
+/// reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ

@@ -40,8 +40,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
-/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
+/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -121,7 +121,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, dQ_tile, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // dK and dV leave through the tiles of K and V: TMA stores them from there.
+  // dK and dV go through the tiles of K and V: TMA stores them from there.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

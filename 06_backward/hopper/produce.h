@@ -8,8 +8,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Does the work of the producer, one thread: fetches the block's tiles of K and V, and, of all its
-/// query heads, the tiles of Q and dO into their rings.
+/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of the
+/// tiles of Q and dO of all its query heads, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {

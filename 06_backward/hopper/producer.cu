@@ -25,8 +25,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Does the work of the producer, one thread: fetches the block's tiles of K and V, and, of all its
-/// query heads, the tiles of Q and dO into their rings.
+/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of the
+/// tiles of Q and dO of all its query heads, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {
@@ -45,8 +45,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
     }
 }
 
-/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
-/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
+/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        const SwizzledTile<T, Br, Bc>& tile_P,
@@ -126,7 +126,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, tile_P, tile_dS, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

@@ -73,8 +73,8 @@ struct PersistentRings {
   }
 };
 
-/// Does the work of the producer, one thread: fetches K and V of one share after another, and the
-/// tiles of Q and dO of each share into their rings.
+/// Runs the producer, one thread: starts the copies of K and V of one share after another, and of
+/// each share's tiles of Q and dO, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, Hbm<int> next, int parts,
@@ -108,7 +108,7 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
   KV.signal_end();
 }
 
-/// Computes dK and dV, and adds each tile of keys' part to dQ's sums. grid: one block per SM, which
+/// Computes dK and dV, and adds each share's part of dQ to its sums. grid: one block per SM, which
 /// takes shares of the work until none is left.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)

@@ -29,8 +29,8 @@ __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const 
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Does the work of the producer, one thread: fetches the block's tiles of K and V, and, of its
-/// share, the tiles of Q and dO into their rings.
+/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of its
+/// share's tiles of Q and dO, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const QuerySplit& split,
@@ -50,8 +50,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   }
 }
 
-/// Sums up dK and dV of one tile of keys over a share of the queries, and adds the share's part to
-/// dQ's sums. grid: (tiles of K · B·Hk · parts).
+/// Sums up dK and dV of one tile of keys over a share of the queries, and adds the share's part of
+/// dQ to its sums. grid: (tiles of K · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,

@@ -24,8 +24,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Does the work of a consumer, a warpgroup with kWarpgroupKeys of the block's keys: sums up its
-/// rows of dK and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
+/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, const Kept& kept,
@@ -105,7 +105,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part to dQ's sums.
+/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // Through the tiles of K and V, so that dK and dV are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
   const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });

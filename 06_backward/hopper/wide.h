@@ -139,7 +139,7 @@ struct WideRings {
   }
 };
 
-/// Does the work of the producer, one thread, as in sm90.cu.
+/// Runs the producer, one thread, as in sm90.cu.
 template <class T, int Dh>
 __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps, const Kept& kept,
                                         Hbm<int> next, int parts, const Problem& p) {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
   count_flops(16 * N / 32);
 }
 
-/// Does the work of consumer 0: computes P and hands it to consumer 1, and sums up dV.
+/// Runs consumer 0: computes P and hands it to consumer 1, and sums up dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
                                        Smem<float> P_of_warp, const WideSplit& split,
@@ -260,7 +260,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Does the work of consumer 1: computes dS and hands it to consumer 2, and sums up dK.
+/// Runs consumer 1: computes dS and hands it to consumer 2, and sums up dK.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
                                        Smem<float> P_of_warp,
@@ -303,8 +303,7 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Does the work of consumer 2: computes dQ and adds it in HBM. dQ_at: dQ's sums of the tile with
-/// which the share begins.
+/// Runs consumer 2: computes dQ and adds it in HBM. dQ_at: dQ's sums of the share's first tile.
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
@@ -362,8 +361,8 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
   }
 }
 
-/// Computes dK and dV, and adds each tile of keys' part to dQ's sums, as in sm90.cu. grid: one
-/// block per SM, which takes shares of the work until none is left.
+/// Computes dK and dV, and adds each share's part of dQ to its sums, as in sm90.cu. grid: one block
+/// per SM, which takes shares of the work until none is left.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
