@@ -17,9 +17,9 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
-constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
-constexpr int kWarpgroupKeys = 64;                                 // of a consumer
-constexpr int kStages = 2;  // of copies of Q and dO; from `transposed` on, of dS too
+constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // their threads
+constexpr int kWarpgroupKeys = 64;                                 // keys of each consumer
+constexpr int kStages = 2;  // stages of Q, and of dO; from `transposed` on, of dS too
 
 /// Registers per thread of a consumer and of the producer. The three warpgroups started with 168
 /// each, and 2 · 240 + 24 = 3 · 168.

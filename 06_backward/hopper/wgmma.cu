@@ -2,7 +2,7 @@
 //
 //   build/bin/06_backward --step wgmma --seqlen 512 --causal
 //
-//   for each tile of Q and dO, a warpgroup:
+//   for each tile of Q and dO, each of two warpgroups:
 //     S = Q·Kᵀ,  dP = dO·Vᵀ − D                   both in flight at once
 //     P = exp(scale·S − LSE),  dS = P∘dP          to shared memory
 //     dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ = dS·K       all three in flight at once
@@ -26,9 +26,9 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
-constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // of them
-constexpr int kWarpgroupKeys = 64;                                 // of a consumer
-constexpr int kStages = 2;                                         // of copies of Q and dO
+constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // their threads
+constexpr int kWarpgroupKeys = 64;                                 // keys of each consumer
+constexpr int kStages = 2;                                         // stages of Q, and of dO
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
