@@ -203,7 +203,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before, except that postprocess reads whole tiles of sums.
+/// Of dQ's sums postprocess reads whole tiles, padding included.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }

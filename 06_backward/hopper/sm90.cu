@@ -39,7 +39,7 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// As before; also sets the counter to 0: no block has asked for another share yet.
+/// Does what it does in `split`, and sets the counter to 0: no block has asked for another share.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Hbm<int> next, Problem p) {
@@ -51,9 +51,9 @@ __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const 
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// What the producer and the consumers share: as before, except that K and V come in a ring too,
-/// each stage with one slot for K and one for V; splits[i] is the share of the work that stage i
-/// belongs to.
+/// What the producer and the consumers share: as Rings in backward.h, except that K and V come in a
+/// ring too, each stage with one slot for K and one for V. splits[i] is the share of the work that
+/// stage i of it belongs to.
 template <class T, int Dh, int Br, int Bc>
 struct PersistentRings {
   Stages<SwizzledTile<T, Bc, Dh>, stages_of_KV(Dh), 2> KV;
@@ -205,8 +205,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     });
 }
 
-/// As before; in addition blocks add 1 to the counter once per share: each block asks for another
-/// share after every one that it has had.
+/// Adds to `split`'s bytes those of the counter: a block adds 1 to it after each share that it has
+/// had, and so asks for another one.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * plan.parts * ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));

@@ -115,7 +115,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// As before; with several parts more blocks read K and V, and each adds its sums of dK and dV.
+/// Adds to `ahead`'s bytes those of several parts: more blocks read K and V, and each adds its sums
+/// of dK and dV.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
   add_traffic_of_parts(all, p, plan);
