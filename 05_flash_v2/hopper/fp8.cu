@@ -356,8 +356,8 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
   if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as there are SMs; each takes a tile of
-/// Q, and whenever it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
+/// it is done with one, the next that no block has taken.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
