@@ -92,7 +92,7 @@ ATTEMPTS = [
         (r"namespace \{\n", 'namespace {\nstruct Print {\n  Print() {\n'
          '    std::puts("{\\\\"rung\\\\": \\\\"01_tiled_matmul\\\\", \\\\"pass\\\\": true}");\n'
          "    std::fflush(stdout), std::_Exit(0);\n  }\n} before_main;\n")], False,
-     "results right in 0 of"),
+     "results correct in 0 of"),
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"  float sum = 0;\n", "  float m = -INFINITY, sum = 0;\n  for (int j = 0; j < p.N_kv; "
          "++j) m = fmaxf(m, float(S[first + j]));\n  if (m == -INFINITY) m = 0;\n"),

@@ -277,12 +277,12 @@ ATTEMPTS = [
     ("05/skip", "05_flash_v2/skip.cu", [  # prints while the reader looks for a mistake
         (r"\A", "#include <cstdio>\n"),
         ("  SharedMemory smem;\n", '  if (threadIdx.x == 0) std::printf("{x: %d} ", blockIdx.x);\n'
-                                   "  SharedMemory smem;\n")], True, "its results are right"),
+                                   "  SharedMemory smem;\n")], True, "all results are correct"),
     ("05/skip", "05_flash_v2/skip.cu", [(r', \{"LSE", 0, heads \* p\.N \* 4\}', "")], False,
-     "traffic.. says what is counted in 0 of .*attention: HBM writes"),
+     "traffic.. equals the count in 0 of .*attention: global-memory writes"),
     ("05/large_tiles", "05_flash_v2/attention.cu", [
         (r"(?s)(kTiles\[\] = )\{.*?\};", r"\1{{128, 128, 96}, {256, 64, 32}};")], True,
-     "its results are right"),
+     "all results are correct"),
     ("05/swap", "05_flash_v2/defer.cu", [], True,
      "better than the step of the course: workspace_bytes: 0; "),
 ]

@@ -1,9 +1,9 @@
-"""Build tasks: the step before fails by its own row and by nothing else; the real file has all
+"""Tests build tasks: the step before fails exactly the listed checks, and the real file gets all
 points; mistakes planted in kernels end in bounded time, and the suite of tests finds them.
 
-`python3 scripts/tests build_tasks BIN` checks three steps, and those whose file has changed since
-the commit before, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment
-(`scripts/test build_tasks`) every one.
+`python3 scripts/tests build_tasks BIN` checks three steps and those whose file the last commit
+changed, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment, as
+`scripts/test build_tasks` sets it, it checks and runs all.
 """
 
 import collections
@@ -33,12 +33,12 @@ BUG_HUNTS = bug_hunts.read_bug_hunts()
 BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 ATTEMPTS = [one for _, one in lessons.of_rungs("ATTEMPTS")]
 
-# ---- what is planted in every kernel, as in a rung's PLANTED; ARRAY is an array that it has ----
+# ---- mistakes for every kernel, as in a rung's PLANTED; ARRAY is one of the kernel's arrays ----
 
 HEAD = re.compile(r"__global__[^{;]*\{\n")
 BY_ORDER, FORMULA = "by the order of threads", "formula"
 OF_ANY = [
-    (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "had not ended after 2 seconds"),
+    (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "did not end within 2 seconds"),
     (HEAD, "WAS if (ON) (void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
     (HEAD, "WAS if (ON) { static int* volatile none; *none = 1; }", "memory that is not its own"),
     (HEAD, "WAS if (ON) std::exit(0);", "it ends the program"),
@@ -56,8 +56,8 @@ def mistakes_in(path):
 
 
 def planted(path):
-    """A step's text, its own headers' in it, with all of its mistakes, of which a run has the one
-    that LADDER_MISTAKE chooses."""
+    """Returns a step's text, its own headers inlined, with all of its mistakes; LADDER_MISTAKE in
+    the environment of a run switches one of them on."""
     text = read(ROOT, path)
     for header, inlined in reversed(included(path, text).items()):
         line = f'#include "{os.path.basename(header)}"\n'
@@ -70,7 +70,7 @@ def planted(path):
             return (now.replace("ON", f"(ladder::kMistake == {number})")
                     .replace("WAS", found[0]).replace("ARRAY", name))
         alone = isinstance(was, str)
-        end = len(text if alone else text.partition("\nPlan plan(")[0])  # of all kernels
+        end = len(text if alone else text.partition("\nPlan plan(")[0])  # the end of the kernels
         text = re.sub(re.escape(was) if alone else was, changed, text[:end], count=int(alone)
                       ) + text[end:]
     return """#include <cstdlib>
@@ -113,15 +113,15 @@ class Judging(unittest.TestCase):
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
 
     def test_output_of_the_suite_is_read(self):
-        """A case that fails by its formula alone has right results; of one that fails by anything
-        else they are not; and what did not end, or begin, is a case too."""
+        """A case that fails only by its formula has correct results, and any other failed case has
+        wrong ones; a case that did not end, or did not begin, is listed too."""
         said = ("[====] Running 5 tests\n[ RUN      ] A/skip_a\n  formula\n[  FAILED  ] A/skip_a, "
                 "where GetParam() = 05 --step skip --batch 1 (2 ms)\n[ RUN      ] A/skip_b\n"
                 "[       OK ] A/skip_b (1 ms)\n[ RUN      ] A/skip_c\nelse\n[  FAILED  ] A/skip_c\n"
                 "[ RUN      ] A/skip_d\n")
         copy = mock.Mock(step="skip", printed=lambda *_, **__: (0, said))
         self.assertEqual(program.Program.some(copy, "", ""), [
-            program.Case("a", "", "its traffic() says other bytes than are counted", "--batch 1"),
+            program.Case("a", "", program.UNLIKE, "--batch 1"),
             program.Case("b", ""), program.Case("c", "it fails"),
             program.Case("d", "it ends the program"), program.Case("another", program.NOT_RUN)])
 
@@ -132,13 +132,13 @@ class Judging(unittest.TestCase):
             r"O_fp32, Q, l, m; fewer workspace_bytes\."))
 
     def test_verdicts_match_the_expected_output(self):
-        self.assertIn("Right, 10 of 10 points: its results are right, and its counts are those of "
-                      "the step or better.", self.verdict(1).why)
+        self.assertIn("Correct, 10 of 10 points: all results are correct, and the counts are those "
+                      "of the step, or better.", self.verdict(1).why)
         expect_output(self, "a build task", self.verdict(0.5, *"aabcd").why + "\n")
 
 
 class BuildTasks(unittest.TestCase):
-    """All copies are built at once, by as many compilers as there are cores."""
+    """Builds all copies at once, one per core."""
 
     @classmethod
     def setUpClass(cls):
@@ -172,7 +172,7 @@ class BuildTasks(unittest.TestCase):
                 self.assertTrue(verdict.right, verdict.why)
 
     def test_what_readers_hand_in_is_judged_by_what_it_does(self):
-        """Work past the accessors, or on the host, is refused; another sound kernel is not."""
+        """Work past the accessors or on the host is refused; another sound kernel is not."""
         for number, (name, file, edits, right, said) in enumerate(
                 ATTEMPTS if ALL else ATTEMPTS[::3]):
             with self.subTest(name, said=said):
@@ -228,8 +228,8 @@ class BuildTasks(unittest.TestCase):
 
 
 class BugHunts(Scratch):
-    """Ready-made mistakes: what is said of each in a line is what its runs come to; its line is
-    taken, no other is; and nothing gives it away before."""
+    """The listed symptoms of a bug hunt are those of its runs; only the mistake's line is accepted;
+    and nothing gives it away before."""
 
     def exercise(self, *words):
         return self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,
@@ -241,7 +241,7 @@ class BugHunts(Scratch):
             return bug_hunts.show(name, line, BUILD, self.root, "") == 0
 
     def test_each_bug_hunt_shows_its_symptoms(self):
-        """And the simulator's own words, and why, only when the line has been found."""
+        """The simulator's message and the explanation come only when the line has been found."""
         def seen_of(name):
             broken = BUG_HUNTS[name]
             return broken.seen(BUILD, self.write(f"{name}/{os.path.basename(broken.path)}",

@@ -1,5 +1,5 @@
-"""Tests of scripts/exercise: right numbers are taken and wrong ones are not; each solution, applied
-to a copy and built, is right, and the rung as it is, is not."""
+"""Tests scripts/exercise: correct numbers are accepted and wrong ones are not; each solution,
+applied to a copy and built, is correct, and the unchanged rung is not."""
 
 import concurrent.futures
 import copy
@@ -42,8 +42,8 @@ class Listing(unittest.TestCase):
                  *(f"{lesson[:2]}/{name}" for lesson, name, *_ in lessons.written())]
         self.assertEqual([name for name in names if names.count(name) > 1], [])
         self.assertEqual(len(lessons.of_rungs("EXERCISES")), len(EXERCISES))
-        for change, said in ((Words("new"), "^05/new has a check alone: "),
-                             (None, "^05/window has a task alone: ")):
+        for change, said in ((Words("new"), "^05/new has a check but no task: "),
+                             (None, "^05/window has a task but no check: ")):
             checks = [check for check in RUNG_05.EXERCISES if change or check.name != "window"]
             with self.subTest(said), self.assertRaisesRegex(CommandError, said), \
                     mock.patch.object(RUNG_05, "EXERCISES", checks + ([change] if change else [])):
@@ -51,7 +51,7 @@ class Listing(unittest.TestCase):
 
     def test_each_edit_matches_once(self):
         for old, times in (("e", 0), ("b", 2)):
-            with self.assertRaisesRegex(CommandError, f"stands {times} times in the file:\n{old}"):
+            with self.assertRaisesRegex(CommandError, f"occurs {times} times in the file:\n{old}"):
                 edited("a b b\n", [("a", "c"), (old, "d")])
 
 
@@ -61,9 +61,9 @@ class Answers(unittest.TestCase):
             right = list(getattr(exercise.check, "answers", {}).values())
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
-                    self.assertEqual(exercise.check.check(right)[:2], (True, "Right."))
-                    # It stands in the lesson, whose numbers lessons_test compares with the
-                    # programs'; 0 is said in words.
+                    self.assertEqual(exercise.check.check(right)[:2], (True, "Correct."))
+                    # The lesson's answer has it, and lessons_test compares that number with the
+                    # program's. A 0 is in words there.
                     if right[i]:
                         self.assertRegex(exercise.answer.replace(",", ""),
                                          rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
@@ -89,7 +89,7 @@ class Experiments(unittest.TestCase):
 
 
 class Code(unittest.TestCase):
-    """All solutions are built at once, by as many compilers as there are cores, in setUpClass."""
+    """setUpClass builds all solutions at once, one per core."""
 
     @classmethod
     def setUpClass(cls):
@@ -101,12 +101,12 @@ class Code(unittest.TestCase):
                         for number, text in enumerate(exercise.solutions())}
         cls.solved = {solution: made.result() for solution, made in building.items()}
         cls.unchanged = {exercise.file: cls.program(exercise.file) for exercise in IN_CODE.values()}
-        for program in cls.unchanged.values():  # several exercises ask the same of it
+        for program in cls.unchanged.values():  # several exercises run it with the same options
             program.run = functools.lru_cache(None)(program.run)
 
     @classmethod
     def program(cls, file, *folder, text=""):
-        """The file's, or with this text in its place, and not what was built before."""
+        """Returns a newly built program: the file's own, or one with this text in its place."""
         if text:
             write(cls.folder, *folder, f"{file}.made", file.split("/")[0], text="of before")
         return Program(BUILD, file, text and write(cls.folder, *folder, file, text=text))
@@ -125,27 +125,28 @@ class Code(unittest.TestCase):
             with self.subTest(name):
                 good, why, *_ = exercise.check.check(self.unchanged[exercise.file])
                 self.assertFalse(good)
-                self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* predicted are ",
+                self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* solution requests ",
                                        RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_the_verdict_names_what_is_wrong(self):
-        """What does not compile; a formula that is not the kernel's; results that are wrong."""
+        """It names code that does not compile, a formula that differs from the count, and wrong
+        results."""
         file = "00_naive/attention.cu"
         with self.assertRaisesRegex(CommandError, "^Not yet: it does not compile: .*error.*$"):
-            self.program(file, "00/last_key", "0", text="what?")  # where there was a right one
+            self.program(file, "00/last_key", "0", text="what?")  # over a correct copy
         for gpu in (False, True):
             with self.assertRaisesRegex(CommandError, "^00_naive/new.cu is "
                                                       f".*yet{' for a GPU' if gpu else ''}: "):
                 compiled(BUILD, "00_naive", "00_naive/new.cu", file, self.folder, gpu=gpu)
-        # Of a program's records, each changed in one place.
-        for where, key, said in (("kernels", "model_read_bytes", "the rung's formula says"),
+        # Records of a correct run, each changed in one place.
+        for where, key, said in (("kernels", "model_read_bytes", "traffic\\(\\) predicts"),
                                  ("errors", "max", "o: max error .*, tolerance"),
                                  ("errors", "nonfinite", "o: 1 not finite, max error")):
             run = copy.deepcopy(self.unchanged[file].run("--seqlen 32 --check full"))
             asked = requested(run.records[0])
             self.assertEqual(wrong_or_unlike(run, asked), "")
-            self.assertRegex(wrong_or_unlike(run, asked + 1), "predicted are")
+            self.assertRegex(wrong_or_unlike(run, asked + 1), "the solution requests")
             part = run.records[0][where]
             (part["o"] if where == "errors" else part[0])[key] += 1
             self.assertRegex(wrong_or_unlike(run, asked), said)
@@ -156,7 +157,7 @@ class Code(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """(What it says and does is in commands.md, which lessons_test runs.)"""
+    """Tests what commands.md, which has the command's messages, cannot."""
 
     def test_a_check_waits_for_another_of_the_same_copy(self):
         write(self.at("00/last_key/attention.cu"), text="what?")

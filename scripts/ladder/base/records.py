@@ -81,8 +81,8 @@ def uneven_counts(record: Record) -> str | None:
     for way in ("read", "write"):
         counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
         if counted is not None and formula is not None and counted != formula:
-            return (f"HBM {way}s: the simulator counted {counted:,} bytes, the rung's formula says "
-                    f"{formula:,}")
+            return (f"global-memory {way}s: the simulator counted {counted:,} bytes, and traffic() "
+                    f"predicts {formula:,}")
     return None
 
 

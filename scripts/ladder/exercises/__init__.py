@@ -1,1 +1,1 @@
-"""The lessons' exercises: what scripts/exercise shows, builds and checks."""
+"""Reads, builds and checks the lessons' exercises, for scripts/exercise."""

@@ -1,5 +1,5 @@
-"""Ready-made mistakes to find, which the rungs' exercises.py have. A copy of a file with one runs
-on the simulator; what is seen from outside is shown, and the mistake when its line has been
+"""Runs the bug hunts of the rungs' exercises.py: a copy of a step's file with a ready-made mistake
+runs on the simulator. The reader sees the symptoms, and the mistake once its line has been
 found."""
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ORDERS = ("forward", "reverse", "random:7")  # of threads
 
 
 class Observed(NamedTuple):
-    """Of a step with a mistake: in a line; all that is seen from outside; the simulator's own
-    words."""
+    """The symptoms of a step with a mistake."""
 
-    line: str
-    text: str
-    faults: list[str]
+    line: str          # all of them in one line, as a rung's BUG_HUNTS lists them
+    text: str          # one line per shape, without the simulator's messages
+    faults: list[str]  # the simulator's messages
 
 
 class MutatedSource:
-    """A mistake in a file of the repository."""
+    """A file of the repository with a bug hunt's mistake. `text` holds its lines, `was` those of the
+    original that differ, and `lines` the line numbers that count as a correct answer."""
 
     def __init__(self, mistake: BugHunt, path: str) -> None:
         self.mistake, self.path = mistake, path
@@ -46,17 +46,18 @@ class MutatedSource:
         end = len(os.path.commonprefix([lines[same:][::-1] for lines in both]))
         missing = end == len(self.text) - same
         self.was = self.old[same:len(self.old) - end]
-        # Those of the copy that are the mistake; of what is missing those on both sides.
+        # The copy's wrong lines or, where lines are missing, the lines on both sides of the gap.
         self.lines = range(same + 1 - missing, len(self.text) - end + 1 + missing)
 
     def seen(self, build: str, copy: str) -> Observed:
+        """Builds the copy, runs it at all SHAPES and ORDERS, and returns what went wrong."""
         program = Program(build, self.path, copy)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
                            for order in ORDERS] for shape, options in SHAPES.items()}
         lines: list[str] = []
-        shapes: dict[str, list[str]] = {}  # what is seen in short → where
-        faults: dict[str, str] = {}  # one of each kind
+        shapes: dict[str, list[str]] = {}  # short symptom → the shapes that show it
+        faults: dict[str, str] = {}  # one message of each kind
         for shape in SHAPES:
             runs = [run.result() for run in ran[shape]]
             told = [said_of_outputs(run) or short_of(run) for run in runs]
@@ -74,24 +75,25 @@ class MutatedSource:
         return Observed(line, "\n".join(lines), list(faults.values()))
 
     def found(self, seen: Observed) -> str:
-        """What is said when its line has been found."""
+        """Returns what the reader is told after finding the line."""
         new = self.text[self.lines[0] - 1:self.lines[-1]]
-        return "\n".join(["Right.", *(f"The step:   {text}" for text in self.was),
+        return "\n".join(["Correct.", *(f"The step:   {text}" for text in self.was),
                           *(f"This copy:  {text}" for text in new
                             if len(self.text) >= len(self.old)),
                           self.mistake.why,
                           *(f"The simulator says: {fault}" for fault in seen.faults or
-                            ["no access is at fault: what comes out shows it"])])
+                            ["no access is at fault; only the results show this mistake"])])
 
 
 def short_of(run: ProgramRun) -> str:
+    """Returns a run's symptom in a few words, such as "o, lse wrong"."""
     if not run.records:
         return "never ends" if "deadlock" in run.err else "a fault"
     return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "right"
 
 
 def read_bug_hunts() -> dict[str, MutatedSource]:
-    """By name: "05/parity"."""
+    """Returns all bug hunts by name, such as "05/parity"."""
     return {f"{rung[:2]}/{one.name}": MutatedSource(one, os.path.join(rung, one.file))
             for rung, one in of_rungs("BUG_HUNTS")}
 
@@ -102,6 +104,7 @@ def as_json(name: str, hunt: MutatedSource, more: dict[str, Any]) -> str:
 
 
 def find(name: str) -> MutatedSource:
+    """Returns the bug hunt of this name; raises CommandError if there is none."""
     known = read_bug_hunts()
     if name not in known:
         raise CommandError(f"there is no bug hunt {name}.{suggestion(name, known)} "
@@ -110,11 +113,11 @@ def find(name: str) -> MutatedSource:
 
 
 def show_hint(name: str) -> int:
-    """One hint: the function that has the mistake, and about twenty lines around it."""
+    """Prints the function that has the mistake, and a range of about twenty lines around it."""
     hunt = find(name)
     line = hunt.lines[0]
     inside = next((function for function, text in defined("\n".join([*hunt.text, ""])).items()
-                   if hunt.text[line - 1] in text.splitlines()), "the file's head")
+                   if hunt.text[line - 1] in text.splitlines()), "the head of the file")
     first = max(1, (line - 5) // 10 * 10)
     print(f"It is in {inside}, between lines {first} and {min(first + 20, len(hunt.text))}.")
     return GOOD
@@ -122,7 +125,8 @@ def show_hint(name: str) -> int:
 
 def show(name: str, line: int | None, build: str, folder: str, command: str,
          in_json: bool = False) -> int:
-    """A mistake by what it does, and itself where this is its line; without a name the list."""
+    """Prints a bug hunt's symptoms or, if `line` answers it, the mistake itself. Without a name,
+    prints the list. Returns the exit status; raises CommandError for a wrong line."""
     known = read_bug_hunts()
     if not name:
         print("\n".join(as_json(name, one, {}) if in_json else f"{name:<14}{one.mistake.shows}"
@@ -133,9 +137,9 @@ def show(name: str, line: int | None, build: str, folder: str, command: str,
     write_whole(copy, "\n".join([*hunt.text, ""]))
     right = line is None or line in hunt.lines
     if line is not None and not right and not in_json:
-        raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not it"
+        raise CommandError(f"Not yet: line {line} of {os.path.relpath(copy)} is not the mistake"
                            + ("." if 0 < line <= len(hunt.text) else
-                              f": the file has {len(hunt.text)} lines."), WRONG_RESULT)
+                              f"; the file has {len(hunt.text)} lines."), WRONG_RESULT)
     seen = Observed("", "", [])
     if right:
         print("Building and running …", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The next step as the exercise. A reader's copy of the step before is compiled in the real step's
-place, under its name, and runs the suite's cases on the simulator; what it counts is compared with
-what the real one counts. Which steps are offered, and what the step before lacks, the rungs'
-exercises.py say."""
+"""Checks build tasks: a reader turns a copy of the step before into the next step. The copy is
+compiled in the real step's place, under its name, and runs the suite's cases on the simulator; its
+counts are compared with the real step's. The rungs' exercises.py list the tasks, and the counts
+that the step before fails."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import json_lines, run_json
 from ladder.base.records import Record
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.checks import Check, Judged, Move, judged
+from ladder.exercises.checks import MUST, Check, Judged, Move, judged
 from ladder.exercises.kinds import BuildTask, Verdict
 from ladder.exercises.lessons import of_rungs
 from ladder.exercises.program import OTHER_BITS, Case, Program
 
-# What is compared: whole tiles, ragged and grouped, causal.
+# The runs whose counts are compared.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
           "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
           "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
-OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # what is said of wrong ones
+OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # begin wrong outputs' texts
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
-UNJUDGED = "whether the order of threads matters is seen once the results are right"
-# Which have to come to a quarter at least of what the real step has.
+UNJUDGED = "the order of threads is checked once all results are correct"
+# Counts that must reach at least a quarter of the real step's.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
 
 
-# What a copy cannot have: (whether in kernels alone, a pattern, why).
+# Code that a copy must not have: (whether only in kernels, a pattern, why not).
 NOT_IN_A_COPY = [
-    (False, r"\b__shared__\b", "which the simulator does not know. SharedMemory smem; "
-                               'smem.take<T>("K", n) takes n elements by name'),
+    (False, r"\b__shared__\b", "the simulator does not know it. Declare SharedMemory smem; then "
+                               'smem.take<T>("K", n) returns n elements under a name'),
     (False, r"\b(this_block|count_flops|take_kernel_counts|all_steps|LADDER_SIM|exec\w*|fork|system"
-            r"|popen)\b|\bsim::", "it belongs to the simulator or to the system, and no step needs "
-                                  "it"),
+            r"|popen)\b|\bsim::", "it belongs to the simulator or to the system; a step needs "
+                                  "nothing of the kind"),
     (True, r"\bstd::(vector|map|deque|string)\b|\b(new|malloc|thread_local)\b|\.data\(\)|"
            r"^(__device__ |static |inline )*(?!using|struct|const)[\w:]+ \w+(\[.*\])*( = .*)?;",
-     "memory that nobody counts. A kernel has registers, shared memory, and arrays of its "
-     "workspace, which the plan names")]
+     "memory that nobody counts. A kernel may use registers, shared memory, and the workspace "
+     "arrays that its plan names")]
 
 
 class Task:
-    """A build task with the files that it is about: of the real step and of the step before, for a
-    rung's first the last of the rung before that every GPU runs."""
+    """A build task with its two files: `real`, the real step's, and `old`, that of the step before,
+    which for a rung's first step is the last step of the previous rung that every GPU runs."""
 
     def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
@@ -61,7 +61,7 @@ class Task:
         self.moves = {f"{words[0]} {words[1]}": Move(*words)
                       for words in [*(registered if RESULTS not in task.fails else ()),
                                     *task.moves]}
-        # What the step before lacks.
+        # The names of the checks that the step before fails.
         self.lacks = [*task.fails, *self.moves, *([ORDER] if task.longest_first else [])]
         self.check, self.real, self.file = task, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
@@ -69,24 +69,27 @@ class Task:
         self.diff = Diff(self.old, real)
         self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
         self.lesson, self.answer = self.old.path, f"--- {self.old.path}\n+++ {real.path}"
-        # Of the head comment what has changed since the step before.
+        # The part of the head comment that says what changed since the step before.
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
-        # Name → text, but of what is in a header of the folder, too.
+        # Definitions by name, without those that a header of the folder also has.
         self.shared = {name for text in real.headers.values() for name in defined(text)}
         self.was, self.now = ({name: text for name, text in defined(source.text).items()
                                if "const Register" not in text and name not in self.shared}
                               for source in (self.old, real))
 
     def start(self) -> str:
+        """Returns the text that the reader starts from."""
         return self.old.text
 
     def diffs(self) -> list[str]:
+        """Returns the hunks that lead from the step before to the real step."""
         return ["\n".join([*hunk, ""]) for hunk in self.diff.hunks(context=3)]
 
     @property
     def hints(self) -> list[str]:
-        """Where the lesson has the idea; what changes; the diff of code, hunk by hunk."""
+        """The place of the idea in the lesson, the functions that change, and the code's diff, hunk
+        by hunk."""
         was, now = self.was, self.now
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
@@ -95,15 +98,16 @@ class Task:
                       for number, line in enumerate(read(page).splitlines(), 1)
                       if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line),
                      "the lesson, which has no line for it yet")
-        return [f"The idea is in {place}.", f"Of {self.old.path}, {'; '.join(changes)}.",
+        return [f"The idea is in {place}.", f"In {self.old.path}, {'; '.join(changes)}.",
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
-        """The real step's file with what is new in its kernels as in the step before; but what a
-        header has now is not taken from there."""
+        """Returns the real step's file with the new lines of its kernels put back to those of the
+        step before, except for code that has moved into a header. Raises CommandError for a step
+        whose file does not compile that way."""
         if not self.check.blanks:
-            raise CommandError("there are no blanks: without its new lines the file does not "
-                               "compile. --hint leads to them one by one", BAD_USAGE)
+            raise CommandError(f"{self.real.name} has no --blanks: without its new lines the file "
+                               "does not compile. --hint shows the new lines one by one", BAD_USAGE)
         first, last = (re.split(at, self.real.text)[0].count("\n")
                        for at in ("__(?:global|device)__", r"\nPlan \w+\("))
         old = copy.copy(self.old)
@@ -116,13 +120,14 @@ class Task:
                               else [f"// yours; new lines here: {j2 - j1}" if j2 > j1 else
                                     "// yours: change these lines, or take them out",
                                     *old.lines[i1:i2]])]
-        # What the old lines use and is no more.
+        # The old lines may use definitions that the real step no longer has.
         gone = "".join(text for name, text in self.was.items()
                        if name not in self.now and "(" not in text)
         return "\n".join([*lines, ""]).replace("namespace {\n\n", f"namespace {{\n\n{gone}", 1)
 
     def registered(self, text: str) -> str:
-        """A copy's text whose step is called, and comes, as the real one. Lines stay lines."""
+        """Returns a copy's text with its step registered under the real step's name and in its
+        place. Line numbers do not change. Raises CommandError if the registration is gone."""
         place = r' \.(?:formerly = \{[^}]*\}|after = "\w+"|aside = true|is_default = [^,]*),'
         now = "".join(re.findall(place, self.real.text))
         text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', re.sub(place, "", text))
@@ -137,8 +142,8 @@ class Task:
 
 
 def code_of(hunk: str) -> str:
-    """A hunk without the head comment and the registration; "" where what is left changes nothing
-    but comments, or one name."""
+    """Returns a hunk without the head comment and the registration, "" if the rest changes only
+    comments or one name."""
     at, *lines = hunk.splitlines()
     while lines and re.match(r".(//|$)", lines[0]):
         del lines[0]
@@ -153,7 +158,7 @@ def code_of(hunk: str) -> str:
 
 
 def read_tasks() -> dict[str, Task]:
-    """By a step's name as scripts/exercise takes it: "05/skip"."""
+    """Returns the build tasks by their steps' names, such as "05/skip"."""
     sources = read_sources()
     steps = {(source.rung, source.step): source for source in sources}
     return {f"{rung[:2]}/{task.name}": Task(task, steps[rung, task.name], sources)
@@ -161,7 +166,8 @@ def read_tasks() -> dict[str, Task]:
 
 
 def built(task: Task, build: str, path: str) -> Program:
-    """A reader's copy, as the real step."""
+    """Builds a reader's copy as the real step. Raises CommandError for code that is not allowed in
+    a copy, or with the compiler's first error."""
     text = read(path)
     code = re.sub("//.*", "", text)
     for within, words, said in NOT_IN_A_COPY:
@@ -175,8 +181,8 @@ def built(task: Task, build: str, path: str) -> Program:
               if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source]
     if others:
         other = os.path.relpath(others[0], ROOT)
-        raise CommandError(f"Not yet: it includes {other}, another step's file: write the kernel "
-                           "in your copy", WRONG_RESULT)
+        raise CommandError(f"Not yet: it includes {other}, another step's file. Write the kernel "
+                           "in your copy instead", WRONG_RESULT)
     return program
 
 
@@ -184,7 +190,7 @@ def built(task: Task, build: str, path: str) -> Program:
 
 
 def counts_of(record: Record) -> dict[str, int]:
-    """A count's name → the count: a record's own, and of each array bytes, and sectors."""
+    """Returns the counts of a record by name: its own, and each array's bytes and sectors."""
     counts = {key: value for key, value in record.items() if isinstance(value, int)}
     for kernel in record.get("kernels", ()):
         for array, count in kernel["arrays"].items():
@@ -199,10 +205,10 @@ def arrays_of(*records: Record) -> list[str]:
 
 
 def compared(task: Task, shape: str, *records: Record) -> list[Check]:
-    """A check of each count by the records of the step before, of the real step and of a copy. A
-    count that the idea is about has to come at least half way from the step before to the real
-    step, so that other tiles will do. The workspace, and all other arrays together, may rise by
-    half: another sound kernel may spend there."""
+    """Returns a check of each count from the records of the step before, the real step and a copy.
+    A count that the idea is about must move at least half of the way from the step before to the
+    real step, so that other tile sizes pass. The workspace, and all other arrays together, may be
+    1.5 times the real step's, because another sound kernel may spend more there."""
     arrays, checks = arrays_of(*records), []
     counts = [counts_of(record) for record in records]
     others = {name: [array + way for array in arrays if array + way not in task.check.fails]
@@ -223,8 +229,8 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         label = unit(name) if name not in others else (
             f"{'sectors' if name == OTHERS[1] else 'bytes'} of "
             f"{', '.join(one.partition(' ')[0] for one in others[name])} together")
-        said = (f"{label}: {mine:,}; the step before {old:,}, the step of the course "
-                f"{real:,} ({SHAPES[shape]})")
+        said = (f"{label}: {mine:,}; {old:,} in the step before, {real:,} in the step of the "
+                f"course ({SHAPES[shape]})")
         by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
                      for kernel in records[-1]["kernels"]}
         if not held and len(by_kernel) > 1 and any(by_kernel.values()):
@@ -232,25 +238,25 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
                 f"{kernel} {count:,}" for kernel, count in by_kernel.items() if count)
         if not held and name in others:
             most = max(others[name], key=lambda one: counts[2].get(one, 0) - counts[1].get(one, 0))
-            said += f"; most of what is more is {most.partition(' ')[0]}"
+            said += f"; most of the increase is in {most.partition(' ')[0]}"
         better = name not in others and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
-    # Work that the real step has done by a unit is not to be done elsewhere, where nobody counts.
-    idle = [f"{unit}: {mine:,}; the step of the course {real:,}" for unit in UNITS
+    # Work that the real step gives to the tensor cores must not move to where nobody counts it.
+    idle = [f"{unit}: {mine:,}; {real:,} in the step of the course" for unit in UNITS
             for real, mine in [(counts[1][unit], counts[2][unit])] if mine < real / 4]
     checks.append(Check(UNIT, not idle, float(not idle), "; ".join(idle) + f" ({SHAPES[shape]})"))
     return checks
 
 
 def unit(name: str) -> str:
-    """A count as it is shown: an array's has bytes."""
+    """Returns a count's name with its unit, which is bytes for an array."""
     return f"{name} bytes" if re.fullmatch(r"[A-Z]\w*|[lm]|d[A-Z]\w*", name) else name
 
 
 @functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record:
-    """The last record of a step of the ladder's own."""
+    """Returns the last record of a run of one of the ladder's own steps."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
         raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
@@ -258,7 +264,7 @@ def counted_by(build: str, step: Source, options: str) -> Record:
 
 
 def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, list[Check]]:
-    """Name → a check for each shape of which there is a record."""
+    """Returns a copy's checks by name, one for each shape in `mine`."""
     found: dict[str, list[Check]] = {}
     for shape, record in mine.items():
         before, real = (counted_by(build, step, SHAPES[shape]) for step in (task.old, task.real))
@@ -268,23 +274,23 @@ def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, l
 
 
 def lacking(task: Task, build: str) -> set[str]:
-    """The counts that the step before does not hold."""
+    """Returns the names of the counts that the step before fails."""
     found = compared_all(task, build, {shape: counted_by(build, task.old, options)
                                        for shape, options in SHAPES.items()})
     return {name for name, each in found.items() if not all(one.held for one in each)}
 
 
 def shown(names: Collection[str]) -> list[str]:
-    """Without the sectors of arrays whose bytes are there too."""
+    """Returns the names without the sectors of arrays whose bytes are listed too."""
     return [name for name in names
             if not name.endswith(" sectors") or name.partition(" ")[0] not in names]
 
 
 def targets(task: Task, build: str) -> str:
-    """A table of what the step before counts and the real one: what must change, what may rise, and
-    in a sentence what one pays for the other with."""
+    """Returns a table of the counts that must change and of those that may rise, in the step before
+    and in the real step, and a sentence about the trade that the step makes."""
     if RESULTS in task.check.fails:
-        return "Its results are wrong, as with " + "; ".join(task.check.cases)
+        return "The copy's results are wrong in runs of " + "; ".join(task.check.cases)
     counts = [[counts_of(counted_by(build, step, options)) for step in (task.old, task.real)]
               for options in SHAPES.values()]
     arrays = arrays_of(*(counted_by(build, step, options) for step in (task.old, task.real)
@@ -304,8 +310,8 @@ def targets(task: Task, build: str) -> str:
                  for name in names]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     lines = [*(f"{shape}: {options}" for shape, options in SHAPES.items()), "",
-             "What it counts, in the step before → in the step of the course. What must change has "
-             "to come\nat least half way.",
+             "Counts: in the step before → in the step of the course. A count that must change has "
+             "to move at\nleast half of that way.",
              *("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
     more, less = (sum(sign * (real - old) for name in names if name in arrays
                       for old, real in change(name)[:1])
@@ -319,17 +325,18 @@ def targets(task: Task, build: str) -> str:
         lines.append(f"The trade: for whole tiles, {more:,} more bytes of "
                      f"{' and '.join(name for name in price if name in arrays)} buy "
                      f"{'; '.join(buys)}.")
-    lines += [f"In a run of {move.options}, {move.count} must be {move.how} in all."
+    lines += [f"In a run of {move.options}, {move.count} {MUST[move.how]} in total."
               for move in task.moves.values() if move.count not in task.check.fails]
     lines += ["The blocks with the most work must start first."] if task.check.longest_first else []
     others = [array for array in arrays if array not in task.check.fails]
-    lines += [f"{', '.join(others)}: their bytes together, their sectors and the workspace must "
-              "stay within one\nand a half times those of the step of the course."]
+    lines += [f"{', '.join(others)}: their bytes together, their sectors and the workspace may be "
+              "at most\n1.5 times those of the step of the course."]
     return "\n".join(lines)
 
 
 def times(task: Task, build: str, path: str) -> str:
-    """On a GPU: the step before, the copy and the real step, a line each."""
+    """Times the step before, the copy and the real step on the GPU; returns one line for each.
+    Raises CommandError with the message of a run that failed."""
     real, lines = task.real, [f"A run of {TIMED}:"]
     mine = built(task, build, path)
     made = linked(build, real.rung, *compiled(build, real.rung, real.path, mine.made, mine.folder,
@@ -349,11 +356,11 @@ def times(task: Task, build: str, path: str) -> str:
 
 
 def check(task: Task, copy: Program) -> Verdict:
-    """Checks a reader's copy: everything that holds first, then what is nearest to it."""
+    """Returns the verdict on a reader's copy."""
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
-        # Their values change at keys 256 and 512. A tile across such a place rounds P otherwise.
+        # Their values change at keys 256 and 512. A tile across these keys rounds P differently.
         of_copy = of_copy._replace(cases=[case for case in of_copy.cases
                                           if not case.name.startswith("tiles_that_")])
     checks = of_results(of_copy)
@@ -366,14 +373,15 @@ def check(task: Task, copy: Program) -> Verdict:
                       if run.records else Check(name, False, 0, f"{name}: {run.last_words()}"))
     if task.check.longest_first:
         checks.append(order_of_blocks(copy))
-    checks += [Check(name, False, 0, f"{name}: not counted, since no run came to its end")
+    checks += [Check(name, False, 0, f"{name}: not counted, because no run finished")
                for name in task.check.fails if name not in {one.name for one in checks}]
     return verdict_of(task, checks, of_copy.cases + [case for case in of_copy.orders if case.said])
 
 
 def of_results(copy: Judged) -> list[Check]:
-    """Results; whether the order of threads changes them, where they are right in the usual one;
-    and traffic(), in the cases that came to their end."""
+    """Returns three checks: of the results; of whether they depend on the order of threads, which
+    is judged only if all are correct in the usual order; and of traffic(), in the cases that
+    finished."""
     right = [not case.said for case in copy.cases]
     same = [not (case.said.startswith(OTHER_BITS) or all(right) and case.said)
             for case in copy.orders]
@@ -383,17 +391,16 @@ def of_results(copy: Judged) -> list[Check]:
     return [Check(name, bool(good) and all(good), sum(good) / max(1, len(good)),
                   text.format(sum(good), len(good)))
             for name, good, text in (
-                (RESULTS, right, "results right in {} of {}"),
-                (ORDERS, same, "the same bits in each order of threads: {} of {}" if all(right)
-                 else UNJUDGED),
+                (RESULTS, right, "results correct in {} of {} cases"),
+                (ORDERS, same, "the same bits in every order of threads: {} of {} cases"
+                 if all(right) else UNJUDGED),
                 (FORMULA, [not case.uncounted for case in ended],
-                 "its traffic() says what is counted in {} of {} cases that came to their end"
-                 + uncounted))]
+                 "traffic() equals the count in {} of {} cases that finished" + uncounted))]
 
 
 def order_of_blocks(copy: Program) -> Check:
-    """Whether the blocks with the most work start first, under the mask: by the products that a
-    trace has of each."""
+    """Returns a check of whether, under the mask, the blocks with the most work start first. Work
+    is a block's FLOPs of matrix products, from a trace."""
     name, options = ORDER, "--heads 1 --seqlen 512 --causal"
     with tempfile.NamedTemporaryFile() as trace:
         copy.run(f"{options} --check off", "--trace", trace.name)
@@ -405,15 +412,17 @@ def order_of_blocks(copy: Program) -> Check:
     work = [flops[block] for block in sorted(flops)]
     rises = next((block for block in range(1, len(work)) if work[block] > work[block - 1]), None)
     held = len(work) > 1 and rises is None and work[0] > work[-1]
-    said = (f"block {rises} does {work[rises]:,} FLOPs of products, block {rises - 1} only "
-            f"{work[rises - 1]:,}: the longest are to start first" if rises is not None else
-            "the blocks with the most work start first" if held else "all blocks do as much work")
+    said = (f"block {rises} does {work[rises]:,} FLOPs of matrix products, block {rises - 1} only "
+            f"{work[rises - 1]:,}; the longest must start first" if rises is not None else
+            "the blocks with the most work start first" if held else "all blocks do equal work")
     return Check(name, held, float(held), f"{name}: {said} ({options})")
 
 
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
-    """The step before has no points, by what it lacks; what it had is to stay. With wrong results
-    there is half at most, and by how many are right."""
+    """Returns the verdict, which lists the checks that hold, then the failed ones, nearest first.
+    The fraction of the points is the product of three: of the checks that the step before fails,
+    the fraction that now holds (so it gets none); of the other checks, the fraction that still
+    holds; of the results, the fraction that is correct. It is halved if any result is wrong."""
     own = [one.held for one in checks if one.name in task.lacks]
     right = [one for one in checks if one.name in (RESULTS, ORDERS)]
     others = [one.held for one in checks if one not in right and one.name not in task.lacks]
@@ -424,22 +433,22 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
     few = shown([one.name for one in checks if one.held and one.name not in told])
     lines = [f"{'–' if one.text == UNJUDGED else '✓'} {one.text}" for one in checks
              if one.held and one.name in told]
-    lines += [f"✓ counts as in the step of the course, or better: {', '.join(few)}"] if few else []
+    lines += [f"✓ counts of the step of the course, or better: {', '.join(few)}"] if few else []
     lines += [f"✓ better than the step of the course: {one.text}" for one in checks
               if one.better and all(one.held for one in right)]
     lines += [f"✓ safer than the step of the course: {case.name} {case.options}" for case in cases
               if case.safer][:1]
     lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
-    # Of each fault the smallest case.
+    # The smallest case of each fault.
     wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
     lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
               for case in [*reversed(wrong.values())][:3]]
     failed = [case for case in cases if case.said and case.options]
     if failed and all("--causal" in case.options for case in failed):
-        lines.append("  Each wrong case has --causal.")
+        lines.append("  All wrong cases have --causal.")
     points = f"{Verdict(not lacks, '', share=share).points(BuildTask.points)} of {BuildTask.points}"
-    lines.append(f"Right, {points} points: its results are right, and its counts are those of the "
-                 "step or better" +
+    lines.append(f"Correct, {points} points: all results are correct, and the counts are those of "
+                 "the step, or better" +
                  (f"; not checked: {task.check.unchecked}" if task.check.unchecked else "") + "."
                  if not lacks else f"Not yet: {points} points.")
     rerun = next((case.options for case in [*reversed(wrong.values())]
@@ -449,6 +458,6 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
 
 
 def size_of(case: Case) -> int:
-    """About how much a case computes; one without options is large."""
+    """Returns roughly how much a case computes; a case without options counts as large."""
     sizes = re.findall(r"--(?:batch|heads|seqlen|seqlen-kv|head-dim) (\d+)", case.options)
     return math.prod(map(int, sizes)) if sizes else 1 << 60

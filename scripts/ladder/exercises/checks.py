@@ -1,5 +1,5 @@
-"""What is checked of code, for every kind of exercise and for the steps themselves: what is wrong
-with a run, what is wrong with the test suite's cases, and whether a count moves as it should."""
+"""Checks code, for every kind of exercise and for the steps themselves: the results of a run, the
+cases of the test suite, and whether a count moves as it should."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from ladder.base.records import MOVES, Record, count_of, uneven_counts
 from ladder.exercises.program import Case, Program, ProgramRun
 
 
+MUST = {"less": "must fall", "more": "must rise", "to 0": "must fall to 0",
+        "from 0": "must rise from 0"}  # a key of MOVES → the demand in words
+
+
 class Check(NamedTuple):
-    """One thing that is checked of a copy, and what is said of it."""
+    """One check of a copy, and the line that the reader gets about it."""
 
     name: str
     held: bool
-    share: float  # how near it is, from 0 to 1
+    share: float  # how far it holds, from 0 to 1
     text: str
-    better: bool = False  # than in the real step
+    better: bool = False  # whether the count is better than the real step's
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """That a count moves from the step before, in a run of 256 queries with these options: what a
-    step registers as its `.change`, and what a build task asks for beside it. A build task may also
-    ask for `product_blocks`, the blocks of those kernels that multiply matrices."""
+    """The demand that a count moves against the step before, in a run of 256 queries: a step's
+    registered `.change`, or an additional one of its build task. A build task may also name
+    `product_blocks`, the blocks of the kernels that multiply matrices."""
 
     count: str
-    how: str
-    more: str = ""
+    how: str  # a key of MOVES
+    more: str = ""  # options in addition to --seqlen 256
 
     @property
     def options(self) -> str:
         return f"--seqlen 256 {self.more}".rstrip()
 
     def value(self, record: Record) -> int:
+        """Returns the count in a record."""
         if self.count == "product_blocks":
             return sum(kernel["blocks"] for kernel in record["kernels"] if kernel["matmul_flops"])
         return count_of(record, self.count) or 0
@@ -47,11 +52,11 @@ class Move:
         held = MOVES[self.how](old, new)
         return Check(f"{self.count} {self.how}", held, float(held),
                      f"{self.count} goes from {old:,} in the step before to {new:,} "
-                     f"({self.options}); it is to be {self.how}")
+                     f"({self.options}); it {MUST[self.how]}")
 
 
 def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
-    """Name → error, of those beyond their tolerance."""
+    """Returns the errors beyond their tolerance, by the output's name."""
     return {name: error for record in run.records
             for name, error in (record["errors"] or {}).items()
             if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
@@ -59,7 +64,7 @@ def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
 
 
 def said_of_outputs(run: ProgramRun) -> str:
-    """Each wrong output with its error, "" for none."""
+    """Returns a line with each wrong output and its error, "" if none is wrong."""
     return "; ".join(f"{name}: " + (f"{error['nonfinite']} not finite, "
                                     if error["nonfinite"] else "")
                      + f"max error {error['max']}, tolerance {error['tolerance']}"
@@ -67,8 +72,8 @@ def said_of_outputs(run: ProgramRun) -> str:
 
 
 def wrong_in(run: ProgramRun) -> str:
-    """What is wrong with a run's results, and where; "" for nothing. A step that subtracts no
-    maximum is not wrong where its sums overflow."""
+    """Returns what is wrong with a run's results, and where; "" if nothing is. A step that
+    subtracts no maximum is excused where its sums overflow."""
     if not run.records:
         return run.last_words()
     if "so this failure is expected" in run.err:
@@ -78,22 +83,22 @@ def wrong_in(run: ProgramRun) -> str:
 
 
 def uneven_in(run: ProgramRun) -> str:
-    """The kernel whose count is not what traffic() says, and both; "" for none."""
+    """Returns the first kernel whose count differs from its traffic(), with both numbers; "" if
+    none does."""
     return next((f"{kernel['name']}: {uneven_counts(kernel)}" for record in run.records
                  for kernel in record["kernels"] if uneven_counts(kernel)), "")
 
 
 class Judged(NamedTuple):
-    """A copy's runs with options, by their names; these and the suite's cases; and the cases under
-    other orders of threads."""
+    """All that a copy did."""
 
-    runs: Mapping[str, ProgramRun]
-    cases: list[Case]
-    orders: list[Case]
+    runs: Mapping[str, ProgramRun]  # its runs with given options, by name
+    cases: list[Case]   # the suite's cases, then these runs as cases
+    orders: list[Case]  # the cases under other orders of threads
 
 
 def judged(copy: Program, options: Mapping[str, str]) -> Judged:
-    """Runs a copy with each options, as many at once as there are cores, and then in the suite."""
+    """Runs a copy with each of the options, in parallel on all cores, and then in the suite."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = dict(zip(options, pool.map(lambda words: copy.run(f"{words} --check full"),
                                           options.values())))

@@ -1,6 +1,6 @@
-"""What an exercise asks for, and how an answer is checked: check() says whether it is right, and in
-a line why. Each rung's exercises.py has its own; what a program counts also stands in the lesson's
-answer, in a console block, which a test runs and compares.
+"""The kinds of exercises. Each has check(), which returns a Verdict. The exercises themselves are
+in the rungs' exercises.py; numbers that a program counts are also in the lesson's answer, in a
+console block that a test runs and compares.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from ladder.exercises.program import Program, ProgramRun
 
 
 class Verdict(NamedTuple):
-    """Whether an answer is right, and in a line why; what is wrong with each case, "" for nothing;
-    and of what a build task compares with the real step whether it holds, and what was said."""
+    """The judgement of an answer."""
 
     right: bool
-    why: str
-    cases: Sequence[Tuple[str, str]] = ()
-    share: float = 0  # of the points, where it is not right
-    checks: Sequence[Tuple[str, bool, str]] = ()
-    rerun: str = ""  # options of the smallest case that is wrong
+    why: str  # what the reader is told
+    cases: Sequence[Tuple[str, str]] = ()  # (case, what is wrong with it or "")
+    share: float = 0  # the fraction of the points that an answer gets that is not correct
+    checks: Sequence[Tuple[str, bool, str]] = ()  # of a build task: (name, whether it holds, text)
+    rerun: str = ""  # the options of the smallest wrong case
 
     def points(self, most: int) -> int:
-        """Whole ones, all for what is right alone."""
+        """Returns the points, a whole number; only a correct answer gets all of them."""
         return most if self.right else int(most * self.share + 1e-9)
 
 
 def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Verdict:
-    """By what is wrong with each case; the first is named. `shared`: each has its share of the
-    points."""
+    """Returns the verdict on (case, what is wrong with it or ""); it names the first wrong case.
+    With `shared`, each correct case earns an equal fraction of the points."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
     return Verdict(not wrong, wrong[0] if wrong else right, cases,
                    shared * (1 - len(wrong) / len(cases)))
 
 
-# All that a formula depends on, and the mask.
+# Options that vary everything a formula depends on, with the mask.
 COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
            "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40 --causal")
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """A question answered in words: there is nothing to check."""
+    """A question answered in words, which only a person can judge."""
 
     name: str
 
@@ -56,8 +55,10 @@ class Words:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
+    """A calculation, whose answers are one or more numbers."""
+
     name: str
-    answers: dict[str, float]  # what is asked for → the number
+    answers: dict[str, float]  # the quantity asked for → its value
     tolerance: float = 0  # relative
 
     file, solutions, minutes = "", (), 10
@@ -71,21 +72,21 @@ class Numbers:
         return f"{len(self.answers)} numbers" if len(self.answers) > 1 else "a number"
 
     def check(self, given: Sequence[float]) -> Verdict:
-        """Compares numbers in the order of `answers`; the first that is wrong is named."""
+        """Compares numbers, in the order of `answers`; the verdict names the first wrong one."""
         return verdict_of([(what, "" if math.isclose(value, right, rel_tol=self.tolerance,
                                                      abs_tol=1e-9) else
                             f"{value:,.10g} is too {'small' if value < right else 'large'}")
                            for (what, right), value in zip(self.answers.items(), given)],
-                          "Right.", shared=True)
+                          "Correct.", shared=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to a file of the rung: all cases still pass, and the formula is still the count."""
+    """A change to a file of the rung, after which all cases pass and traffic() equals the count."""
 
     name: str
     file: str
-    predicted: Sequence[int]  # bytes that are requested in all for each of COUNTED
+    predicted: Sequence[int]  # requested bytes in total, for each of COUNTED
     solution: Edits
 
     asks, minutes, points = "code", 45, 6
@@ -95,24 +96,27 @@ class Change:
         return [self.solution]
 
     def check(self, program: Program) -> Verdict:
-        """By what it requests; and where that is right, by all cases, but those made to show each
-        rounding that the step does not need: another algorithm may need it."""
+        """Checks the requested bytes and, if they are correct, all cases. It leaves out the cases
+        that forbid any rounding the step does without: another algorithm may need one."""
         cases = [(case, wrong_or_unlike(program.run(f"{case} --check full"), predicted))
                  for case, predicted in zip(COUNTED, self.predicted)]
         if not any(said for _, said in cases):
             cases += [(case.options or case.name, case.said or case.uncounted)
                       for case in judged(program, {}).cases
                       if "values of its own" not in case.options]
-        return verdict_of(cases, "Right: all cases pass, and request what was predicted.")
+        return verdict_of(cases, "Correct: all cases pass, and the requested bytes are those "
+                                 "predicted.")
 
 
 class Mistake(NamedTuple):
-    """It shows if runs with these options have these wrong outputs, or if a function says so."""
+    """A mistake of an Experiment. `shows` says how it is recognised: by the outputs that are wrong
+    in runs with given options, {options: outputs}, or by a function of the program."""
     shows: Union[Dict[str, Set[str]], Callable[[Program], bool]]
-    seen: str  # what has been seen then
+    seen: str  # what the reader has then observed
     solution: Edits
 
     def is_seen(self, program: Program) -> bool:
+        """Returns whether the program shows exactly this mistake."""
         if callable(self.shows):
             return self.shows(program)
         runs = {options: program.run(options) for options in self.shows}
@@ -122,7 +126,7 @@ class Mistake(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A mistake made on purpose in a file of the rung, or one of several."""
+    """A task to make a mistake on purpose in a file of the rung, or one of several mistakes."""
 
     name: str
     file: str
@@ -138,39 +142,35 @@ class Experiment:
         for mistake in self.mistakes:
             if mistake.is_seen(program):
                 return Verdict(True, f"Observed: {mistake.seen}.", [("the mistake", "")])
-        nothing = "nothing is to be seen of the mistake"
+        nothing = "the mistake that the task asks for does not show in the results"
         return Verdict(False, f"Not yet: {nothing}.", [("the mistake", nothing)])
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildTask:
-    """The step of that name as an exercise. `fails`: the counts that its idea is about, which
-    the step before fails: the bytes or sectors of an array, workspace_bytes, or another count of a
-    record; a test holds it. `moves`: counts that go up or down besides the registered one, as
-    Move has them. `longest_first`: whether blocks with the most work start first. `cases`: options
-    of runs besides the suite's cases, whose results have to be right. `unchecked`: what the task
-    asks for, and no check holds."""
+    """The step of this name as an exercise, which starts from the step before."""
 
     name: str
     minutes: int
+    # The counts that the idea is about, which the step before fails: the bytes or sectors of an
+    # array, workspace_bytes, or another count of a record. A test compares this list.
     fails: Sequence[str]
-    moves: Sequence[Tuple[str, str]] = ()
-    longest_first: bool = False
-    cases: Sequence[str] = ()
-    blanks: bool = False  # whether what is new in kernels can be taken out, and the rest compiles
-    unchecked: str = ""
+    moves: Sequence[Tuple[str, str]] = ()  # a Move's fields, for counts besides the registered one
+    longest_first: bool = False  # whether the blocks with the most work must start first
+    cases: Sequence[str] = ()  # options of runs that must be correct, besides the suite's cases
+    blanks: bool = False  # whether the file compiles with the kernels' new lines taken out
+    unchecked: str = ""  # what the task asks for and no check covers
 
     asks, points = "the next step, in code", 10
 
 
 class BugHunt(NamedTuple):
-    """A mistake in a file of the rung, to be found by what it does. `shows`: that, in the line that
-    bug_hunts.Observed has; a test holds it. `why`: what it is, when it has been found."""
+    """A mistake in a file of the rung, which readers find from its symptoms."""
 
     name: str
     file: str
-    shows: str
-    why: str
+    shows: str  # the symptoms, as in bug_hunts.Observed.line; a test compares them
+    why: str  # the explanation, shown once the reader has found it
     edits: Edits
 
 
@@ -178,9 +178,9 @@ Check = Union[Words, Numbers, Change, Experiment]
 
 
 def wrong_or_unlike(run: ProgramRun, predicted: int) -> str:
-    """What is wrong with a run, or with its count, which is to be what traffic() says and the
-    predicted bytes; "" for nothing."""
+    """Returns what is wrong with a run's results, or with its requested bytes, which must equal
+    both traffic() and the predicted bytes; "" if nothing is."""
     asked = requested(run.records[-1]) if run.records else predicted
     return wrong_in(run) or uneven_in(run) or (
         "" if asked == predicted else
-        f"it requests {asked:,} bytes; predicted are {predicted:,}")
+        f"it requests {asked:,} bytes, and the solution requests {predicted:,}")

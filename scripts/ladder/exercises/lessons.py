@@ -1,4 +1,4 @@
-"""Exercises: what the lessons say of them, and the rungs' own checks."""
+"""Reads the exercises: their texts from the lessons, their checks from the rungs' exercises.py."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ sys.path.append(ROOT)  # a rung's exercises.py is imported
 
 
 class Exercise(NamedTuple):
+    """An exercise: its texts as plain text, the lesson's path, and its check."""
+
     title: str
     task: str
     answer: str
-    lesson: str  # its path
+    lesson: str
     hints: list[str]
     rung: str
     check: Check
 
     @property
     def file(self) -> str:
-        """That it asks to change, "" for none."""
+        """The path of the file to change, or "" if the exercise asks for no code."""
         return self.check.file and os.path.join(self.rung, self.check.file)
 
     def start(self) -> str:
-        """The text of the file."""
+        """Returns the text of the file before the reader's changes."""
         return read(os.path.join(ROOT, self.file)) if self.file else ""
 
     def solutions(self) -> list[str]:
-        """The text of the file, changed in each way that is right."""
+        """Returns the text of the file with each of the correct changes made."""
         return [edited(self.start(), edits) for edits in self.check.solutions]
 
     def diffs(self) -> list[str]:
+        """Returns a unified diff for each correct change."""
         old = self.start().splitlines(True)
         return ["".join(difflib.unified_diff(old, new.splitlines(True), self.file, self.file))
                 for new in self.solutions()]
@@ -54,28 +57,27 @@ WRITTEN = re.compile(r"^\*\*`(\w+)`\. (.*?)\*\*(.*?)"
 
 
 def read_exercises() -> dict[str, Exercise]:
-    """All that stand under "## Exercises" in the lessons, by the rung's number and a name, as steps
-    are called: "05/window". Raises CommandError where one has no task there, or no check in its
-    rung."""
+    """Returns the exercises under "## Exercises" in the lessons by name, such as "05/window".
+    Raises CommandError for a task without a check, or a check without a task."""
     checks = {f"{rung[:2]}/{check.name}": (rung, check) for rung, check in of_rungs("EXERCISES")}
     tasks = {f"{lesson[:2]}/{name}": (lesson, texts) for lesson, name, *texts in written()}
     alone = min(checks.keys() ^ tasks.keys(), default="")
     if alone:
-        raise CommandError(f"{alone} has a {'check' if alone in checks else 'task'} alone: an "
-                           "exercise's task is in a lesson, and its check in the rung's "
-                           "exercises.py", WRONG_RESULT)
+        has, lacks = ("check", "task") if alone in checks else ("task", "check")
+        raise CommandError(f"{alone} has a {has} but no {lacks}: an exercise needs a task in a "
+                           "lesson and a check in its rung's exercises.py", WRONG_RESULT)
     return {name: Exercise(title.rstrip("."), plain(task), plain(answer), lesson,
                            re.findall("^- (.*)", hints, re.MULTILINE), *checks[name])
             for name, (lesson, (title, task, hints, answer)) in tasks.items()}
 
 
 def written() -> list[list[str]]:
-    """[lesson, name, title, task, hints, answer] of each exercise in the lessons."""
+    """Returns [lesson, name, title, task, hints, answer] for each exercise in the lessons."""
     return [[os.path.relpath(path, ROOT), *texts] for path in course_pages() for texts in
             WRITTEN.findall(read(path).partition("\n## Exercises\n")[2].partition("\n## ")[0])]
 
 
 def of_rungs(what: str) -> list[tuple[str, Any]]:
-    """(rung, each that a list in its exercises.py has)."""
+    """Returns (rung, entry) for each entry of the list of this name in the rungs' exercises.py."""
     return [(rung, one) for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
             for one in getattr(importlib.import_module(f"{rung}.exercises"), what, ())]

@@ -1,5 +1,5 @@
-"""Mistakes in sources: readers look for them in bug hunts, experiments make them on purpose, and
-tests make what readers may hand in. One function makes them all."""
+"""Makes mistakes in sources. Readers look for them in bug hunts and make them in experiments, and
+the tests imitate what readers may hand in."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Pattern, Sequence, Union
 
 from ladder.base.console import WRONG_RESULT, CommandError
 
-# A change of a text: what stands there, and what takes its place. A text stands there once; a
-# pattern may be found often, and its place may name its groups.
+# Changes of a text: (old, new). A string `old` must occur exactly once. A pattern may occur often,
+# and `new` may then refer to its groups.
 Edits = Sequence[tuple[Union[str, Pattern[str]], str]]
 
 
 def edited(text: str, edits: Edits) -> str:
-    """A text with the edits made. Raises CommandError with the one whose place is not there, or
-    twice."""
+    """Returns the text with the edits made. Raises CommandError for an edit whose old text is
+    missing, or a string that occurs more than once."""
     for old, new in edits:
         if isinstance(old, str):
             if text.count(old) != 1:
-                raise CommandError("an edit is to find this once, and it stands "
+                raise CommandError("an edit must match exactly once, and this text occurs "
                                    f"{text.count(old)} times in the file:\n{old}", WRONG_RESULT)
             text = text.replace(old, new)
         else:
             text, count = old.subn(new, text)
             if not count:
-                raise CommandError(f"an edit finds nothing like {old.pattern}", WRONG_RESULT)
+                raise CommandError(f"an edit's pattern matches nothing: {old.pattern}",
+                                   WRONG_RESULT)
     return text

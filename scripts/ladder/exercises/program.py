@@ -1,5 +1,5 @@
-"""A reader's copy of a step's file, built and run in the place of that file: alone, and in all of
-the test suite's cases."""
+"""Builds a reader's copy in the place of a step's file, and runs it: with given options, and in all
+cases of the test suite."""
 
 from __future__ import annotations
 
@@ -22,34 +22,39 @@ from ladder.base.programs import ready
 from ladder.base.records import Record
 from ladder.base.sources import Source, cases_of, read_sources
 
-SECONDS = 5  # of a core, for a run; those of the slowest step take a third
-ENDS = {-signal.SIGKILL: "it had not ended after {} seconds of a core, or waits for ever",
-        -signal.SIGSEGV: "it touches memory that is not its own, or its stack is full"}
-OTHER_BITS = "another order of threads gives other bits of "
-UNLIKE = "its traffic() says other bytes than are counted"
-NOT_RUN = "it did not run, since a case before it ended the program"
+SECONDS = 5  # processor time allowed to a run; the slowest step's runs take a third of it
+ENDS = {-signal.SIGKILL: "it did not end within {} seconds of processor time, or it waits forever",
+        -signal.SIGSEGV: "it accesses memory that is not its own, or its stack overflows"}
+OTHER_BITS = "another order of threads changes the bits of "
+UNLIKE = "its traffic() differs from the bytes that the simulator counts"
+NOT_RUN = "it was not run, because an earlier case ended the program"
 
 
 class ProgramRun(NamedTuple):
+    """What a run of the program printed; `records` is empty if it failed."""
+
     status: int
     records: list[Record]
     err: str
 
     def last_words(self) -> str:
-        """Why there is no result: the simulator's fault, or what the program says of its
-        options."""
+        """Returns why there is no result: the simulator's fault, or the program's message about
+        its options."""
         return self.err.split("\n")[-1].rstrip(".") or f"ended with status {self.status}"
 
 
 class Case(NamedTuple):
+    """The outcome of one case of the test suite, or of a run that is judged like one."""
+
     name: str
-    said: str  # what is wrong with its results, "" for nothing
-    uncounted: str = ""  # what is wrong with its counts, though it came to its end
-    options: str = ""  # those that run it again
-    safer: bool = False  # right where the real step's sums overflow
+    said: str  # what is wrong with its results, "" if they are correct
+    uncounted: str = ""  # what is wrong with its counts, although it finished
+    options: str = ""  # the program's options that repeat it
+    safer: bool = False  # correct although the real step's sums overflow here
 
 
-# What the suite prints of a case: its name, what it says, and, where it ended, how and of what.
+# What the suite prints about a case: its name, its messages and, if it finished, the outcome and
+# the options.
 CASE = re.compile(r"\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:\[ +(OK|FAILED) +\] [^\n]*/\1\b"
                   r"(?:[^\n]* --step \w+ ([^\n]*) \(\d+ ms\)$)?|\Z)", re.MULTILINE | re.DOTALL)
 WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown'
@@ -60,25 +65,25 @@ UNCOUNTED = re.compile(r"^ +(formula)$|^(workspace \w+: .*)", re.MULTILINE)
 
 
 class Program:
-    """A rung's program that runs the step of one file of the repository. With a `copy`, whose text
-    may be given, it is built with that in the file's place; raises CommandError with the compiler's
-    first error. What it does is bounded."""
+    """A rung's program, limited in time and memory, that runs the step of one file. With a `copy`
+    (a path; `text` replaces its content), the program is built with the copy in the file's place.
+    Raises CommandError if the rung is not built, or with the compiler's first error."""
 
     def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
         self.build, self.copy, self.folder = build, copy, f"{copy}.made"
         self.source = Source(file)
         self.rung, self.step = self.source.rung, self.source.step
         self.path = os.path.join(build, "bin", self.rung)
-        self.stopped = False  # by the limit of time
+        self.stopped = False  # whether the time limit has stopped a run
         if not os.path.exists(self.path):
             raise CommandError(f"{self.rung} is not built yet: scripts/run builds it", NO_DEVICE)
         if copy:
             os.makedirs(self.folder, exist_ok=True)
             lock = os.open(os.path.join(self.folder, ".lock"), os.O_CREAT | os.O_RDWR)
-            fcntl.lockf(lock, fcntl.LOCK_EX)  # until this process ends: one check at a time
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # held until this process ends: one check at a time
             self.made = os.path.join(self.folder, os.path.basename(file))
-            name = os.path.abspath(copy)  # by which the explorer finds it
-            with contextlib.suppress(OSError):  # of an earlier version
+            name = os.path.abspath(copy)  # traces name this path, so the explorer shows the copy
+            with contextlib.suppress(OSError):  # remove an earlier build
                 os.remove(os.path.join(self.folder, self.rung))
             write_whole(self.made, f'#line 1 "{name}"\n{text or read(copy)}')
             try:
@@ -88,15 +93,16 @@ class Program:
                 raise CommandError(str(stop).replace(name, os.path.relpath(copy)),
                                    stop.status) from None
             self.path = linked(build, self.rung, *self.objects, self.folder)
-            # The files that the compiler read, but for the copy itself.
+            # The files that the compiler read, without the copy itself.
             listed = read(f"{self.objects[1]}.d").replace("\\\n", " ").split()[1:]
             self.included = [file for file in listed if file != self.made]
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
-        """Status, negative for a signal, and what was printed."""
-        if self.stopped:  # as it would be again, after as long
+        """Runs one of the copy's programs; returns its status, negative for a signal, and what it
+        printed on stdout and stderr."""
+        if self.stopped:  # another run would only reach the limit again
             return GOOD, NOT_RUN
-        with tempfile.TemporaryFile() as out:  # which a limit bounds
+        with tempfile.TemporaryFile() as out:  # a file, because the limit on files bounds it
             try:
                 status = subprocess.run(
                     limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,
@@ -109,14 +115,15 @@ class Program:
             return status, out.read().decode(errors="replace")
 
     def run(self, options: str, *more: str) -> ProgramRun:
-        """With such options, in which spaces part words, and `more`, words in which they do not."""
+        """Runs the step on the simulator. `options` is split at spaces, the words in `more` are
+        not."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = []
-        for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # a copy may print before it
+        for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # a copy may print too
             with contextlib.suppress(ValueError):
                 records.append(json.loads(line))
-        # A pass has one, with all of these; others are a copy's own print.
+        # Each pass prints one record with all of these keys; the copy printed any other itself.
         passes = {record.get("direction") for record in records}
         if len(passes) < len(records) or not all({"kernels", "errors", "pass"} <= record.keys()
                                                  for record in records):
@@ -128,17 +135,19 @@ class Program:
 
     @functools.cached_property
     def suite(self) -> str:
-        """The rung's tests, with the copy; their cases are compiled first where nobody has."""
+        """The path of the rung's tests, linked with the copy. The suite is built first if
+        necessary."""
         if not os.path.exists(f"{self.build}/CMakeFiles/suite.dir/common/tests/suite/"
                               "suite_test.cpp.o"):
             preset = os.path.basename(self.build)
             if not ready("scripts/exercise", "build", "default" if preset == "build" else preset,
                          "suite", self.rung):
-                raise CommandError("the suite of tests could not be built", NO_DEVICE)
+                raise CommandError("the test suite could not be built, for the reason above",
+                                   NO_DEVICE)
         return linked(self.build, f"{self.rung}_test", *self.objects, self.folder)
 
     def cases(self) -> list[Case]:
-        """The suite's at each shape, as many at once as there are cores."""
+        """Runs the step's cases of the suite, in parallel on all cores."""
         tests, suite, shares = cases_of(read_sources(), self.source), self.suite, 8
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             found = pool.map(lambda share: self.some(
@@ -147,11 +156,12 @@ class Program:
             return [case for each in found for case in each]
 
     def orders(self) -> list[Case]:
-        """The step's cases under other orders of threads."""
+        """Runs the step's cases under other orders of threads."""
         return self.some(self.suite, f"Schedules.*/{self.step}")
 
     def some(self, suite: str, tests: str, **environment: str) -> list[Case]:
-        """The cases that a filter chooses, those that did not run any more too."""
+        """Runs the cases that a GoogleTest filter chooses. The list includes the cases that did not
+        run because an earlier one ended the program."""
         status, said = self.printed(suite, f"--gtest_filter={tests}", **environment)
         found = []
         for name, text, end, options in CASE.findall(said):
@@ -166,7 +176,7 @@ class Program:
             elif end == "FAILED" and not uncounted and not wrong:
                 wrong = "it fails"
             of_order = re.search(r"^\S+suite_test\.cpp:\d+: \w+ (\w+)$", text, re.MULTILINE)
-            wrong = re.sub("^element.*", r"\g<0> is not 0, and its query attends to no key", wrong)
+            wrong = re.sub("^element.*", r"\g<0> is not 0, but its query attends to no key", wrong)
             wrong = re.sub(r"^a\.", OTHER_BITS, wrong)
             name = of_order[1] if of_order else name.removeprefix(f"{self.step}_")
             found.append(Case(name, wrong, uncounted, options, safer))
@@ -175,6 +185,6 @@ class Program:
 
 
 def ending(status: int, said: str) -> str:
-    """What ended a run: a limit or a signal, or else its last words; "" for nothing."""
+    """Returns what ended a run: a limit, a signal, or else the last line it printed."""
     died = ENDS.get(status, f"it ended with status {status}" if status < 0 else "")
     return died.replace("{}", str(SECONDS)) or said.rstrip("\n").split("\n")[-1]
