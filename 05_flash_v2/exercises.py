@@ -228,6 +228,19 @@ BUG_HUNTS = [
             "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
             "first row attends to the fewest keys, but this tests the last row.",
             [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
+    BugHunt("strides", "hopper/wgmma.cu", "always: a fault",
+            "The two offsets of V's descriptor are exchanged. V is MN-major: its stride byte "
+            "offset leads from 8 keys to the next 8, 1,024 bytes, and its leading byte offset from "
+            "64 columns to the next 64, a panel.",
+            [("matrix_descriptor(tile_V.data, kPanel, 1024)",
+              "matrix_descriptor(tile_V.data, 1024, kPanel)")],
+            [("    wgmma_AB(O_sum, P_operand, tile_V);\n", """\
+    constexpr int kPanel = tile_V.kPanel * kIoBytes;
+    const uint64_t V_columns = matrix_descriptor(tile_V.data, kPanel, 1024);
+    for (int k = 0; k < Bc; k += 16)
+      wgmma_m64<T, true>(O_sum.r[0], P_operand.r[0][k / 16],
+                         advanced(V_columns, tile_V.bytes(k, 0)), 1);
+""")]),
     BugHunt("promise", "hopper/tma.cu",
             "whole tiles, ragged, few keys: never ends; causal: a fault",
             "The barrier expects fewer bytes than TMA brings, so the phase ends when only half of "

@@ -150,6 +150,7 @@ struct Trace {
     struct Shared {
       std::string array;
       int64_t begin, bytes;
+      int64_t panel = 0, row = 0;  // if it holds swizzled tiles: bytes of a panel, and of its row
     };
     std::vector<Shared> shared;  // the arrays that the first block took
   };

@@ -32,7 +32,8 @@ void SharedBytes::start(int64_t bytes, int threads, Recorder* recorder) {
   if (std::exchange(tells_writers_apart_, false)) std::fill(readers_.begin(), readers_.end(), 0);
 }
 
-int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int alignment) {
+int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int alignment, int64_t panel,
+                          int64_t row) {
   const auto k = static_cast<size_t>(threads_[thread].takes++);
   if (k < regions_.size()) {
     const Region& r = regions_[k];
@@ -47,7 +48,7 @@ int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int align
   if (begin + bytes > launched_bytes_)
     fault("more shared memory than the launch gave: {} ends at byte {} of {}", name, begin + bytes,
           launched_bytes_);
-  regions_.push_back({name, begin, bytes});
+  regions_.push_back({name, begin, bytes, panel, row});
   return begin;
 }
 

@@ -93,8 +93,9 @@ class SharedBytes {
 
   using Region = Trace::Launch::Shared;  // an array
   /// Returns where the next array that a thread takes begins: aligned, and the same for all
-  /// threads.
-  int64_t take(int thread, const char* name, int64_t bytes, int alignment);
+  /// threads. `panel` and `row` are those of Region.
+  int64_t take(int thread, const char* name, int64_t bytes, int alignment, int64_t panel,
+               int64_t row);
   /// Returns the place of byte `at` in the array that holds it.
   SharedPlace place_of(int64_t at, int element) const;
   const std::vector<Region>& regions() const { return regions_; }

@@ -202,14 +202,22 @@ class Smem {
 class SharedMemory {
  public:
   template <class T>
-  Smem<T> take(const char* name, int64_t count, int alignment = 128) {
+  Smem<T> take(const char* name, int64_t count, int alignment = 128, int64_t panel = 0,
+               int64_t row = 0) {
     const int64_t bytes = count * int64_t{sizeof(T)};
-    const int64_t begin = this_block->memory.take(this_block->running(), name, bytes, alignment);
+    const int64_t begin =
+        this_block->memory.take(this_block->running(), name, bytes, alignment, panel, row);
     return Smem<T>({name, begin, begin, begin + bytes, sizeof(T)});
   }
   template <class Tile>
   auto tiles(const char* name, int n = 1) {
-    return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
+    using T = typename Tile::Element;
+    const int64_t count = int64_t{n} * Tile::kElements;
+    if constexpr (requires { Tile::kPanelBytes; })
+      return take<T>(name, count, Tile::kAlignment, Tile::kPanel * int64_t{sizeof(T)},
+                     Tile::kPanelBytes);
+    else
+      return take<T>(name, count, Tile::kAlignment);
   }
 };
 

@@ -46,6 +46,24 @@ struct Descriptor {
   }
 };
 
+/// Faults if a descriptor's fields do not match the layout of the tiles that it points into, for an
+/// operand of `rows` rows (or columns). An array that was not taken as tiles has no known layout.
+void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descriptor, int rows,
+                  bool transposed) {
+  const Descriptor d(descriptor);
+  for (const auto& [array, begin, bytes, panel, row] : memory.regions()) {
+    if (d.start < begin || d.start >= begin + bytes || panel == 0) continue;
+    const auto check = [&](const char* field, int64_t is, int64_t needed) {
+      if (is != needed)
+        fault("wgmma of {}: its descriptor has the {} {}, and the tile's layout needs {}",
+              memory.place_of(d.start, wgmma.bytes()).text(), field, is, needed);
+    };
+    check("swizzle width", d.line, row);
+    check("stride byte offset", d.stride, 8 * row);
+    if (transposed && rows > 64) check("leading byte offset", d.leading, panel);
+  }
+}
+
 /// Calls f(at, i, k) for each chunk of 16 bytes of an operand with `rows` rows (or columns).
 template <class F>
 void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
@@ -134,8 +152,12 @@ void Warpgroup::start(const Wgmma& wgmma, const float* d) {
     block_.counts.sram_read += 16;
     block_.counts.sram_operands += 16;
   };
-  if (!wgmma.a_in_registers) for_each_chunk(wgmma, wgmma.a, 64, wgmma.transposed_a, read);
-  for_each_chunk(wgmma, wgmma.b, wgmma.N, wgmma.transposed_b, read);
+  const auto read_all = [&](uint64_t descriptor, int rows, bool transposed) {
+    check_layout(memory_, wgmma, descriptor, rows, transposed);
+    for_each_chunk(wgmma, descriptor, rows, transposed, read);
+  };
+  if (!wgmma.a_in_registers) read_all(wgmma.a, 64, wgmma.transposed_a);
+  read_all(wgmma.b, wgmma.N, wgmma.transposed_b);
   block_.counts.matmul_flops += wgmma.flops();
   ++block_.counts.products;
   ops_.push_back(std::move(op));

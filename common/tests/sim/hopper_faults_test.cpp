@@ -256,6 +256,47 @@ TEST_F(HopperFaults, Descriptors) {
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
+/// Tiles of K and of V, 64 × 128, V with its columns next to each other. The lesson on Hopper's
+/// tools quotes the values.
+TEST_F(HopperFaults, DescriptorsOfATile) {
+  using Tile = SwizzledTile<fp16, 64, 128>;
+  const auto multiply = [&] {
+    SharedMemory smem;
+    smem.take<fp16>("before", 0x1400 / 2);
+    const Tile tile{smem.tiles<Tile>("K")};
+    for (int i = thread(); i < Tile::kElements; i += 128) tile.data[i] = fp16(1);
+    fence_proxy_async();
+    __syncthreads();
+    const uint64_t rows = by_rows(tile, 0), columns = by_columns(tile, 0);
+    EXPECT_EQ(rows, 0x4000004000010140);
+    EXPECT_EQ(advanced(rows, tile.bytes(0, 16)), 0x4000004000010142);
+    EXPECT_EQ(advanced(rows, tile.bytes(0, 64)), 0x4000004000010340);
+    EXPECT_EQ(columns, 0x4000004002000140);
+    EXPECT_EQ(advanced(columns, tile.bytes(16, 0)), 0x40000040020001c0);
+
+    const auto of = [&](int leading, int stride, int line = 128) {
+      return matrix_descriptor(tile.data, leading, stride, line);
+    };
+    const std::string of_K = "wgmma of shared K[0] (element of 2 bytes): its descriptor has the ";
+    uint64_t a = rows, b = columns;
+    if (wrong(of_K + "stride byte offset 128, and the tile's layout needs 1024")) a = of(16, 128);
+    if (wrong(of_K + "swizzle width 64, and the tile's layout needs 128")) a = of(16, 512, 64);
+    if (wrong(of_K + "stride byte offset 8192, and the tile's layout needs 1024"))
+      b = of(1024, 8192);
+    if (wrong(of_K + "leading byte offset 1024, and the tile's layout needs 8192"))
+      b = of(1024, 1024);
+    Accumulator<16, 128> acc;
+    wgmma_fence(acc);
+    wgmma_m64<fp16, false, true>(acc.r[0], a, b, 0);
+    // Of 64 columns it does not count, nor of rows ever.
+    Accumulator<16, 64> half;
+    wgmma_fence(half);
+    wgmma_m64<fp16, false, true>(half.r[0], of(1024, 1024), of(1024, 1024), 0);
+    wgmma_commit(), wgmma_wait<0>(acc, half);
+  };
+  expect(128, multiply);
+}
+
 /// One lane's wgmma differs: in width, type, layout, operands, or in whether it adds.
 TEST_F(HopperFaults, LanesAgreeOnAllOfAWgmma) {
   using D = float(&)[8][4];

@@ -39,7 +39,7 @@ class MutatedSource:
 
     def __init__(self, mistake: BugHunt, path: str) -> None:
         self.mistake, self.path = mistake, path
-        self.old = read(os.path.join(ROOT, path)).splitlines()
+        self.old = edited(read(os.path.join(ROOT, path)), mistake.opened).splitlines()
         self.text = edited("\n".join(self.old), mistake.edits).splitlines()
         both = self.old, self.text
         same = len(os.path.commonprefix(both))

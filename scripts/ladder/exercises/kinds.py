@@ -172,6 +172,7 @@ class BugHunt(NamedTuple):
     shows: str  # the symptoms, as in bug_hunts.Observed.line; a test compares them
     why: str  # the explanation, shown once the reader has found it
     edits: Edits
+    opened: Edits = ()  # harmless edits made first: they write out a library call of the file
 
 
 Check = Union[Words, Numbers, Change, Experiment]
