@@ -52,7 +52,7 @@ def write_expected(preset: str, programs: str) -> int:
         return WRONG_RESULT
     # Of these every text is written, so that none stays of what is no more.
     for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
-                       ("suite/plans.jsonl", "")):
+                       ("suite/plans.jsonl", ""), ("suite/gpu_plans.jsonl", "")):
         write_whole(os.path.join(ROOT, "common/tests", path), head)
     texts = [[os.path.join(programs, name), "--gtest_filter=*AsWritten*", "--gtest_brief=1"]
              for name in sorted(os.listdir(programs)) if name.endswith("_test")]
