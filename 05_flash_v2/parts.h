@@ -133,11 +133,9 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
 ///   - Merging parts takes 4 µs and the time of their bytes.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
-  constexpr int64_t kReserved = 1024;  // bytes of shared memory that CUDA reserves per block
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
-  const int64_t room = (device.smem_bytes + kReserved) / (smem_bytes + kReserved);
-  const int64_t of_SM =
-      std::min({int64_t{8 / warps}, room, ceil_div(blocks, device.multiprocessors)});
+  const int64_t of_SM = std::min({int64_t{8 / warps}, device.blocks_per_sm(smem_bytes),
+                                  ceil_div(blocks, device.multiprocessors)});
   int64_t all = 0, longest = 0;  // in tiles of keys: a head's blocks together, and the longest
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;

@@ -329,9 +329,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   if (const std::string& splits = plan.settings.at(kSplits); splits != "auto") {
     plan.parts = std::stoi(splits);
   } else {
-    constexpr int64_t kReserved = 1024;  // bytes of shared memory that CUDA reserves per block
-    const int64_t slots =
-        device.multiprocessors * ((device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved));
+    const int64_t slots = device.multiprocessors * device.blocks_per_sm(plan.smem_bytes);
     const int64_t blocks = tiles_of_rows(p, plan.block_q), tiles = ceil_div(p.N_kv, plan.block_kv);
     plan.parts = choose_parts(blocks, tiles, slots);
     plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of keys in " +

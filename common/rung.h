@@ -85,6 +85,12 @@ struct DeviceInfo {
   int compute_capability =
       0;  // 90 for 9.0; the simulator's is 90, because it runs every construct that rungs use
   bool has_bf16() const { return compute_capability >= 80; }
+  /// Returns how many blocks an SM's shared memory holds if each takes `bytes`. From 8.0 on CUDA
+  /// reserves another 1,024 bytes per block.
+  int64_t blocks_per_sm(int64_t bytes) const {
+    const int64_t reserved = compute_capability >= 80 ? 1024 : 0;
+    return (smem_bytes + reserved) / (bytes + reserved);
+  }
 };
 
 /// A named array in a device's HBM.

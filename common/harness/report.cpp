@@ -143,7 +143,6 @@ std::string traffic_table(const Report& r) {
 /// Formats the budget of 05_flash_v2/design_a_tile.md: what a block takes of an SM, FLOPs per byte,
 /// and the waves of blocks. A step without tiles has only the waves.
 std::string budget_text(const Report& r) {
-  constexpr int64_t kReserved = 1024;  // bytes per block that the SM keeps for itself
   const Plan& plan = r.plan;
   std::string out;
   const auto line = [&]<class... Parts>(fmt::format_string<Parts...> text, Parts&&... parts) {
@@ -151,7 +150,7 @@ std::string budget_text(const Report& r) {
   };
   int64_t at_once = 0;  // most blocks that run on one SM at once
   if (plan.block_q) {
-    const int64_t room = (r.device.smem_bytes + kReserved) / (plan.smem_bytes + kReserved);
+    const int64_t room = r.device.blocks_per_sm(plan.smem_bytes);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
