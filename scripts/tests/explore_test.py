@@ -1,5 +1,5 @@
-"""Tests of traces and of the explorer: the tiles of S, the command, and its page in a browser; that
-is skipped where there is no Chromium. (What the replay makes of traces, results_test holds.)
+"""Tests traces and the explorer: the tiles of S, the command, and its page in a browser, for which
+Chromium is needed. (results_test compares the replay's counts with the programs'.)
 """
 
 import base64
@@ -28,7 +28,7 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 
 SAME = "= the program's counts"
 VERDICTS = "text('.verdict')"
-# All that it says, but for places in sources; and how much there is of what it draws.
+# All texts of a pane without the places in sources, and how much it draws of each kind.
 SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
@@ -45,23 +45,23 @@ SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
 
-# What can be used, and is too small or cut off, at a side of the screen or below in a wide one.
+# Controls that are too small, or cut off at a side of the screen or, in a wide one, at the bottom.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
   .filter(e => e.checkVisibility()).filter(e => {
     const r = e.getBoundingClientRect();
     return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
       (innerWidth > 900 && r.bottom > innerHeight + 0.5);
   }).map(e => e.outerHTML.slice(0, 99))"""
-# What can be used and is no control, or says nothing to those who do not see it.
+# Elements with an action that are no control, or that have no name for screen readers.
 NAMELESS = """[...document.querySelectorAll('button, summary, input, [data-key], [role=img]')]
   .filter(e => !(e.ariaLabel || e.closest('label')) ||
     !e.matches('button, summary, input, [role=img]')).map(e => e.outerHTML)"""
-# Canvases, the maps of HBM aside, with nothing on them.
+# Empty canvases, not counting the maps of HBM.
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
     .size < 2).map(c => c.ariaLabel)"""
 
-# Texts on canvases that contrast less than WCAG asks for or are cut off, and headings cut off.
+# Texts on canvases with less contrast than WCAG requires, and texts and headings that are cut off.
 ILLEGIBLE = """
 const light = (c) => [0.2126, 0.7152, 0.0722].reduce(
   (sum, part, k) => sum + part * (c[k] / 255) ** 2.2, 0.05);
@@ -82,7 +82,7 @@ wrong.push(...[...document.querySelectorAll("h2, .summary, .verdict, h3 small, b
 
 
 def explore(*words, status=0, folder=BIN):
-    """Runs scripts/explore; what it wrote is at the path that it prints."""
+    """Runs scripts/explore without opening a browser; returns the completed process."""
     command = [os.path.join(ROOT, "scripts/explore"), "--no-open", "--bin", folder, *words]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == status, (command, result)
@@ -90,12 +90,12 @@ def explore(*words, status=0, folder=BIN):
 
 
 def traced(rung, options):
-    """The trace of a run, and what the program prints beside it."""
+    """Returns the trace of a run, and the records that the program prints."""
     return Trace.of(os.path.join(BIN, rung), options.split())[:2]
 
 
 def tiles_of(rung, options):
-    """The 16 × 16 pieces of S that a run makes, as the page has them, and how often."""
+    """Returns how often a run computes each 16 × 16 matrix of S, according to the page's events."""
     found = [event["tile"] for event in pane_of(*traced(rung, options), "")["events"]
              if "tile" in event]
     return collections.Counter(
@@ -127,7 +127,7 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(Trace.rows_of(trace, name), rows, name)
 
     def test_a_fault_is_where_its_warp_was_last(self):
-        for thread, last in ((31, 0), (32, 2), (64, -1)):  # of two blocks, launches and warps
+        for thread, last in ((31, 0), (32, 2), (64, -1)):  # among two blocks, launches and warps
             trace = mock.Mock(
                 fault={"fault": "", "line": "a.cu:1", "launch": 0, "block": 1, "thread": thread},
                 events=[Event("compute", launch=launch, block=block, warp=warp, index=i)
@@ -136,8 +136,8 @@ class TraceTest(unittest.TestCase):
             self.assertEqual(fault_of(trace)["event"], last)
 
     def test_a_loop_without_waits_is_cut_into_rounds(self):
-        """A round ends once a lane has touched 512 bytes of HBM, and no sooner: else the trace of a
-        long loop would have an event for each key."""
+        """A round ends when a lane has accessed 512 bytes of HBM, and no sooner: otherwise the
+        trace of a long loop would have one event per key."""
         program, path = os.path.join(BIN, "00_naive"), os.path.join(scratch(self), "trace")
         printed(program, *f"--device sim --heads 1 --seqlen 32 --seqlen-kv 512 --head-dim 8 "
                 f"--check off --trace {path}".split())
@@ -149,11 +149,11 @@ class TraceTest(unittest.TestCase):
             elif "kind" in event:
                 lane_bytes[warp] += event.get("bytes", 0) / 32
         self.assertGreater(len(rounds), 10)
-        # Of some warps half the lanes have nothing to do.
+        # In some warps half of the lanes have nothing to do.
         self.assertTrue(all(256 <= size < 600 for size in rounds), set(rounds))
 
     def test_each_round_of_a_named_barrier_has_a_number(self):
-        """Of its own: where a warp comes again it comes to the next, lanes of their own aside."""
+        """A warp that comes again comes to the next round, except for lanes that run alone."""
         trace, _ = traced("05_flash_v2", "--step ping_pong --device sim --check off --heads 1 "
                           "--head-dim 64 --seqlen 256")
         rounds = collections.defaultdict(list)
@@ -165,7 +165,7 @@ class TraceTest(unittest.TestCase):
         self.assertGreater(max(numbers[-1] for numbers in rounds.values()), 1)
 
     def test_blocks_run_side_by_side(self):
-        """And kernels one after the other."""
+        """Blocks begin together, and kernels run one after the other."""
         pane, end = pane_of(*traced("01_tiled_matmul", "--step tile --device sim --check off "
                                     "--seqlen 64 --heads 1"), ""), 1
         for launch in range(3):
@@ -175,8 +175,8 @@ class TraceTest(unittest.TestCase):
             end = max(event["ticks"][1] for events in blocks for event in events)
 
     def test_tiles_of_s(self):
-        """Under the mask 05 skips what lies above it, and 04 makes it all. split_kv has the heads
-        that share K and V in one tile, and rows of zeros below them."""
+        """Under the mask 05 skips the tiles above the diagonal, and 04 computes all. A tile of
+        split_kv has the heads that share K and V, and rows of zeros below them."""
         every = {(row, key) for row in range(8) for key in range(8)}
         self.assertEqual(set(tiles_of("04_flash_v1", SMALL + " --causal")), every)
         events = pane_of(*traced("04_flash_v1", SMALL), "")["events"]
@@ -199,7 +199,7 @@ class CommandTest(Scratch):
     """scripts/explore itself."""
 
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
-        """The number is the page's own count, and the lesson's answer has it."""
+        """The number is the page's own count, and the lesson's answer states it."""
         shown = [one for one in shown_in_lessons() if one.lesson in ASKED]
         self.assertEqual({one.lesson for one in shown}, set(ASKED))
         folder = self.at("pages")
@@ -246,8 +246,8 @@ class CommandTest(Scratch):
         self.assertEqual(options_of(chosen(asked_of(["00", "--bin", BIN]))[0], given)[-2:], given)
 
     def test_commands_of_lessons_make_pages(self):
-        """Each lesson has something to open; that it says so is all that the lessons' own test
-        sees of it. The programs take what it asks of them."""
+        """Each lesson has a command for the explorer, and the programs accept its options. (The
+        lessons' own test does not run these commands.)"""
         quoted = {shlex.join(shown.words): shown.lesson for shown in shown_in_lessons()}
         rungs = {step.rung for step in ladder_of(programs_in(BIN), "sim").steps}
         self.assertEqual({path.split(os.sep)[0] for path in quoted.values()} & rungs, rungs)
@@ -261,8 +261,8 @@ class CommandTest(Scratch):
 
 @unittest.skipUnless(browser.find(), browser.MISSING)
 class PageTest(unittest.TestCase):
-    """It ends at what the programs count, shows all on a screen and in a narrow window, is used by
-    keys and by mouse, and shows a fault where it happens."""
+    """The page's counters end at the programs' counts; everything fits on a screen and in a narrow
+    window; keys and mouse work; a fault is shown where it happens."""
 
     @classmethod
     def setUpClass(cls):
@@ -298,7 +298,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(verdict, SAME, pane["command"])
 
     def check_events(self, trace, pane):
-        """Each has its line, in a rung, and its time."""
+        """Each event has a line in a rung, and ticks in order."""
         lines = {(event.file, event.line) for event in trace.events if event.file}
         self.assertTrue(lines)
         for path, line in lines:  # the rung's own, or of a forward pass that the step names
@@ -306,10 +306,10 @@ class PageTest(unittest.TestCase):
             self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
         self.assertEqual([1 + max(e["warp"] for e in pane["events"][slice(*block["events"])])
                           for block in pane["blocks"]], [b["warps"] for b in pane["blocks"]])
-        # Each is waited for once.
+        # No event belongs to two meetings.
         met = [part for _, parts in pane["meetings"] for part in parts]
         self.assertEqual(len(met), len(set(met)))
-        # A warp does one thing after the other.
+        # A warp's events do not overlap.
         ends = {}
         for event in pane["events"]:
             warp = event["launch"], event["block"], event["warp"]
@@ -318,7 +318,8 @@ class PageTest(unittest.TestCase):
             ends[warp] = end
 
     def test_played_to_the_end_it_has_what_the_programs_count(self):
-        """Back and forth it is the same; and a count that is not the program's is said."""
+        """Moving back and forth gives the same counts, and a count that differs from the program's
+        is reported."""
         end, exact, third, again, wrong = self.found("""
             await press([" "]);
             await until(() => explorer.now > 0 && explorer.playing);
@@ -348,15 +349,15 @@ class PageTest(unittest.TestCase):
                 counts["distinct_read_bytes"] + counts["distinct_write_bytes"],
                 counts["hbm_read_sectors"] + counts["hbm_write_sectors"],
                 counts["matmul_flops"], counts["exp_count"]])
-        self.assertEqual(third[1], ["33% of its events", SAME])
+        self.assertEqual(third[1], ["33% of all events", SAME])
         self.assertTrue(0 < third[0][0]["requested_read_bytes"]
                         < expected[0]["requested_read_bytes"])
         self.assertEqual(again, third)
-        self.assertRegex(wrong[0], "^not the program's count: requested.*matmul")
+        self.assertRegex(wrong[0], "^differs from the program's count: requested.*matmul")
         self.assertEqual(wrong[1], SAME)
 
     def test_a_click_on_an_event_chooses_it(self):
-        """And the line below says who is missing, at any moment."""
+        """The line below the timeline says who is missing, at any tick."""
         self.assertRegex(self.found("""
             const wait = explorer.panes[0].run.events.find((e) =>
               e.kind === "__syncthreads" && e.end - e.begin > 3);
@@ -370,11 +371,11 @@ class PageTest(unittest.TestCase):
             const early = text(".event")[0];
             await at(explorer.last);
             return early + text(".event")[0];"""),
-                         "^Chosen: .*__syncthreads number .*Missing: warp [0-9].*Missing: nobody")
+                         "^Selected: .*__syncthreads number .*Missing: warp [0-9].*Missing: none")
 
     def test_texts_match_the_expected_output(self):
-        """As expected_output.md has it, at moments: of decoding; of heads that share keys, of which
-        there are more than queries, under the mask, with copies past the last row."""
+        """The texts at some ticks of several runs, among them decoding, and grouped heads under the
+        mask with more keys than queries and copies past the last row."""
         for words, *moments in (
                 ("", 10, 15, 41), ("05/split_kv", 0, 1), ("00 --seqlen 8 --heads 1", 10),
                 ("05/large_tiles 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
@@ -394,14 +395,14 @@ class PageTest(unittest.TestCase):
 
     def test_the_page_is_self_contained(self):
         page = read(self.page)
-        self.assertIn("<title>04 flash_v1 beside 05 large_tiles</title>", page)
-        self.assertIn("counts the order of the trace, not time.", page)
+        self.assertIn("<title>04 flash_v1 and 05 large_tiles</title>", page)
+        self.assertIn("counts events in the order of the trace, not time.", page)
         for word in (" src=", " href=", "url(", "@import", "import(", "fetch(", "XMLHttpRequest",
                      "{{"):
             self.assertNotIn(word, page)
 
     def test_the_page_fits_the_screen(self):
-        """And has a name, labels that are legible, and a control that the keyboard comes to."""
+        """Texts are legible, and controls have names and can be reached by keyboard."""
         page = self.made(*"06/producer 06/sm90 --seqlen 256 --heads 1".split())
         for colour, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
             paper, *wrong = self.found(f"""{ILLEGIBLE}
@@ -411,7 +412,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(wrong, [[], [], [], []])
 
     def test_steps_are_compared_in_a_narrow_window(self):
-        """What is small of the two is side by side, rows of warps are one below the other."""
+        """The small parts of the two are side by side, rows of warps are one below the other."""
         *tops, lefts = self.found("""
             const both = (side) => (one) => each((pane) =>
               pane.find(one).getBoundingClientRect()[side]);
@@ -427,7 +428,7 @@ class PageTest(unittest.TestCase):
             ("ArrowRight", "explorer.now", 1), ("ArrowRight", "explorer.now > 1", True),
             ("ArrowLeft", "explorer.now", 1), ("End", "explorer.now === explorer.last", True),
             ("Home", "explorer.now", 0), ("ArrowRight", "explorer.now", 1),
-            # Of the events at work each press of E chooses the next; 1 and 2 say whose.
+            # Each press of E selects the next warp's current event; 1 and 2 choose the step.
             ("2 e", "each((pane) => pane.selected?.warp ?? null)", [None, 0]),
             ("e e e", "explorer.panes[1].selected.warp", 3),
             ("e", "explorer.panes[1].selected.warp", 0),
@@ -441,7 +442,7 @@ class PageTest(unittest.TestCase):
             await press(["ArrowRight"], { shiftKey: true });
             seen.push(explorer.now - explorer.last / 20);
             await press(["End"]);
-            const buttons = [];  // they do what keys do; at the end it begins again
+            const buttons = [];  // they do what the keys do; play starts again from the end
             for (let i = 0; i < 2; ++i) {
               $("play").click();
               await drawn();
@@ -468,8 +469,8 @@ class PageTest(unittest.TestCase):
                          [99, "attention, block 1 of 2"])
 
     def test_numbers_are_asked_for_before_the_counters(self):
-        """As a lesson does; keys go to the number. The arrays that it is about are there, what is
-        hidden leaves no gap, and the source has room."""
+        """As in the lesson. Keys go to the number's field; the maps of the arrays are shown; hidden
+        parts leave no gap, and the source has room."""
         before, lines, asked, typed, answer, after = self.found("""
             const pane = explorer.panes[0], look = () => [pane.find("dl").offsetHeight > 0,
               pane.find(".maps").checkVisibility({ visibilityProperty: true }), text(".most")[0]];
@@ -487,7 +488,7 @@ class PageTest(unittest.TestCase):
         self.assertGreaterEqual(lines, 6)
         self.assertIn("where 00 reads each 64 times?", asked)
         self.assertIn("In 01 tile each of Q, K, P and V is read", re.sub(r"\s+", " ", asked))
-        self.assertIn("V is read 4 times, and you said 3.6. Four times: there are", answer)
+        self.assertIn("V is read 4 times (you answered 3.6). Four times: there are", answer)
 
     # ---- faults ----
 

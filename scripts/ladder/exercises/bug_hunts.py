@@ -34,8 +34,8 @@ class Observed(NamedTuple):
 
 
 class MutatedSource:
-    """A file of the repository with a bug hunt's mistake. `text` holds its lines, `was` those of the
-    original that differ, and `lines` the line numbers that count as a correct answer."""
+    """A file of the repository with a bug hunt's mistake. `text` holds its lines, `was` the
+    original's lines that differ, and `lines` the line numbers that count as correct answers."""
 
     def __init__(self, mistake: BugHunt, path: str) -> None:
         self.mistake, self.path = mistake, path

@@ -1,4 +1,4 @@
-"""scripts/explore: runs steps with --trace and writes a page."""
+"""Runs steps with --trace and writes the explorer's page: scripts/explore, which has the help."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COMMAND = "scripts/explore"
 DEFAULT_STEPS = ["04", "05/large_tiles"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# For a step that decodes: a query of each of eight heads, four of which share one of K and V.
+# For a step that decodes: one query per head, and eight heads over two heads of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-# Where a lesson asks for numbers before it plays: of which pane, and how often what happens.
+# Lessons that ask for numbers first: the pane's number, and what the reader is to count.
 ASKED = {"00_naive/README.md": (0, ["K is read"]),
          "01_tiled_matmul/README.md": (0, ["each of Q, K, P and V is read"]),
          "01_tiled_matmul/tensor_cores.md": (1, ["K is read"]),
@@ -37,7 +37,8 @@ ASKED = {"00_naive/README.md": (0, ["K is read"]),
 
 
 class Shown(NamedTuple):
-    """What a lesson has one open: the command's words, and what is to be answered before."""
+    """A command of the explorer that a lesson shows: its words, and the lesson's question, if any,
+    with the answer."""
 
     lesson: str
     title: str
@@ -47,6 +48,7 @@ class Shown(NamedTuple):
 
 
 def shown_in_lessons() -> list[Shown]:
+    """Returns the explorer's commands in all lessons, in order."""
     found = []
     for path in course_pages():
         text, lesson = read(path), os.path.relpath(path, ROOT)
@@ -60,8 +62,8 @@ def shown_in_lessons() -> list[Shown]:
 
 
 def asked_of(words: list[str]) -> argparse.Namespace:
-    """What the command line says. The steps come first, and what is not for this script is for the
-    programs."""
+    """Returns the parsed command line: `steps`, which come first, this script's options, and in
+    `options` all other words, which are for the programs."""
     own = argparse.ArgumentParser(COMMAND, add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
     for name in ("--out", "--bin", "--pages"):
@@ -71,7 +73,8 @@ def asked_of(words: list[str]) -> argparse.Namespace:
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     asked.steps, asked.options = words[:first], words[first:]
     if len(asked.steps) > 2:
-        raise CommandError("one or two steps", BAD_USAGE)
+        raise CommandError(f"{len(asked.steps)} steps given ({' '.join(asked.steps)}): the page "
+                           "shows one or two", BAD_USAGE)
     return asked
 
 
@@ -79,8 +82,9 @@ def main(words: list[str]) -> int:
     asked = asked_of(words)
     if asked.pages:
         if asked.steps or asked.options or asked.out:
-            raise CommandError("--pages writes what the lessons show: no steps, no options",
-                               BAD_USAGE)
+            given = [*asked.steps, *asked.options, *(["--out"] if asked.out else [])]
+            raise CommandError("--pages writes the pages of all lessons, and takes no steps and no "
+                               f"options but --bin; given: {' '.join(given)}", BAD_USAGE)
         return write_pages(asked.pages, asked.bin)
     text, status = made(asked)
     out = asked.out or os.path.join(ROOT, "build/explore.html")
@@ -99,7 +103,7 @@ INDEX = """<!doctype html>\n<html lang="en">\n<meta charset="utf-8">
 
 
 def write_pages(folder: str, programs: str | None) -> int:
-    """A page for each command that a lesson shows, and an index."""
+    """Writes a page for each command that a lesson shows, and an index. Returns the exit status."""
     rows, status = [], GOOD
     for number, shown in enumerate(shown_in_lessons(), 1):
         text, ended = made(asked_of([*shown.words, *(["--bin", programs] if programs else [])]))
@@ -114,7 +118,7 @@ def write_pages(folder: str, programs: str | None) -> int:
 
 
 def made(asked: argparse.Namespace) -> tuple[str, int]:
-    """The page, and WRONG_RESULT where a step ended with a fault."""
+    """Returns the page and the exit status, which is WRONG_RESULT if a step ended with a fault."""
     panes, status = [], GOOD
     for number, step in enumerate(chosen(asked)):
         command = ["--step", step.name, "--device", "sim", *options_of(step, asked.options)]
@@ -131,8 +135,8 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
 
 def question_of(number: int, pane: dict[str, Any], records: list[Record],
                 words: list[str]) -> dict[str, Any]:
-    """What a lesson asks of the pane of this number before this command's page plays, the numbers
-    that are counted, and the lesson's answer."""
+    """Returns, for the pane that a lesson asks about, the lesson's question and answer and the
+    numbers counted from the trace; {} for any other pane or command."""
     for shown in shown_in_lessons():
         asked, parts = ASKED.get(shown.lesson, (None, [""]))
         if (shown.words, asked) == (words, number) and shown.question and records:
@@ -142,7 +146,8 @@ def question_of(number: int, pane: dict[str, Any], records: list[Record],
 
 
 def times(what: str, pane: dict[str, Any]) -> float:
-    """How often each byte is read or written of the first array that these words name."""
+    """Returns how often each byte is read (or, if `what` ends so, written) of the first array that
+    `what` names."""
     size, name = next((one["bytes"], one["name"]) for one in pane["arrays"]
                       if one["name"] in re.findall(r"\w+", what))
     way = "write" if what.endswith("written") else "read"
@@ -153,14 +158,14 @@ def times(what: str, pane: dict[str, Any]) -> float:
 # ---- running ----
 
 def chosen(asked: argparse.Namespace) -> list[Step]:
-    """The steps that the command line names."""
+    """Returns the steps that the command line names, or the default ones."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
     refuse_output(programs[min(programs)], asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)
 
 
 def options_of(step: Step, options: list[str]) -> list[str]:
-    """The programs' options: those given, or else such as make a small page."""
+    """Returns the options for a step's program: those given, or else options for a small run."""
     if not options and step.decoding:
         options = DECODING
     elif not options:

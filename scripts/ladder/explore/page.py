@@ -1,4 +1,4 @@
-"""The page: the runs, and its parts, which stand in scripts/ladder/explore/web, in one file."""
+"""Builds the page: one file with the runs and the parts from scripts/ladder/explore/web."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from ladder.trace.read import Event, Trace, place
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "timeline.js", "source.js", "pane.js", "app.js")
-# What the page counts beside what events do, and compares with what the program says.
+# Counts that the page computes from the events' bytes, and compares with the program's.
 BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
          "distinct_write_bytes")
 
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
-    """Everything of one step, ready for JSON. `records`: the program's, none after a fault."""
+    """Returns all that the page needs of one step, ready for JSON. `records` are the program's, and
+    empty after a fault."""
     meetings = put_in_order(trace)
     trace.events = [event for events in trace.blocks().values()
                     for event in sorted(events, key=lambda event: event.ticks[0])]
@@ -48,8 +49,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
 
 
 def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
-    """What the page says of a block: where its events are, and which warpgroups multiply
-    together."""
+    """Returns a block as the page has it: its place, the range of its events, its number of warps,
+    and the warpgroups that execute wgmma."""
     return {"launch": place[0], "number": place[1],
             "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
@@ -57,8 +58,8 @@ def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
 
 
 def page_event(event: Event) -> dict[str, Any]:
-    """An event as the page has it, by the same names: without what it has not, and what only led to
-    the rest."""
+    """Returns an event as the page has it, under the same names, without empty fields and without
+    `shared`, because `holds` and `tile` were computed from it."""
     members = {**vars(event), "shared": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,
@@ -68,7 +69,8 @@ def page_event(event: Event) -> dict[str, Any]:
 
 
 def fault_of(trace: Trace) -> dict[str, Any] | None:
-    """What went wrong and where: the file may be one that no event is in."""
+    """Returns the fault's message, file, line and last event of its warp (-1 for none), or None for
+    a run without a fault. The file may be one that has no event."""
     fault = trace.fault
     if not fault:
         return None
@@ -80,11 +82,11 @@ def fault_of(trace: Trace) -> dict[str, Any] | None:
 
 
 def page_of(panes: list[dict[str, Any]]) -> str:
-    """A page that needs nothing else."""
+    """Returns the HTML of a page that needs no other file and no network."""
     packed = zlib.compress(json.dumps(panes, separators=(",", ":")).encode(), 9)
     style, page, *scripts = (read(os.path.join(FOLDER, name)).strip()
                              for name in ("style.css", "page.html", *SCRIPTS))
-    parts = {"title": html.escape(" beside ".join(pane["title"] for pane in panes)),
+    parts = {"title": html.escape(" and ".join(pane["title"] for pane in panes)),
              "style": style, "script": "\n\n".join(scripts),
              "data": base64.b64encode(packed).decode()}
     page += "\n"

@@ -1,6 +1,6 @@
-"""Which pieces of S the events of a trace make: found by following rows of Q and K into shared
-memory and on to the products that meet them there; and so what shared memory holds. No kernel says
-it."""
+"""Finds which tiles of S the events of a trace compute, and what shared memory holds. Kernels
+report neither, so this follows rows of Q and K into shared memory and on to the products that read
+them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 from ladder.explore.times import Meeting
 from ladder.trace.read import Event, Ranges, Trace
 
-PIECE = 64  # bytes of shared memory that are followed as one
+PIECE = 64  # bytes of shared memory that are followed as one unit
 
 
 class Rows(NamedTuple):
+    """Rows of an array."""
+
     array: str | None
     first: int
     last: int  # past the last one
 
 
-COMPUTED = Rows(None, 0, 1)  # did not come from HBM
-ZEROS = Rows("", 0, 1)       # past an array's last row
-# An array's pieces in shared memory → the rows in each, and the event that wrote them.
+COMPUTED = Rows(None, 0, 1)  # values that did not come from HBM
+ZEROS = Rows("", 0, 1)       # zeros past an array's last row
+# Number of a piece of a shared-memory array → its rows, and the event that wrote them.
 Pieces = Dict[int, Tuple[Rows, Event]]
-# Begin and end in shared memory, array, first and last row, the event that wrote last there.
+# Begin and end in bytes, array, first and last row, the last event that wrote there.
 Stage = Tuple[int, int, Optional[str], int, int, Event]
-# Arrays → the rows of them that a warp has read, the last to be read at the end.
+# Array → the rows that a warp has read of it, the array read last at the end.
 RowsSeen = Dict[Optional[str], Rows]
 
 
 def union_rows(rows: Rows, others: Rows | None) -> Rows:
+    """Returns the range of both; `rows` alone if the others are of another array."""
     if others is None or others.array != rows.array:
         return rows
     return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
 
 
 def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
-    """Gives each product of rows of Q with rows of K its tile of S, in rows of all heads; and each
-    event what is, after its tick, in the arrays of shared memory that it writes."""
+    """Sets `tile` of each product of rows of Q with rows of K, numbering the rows of all heads in
+    turn; and `holds` of each event, the contents of the shared-memory arrays that it writes."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for (launch, _), events in trace.blocks().items():
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
@@ -47,7 +50,7 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
         for _, tick in itertools.groupby(events, key=lambda event: event.ticks[0]):
             written = {}
             for event in tick:
-                # A product by Hopper's engines is of all four warps.
+                # A wgmma belongs to all four warps of its warpgroup.
                 warp = event.warp // 4 if event.kind == "wgmma" else event.warp
                 written[event] = follow(event, starts, held, seen[warp], width)
             for event, names in written.items():
@@ -55,14 +58,14 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
 
 
 def rows_of(array: str, begin: int, end: int, width: dict[str, int]) -> Rows:
-    """The rows of an array that have these bytes."""
+    """Returns the rows that hold these bytes; `width` is the bytes per row of each array."""
     return Rows(array, begin // width[array], -(-end // width[array]))
 
 
 def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: RowsSeen,
            width: dict[str, int]) -> list[str]:
-    """Notes what the event reads of HBM and of what shared memory holds, in `seen` too, and its
-    tile. The arrays of shared memory that it writes are filled, and returned."""
+    """Sets an event's rows and tile, and enters its reads into `seen` and its writes into `held`.
+    Returns the names of the shared-memory arrays that it writes."""
     reads: RowsSeen = {}
     written: list[str] = []
     if event.ranges:
@@ -92,6 +95,7 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
 
 
 def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None:
+    """Puts rows into these bytes; a piece that they fill only in part keeps its other rows."""
     for place in range(begin // PIECE, -(-end // PIECE)):
         partial = begin > place * PIECE or end < (place + 1) * PIECE
         earlier = pieces[place][0] if place in pieces else None
@@ -99,8 +103,8 @@ def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None
 
 
 def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
-    """The pieces union_rows where one barrier waits for them, or one group of copies, or no copy
-    filled them."""
+    """Returns the pieces, with neighbours joined that hold the same array and are waited for
+    together, or that no copy filled."""
     filled: list[Stage] = []
     before = None
     for place, (rows, event) in sorted(pieces.items()):
@@ -115,8 +119,8 @@ def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
 
 
 def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[int, int, Rows]]:
-    """[(begin, end, Rows)] of what is written to `places`. It comes from HBM where the event reads
-    as many bytes there, place by place; else it was computed."""
+    """Returns [(begin, end, rows)] for the bytes written to `places`. If the event reads HBM, they
+    come from its ranges, byte by byte if there are equally many; otherwise they were computed."""
     if event.direction != "read" or not event.ranges:
         return [(begin, end, ZEROS if event.kind == "zeros" else COMPUTED)
                 for begin, end in places]
@@ -137,8 +141,8 @@ def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[
 
 
 def tile_of(seen: Sequence[Rows]) -> list[int] | None:
-    """The tile of S that a product of what was read last makes, or None if it is no product of Q
-    and K. Between the two others may have been read, but nothing that was computed."""
+    """Returns the tile of S that a product computes from the rows read last, or None if they are
+    not of Q and K. Other arrays may have been read between the two, but no computed values."""
     if seen and seen[-1].array in ("Q", "K"):
         for rows in reversed(seen[:-1]):
             if rows.array in ("Q", "K"):

@@ -1,8 +1,8 @@
-"""When things happen, in the order of the trace, and what they wait for.
+"""Assigns ticks to events, and finds what they wait for.
 
-The order is what the program fixes: each event of a warp takes one tick, and a wait ends when the
-last thing that it waits for has come. That is an order and no time. The blocks of a kernel run side
-by side, and kernels one after the other.
+Ticks are an order, not a time. Each event of a warp takes one tick, and a wait ends one tick after
+the last event that it waits for begins. The blocks of a kernel start together, and kernels run one
+after the other.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import NamedTuple
 
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Trace
 
-# What a warp starts itself → how it waits for a group of those.
+# Asynchronous operation that a warp starts → the kind of wait for a group of them.
 OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
 NAMED = ("named_barrier_arrive", "named_barrier_sync")
 BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
 
 
 class Meeting(NamedTuple):
-    """One phase of an mbarrier, one round of a barrier, or groups of copies or products."""
+    """The events that one wait waits for: one phase of an mbarrier, one round of a barrier, or the
+    groups of copies or products that one wait completes."""
 
     title: str
     parts: list[Event]
 
 
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
-    """Finds out what the events of a block wait for, and what takes part in that."""
+    """Sets `awaits` and `lands` of a block's events, and appends its meetings to `meetings`."""
     numbers: dict[str, int] = {}
-    copies: dict[int, list[Event]] = collections.defaultdict(list)  # of no group yet, by warp
-    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by what waits for it
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # by warp, in no group yet
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by the wait for it, warp
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -66,19 +67,19 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
                          f"mbarrier {event.barrier or name}, phase {number}")
             if kind in WAITS:
                 event.awaits = at
-            # Lanes on their own come to a barrier once more, after the rest of their warp.
+            # Lanes that run alone come to a barrier again, after the rest of their warp.
             came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
             if kind not in WAITS or (kind != "mbarrier_wait" and not came):
                 join(event, at)
 
 
 def put_in_order(trace: Trace) -> list[Meeting]:
-    """Gives every event its ticks, and the meeting that it waits for."""
+    """Sets every event's ticks and the meeting that it waits for; returns all meetings."""
     meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
-        # A warp's first lane may be ahead, in the trace, of what the warp waits for: so it is gone
-        # through until nothing moves, but not for ever, as after a fault some may wait for others.
+        # In the trace, a warp's first lane may come before what the warp waits for, so this repeats
+        # until nothing moves; at most 50 times, since after a fault warps may wait for each other.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False
@@ -92,7 +93,7 @@ def put_in_order(trace: Trace) -> list[Meeting]:
         for event in last.values():
             end_of(event, meetings)
         put_landings(events)
-    start = 1  # at tick 0 nothing has begun
+    start = 1  # nothing begins at tick 0
     for _, kernel in itertools.groupby(trace.events, key=lambda event: event.launch):
         events = [*kernel]
         for event in events:
@@ -102,15 +103,16 @@ def put_in_order(trace: Trace) -> list[Meeting]:
 
 
 def end_of(event: Event, meetings: list[Meeting]) -> int:
-    """A tick later, or when the last has come that it waits for."""
+    """Sets and returns an event's end: one tick after its begin, or after the begin of the last
+    event that it waits for."""
     parts = meetings[event.awaits].parts if event.awaits is not None else []
     event.ticks[1] = 1 + max(part.ticks[0] for part in (event, *parts))
     return event.ticks[1]
 
 
 def put_landings(events: list[Event]) -> None:
-    """Gives each event of a block, after its begin and end, when somebody first knew that the
-    meeting was complete in which it takes part."""
+    """Appends to each event's ticks the tick until which its work is in flight: the first end of a
+    wait for the meeting that the event takes part in, or its own end."""
     over: dict[int | None, int] = {}
     for event in events:
         end = event.ticks[1]

@@ -1,1 +1,1 @@
-"""What --trace writes: its one reader."""
+"""The one reader of the files that --trace writes."""

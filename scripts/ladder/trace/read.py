@@ -1,4 +1,4 @@
-"""A trace: what each warp did, a line of the source at a time."""
+"""Reads traces: what each warp did, line by line of the source."""
 
 from __future__ import annotations
 
@@ -12,67 +12,66 @@ from ladder.base.console import BAD_USAGE, CommandError
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
-Ranges = list[tuple[int, int]]  # where each begins and ends
-# Kinds of events, as common/machine/trace.h calls them. What TMA is asked for: what an mbarrier
-# waits for, and what the warp itself does.
+Ranges = list[tuple[int, int]]  # [(begin, end)] in bytes
+# Kinds of events are named as in common/machine/trace.h. TMA's operations: those that an mbarrier
+# waits for, and those that the warp waits for itself.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 
-# Keys of a trace's event that are fields here as they stand.
+# Keys of a trace's event that are fields of Event unchanged.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes")
-# What a warp, or a thread of it, may stop at.
+# Events that may make a warp, or one of its threads, wait.
 WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
          "tma_store_wait")
 SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
 COPIES = (*LOADS, *STORES)
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
-# Who does what a warp starts.
+# Kind of asynchronous operation → the engine that does it.
 ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
            "tma_store": "TMA stores", "bulk_add": "TMA additions"}
 
 
 def place(text: str) -> tuple[str, int]:
-    """(path, line) of "path:line", as seen from the repository; ("", 0) of nothing."""
+    """Returns (path, line) of "path:line", the path relative to the repository; ("", 0) of ""."""
     path, _, line = text.rpartition(":")
     return os.path.relpath(path, ROOT) if os.path.isabs(path) else path, int(line or 0)
 
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """What a warp did at one line: TraceEvent of common/machine/trace.h, by the same names, and
-    what follows from the other events. `ranges` are bytes of HBM's array `name`."""
+    """An event of a warp at one line: TraceEvent of common/machine/trace.h under the same names,
+    and what the explorer derives. `ranges` are bytes of the array `name` in HBM."""
 
     kind: str
     name: str = ""
     barrier: str = ""
     number: int = 0
     amount: int = 0
-    # What the warp's first lane has counted since its last event of the kind.
     launch: int = 0
     block: int = 0
     warp: int = 0
     file: str = ""
     line: int = 0
-    start_line: int = 0  # the line that a computation begins after
+    start_line: int = 0  # the line after which a computation begins
     bytes: int = 0
     ranges: Ranges = dataclasses.field(default_factory=list)
-    # Of shared memory: (array, 1 if written) → ranges.
+    # (array of shared memory, 1 if written) → ranges.
     shared: dict[tuple[str, int], Ranges] = dataclasses.field(default_factory=dict)
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     direction: str = ""          # "read" or "write", of HBM
     source: Event | None = None  # the event that read what this one stores
-    rows: list[int] | None = None  # [first, last] that it touches of its array
+    rows: list[int] | None = None  # [first, last] that it accesses of its array
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
-    # Arrays of shared memory → what is in them.
+    # Array of shared memory → its contents.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # When it begins and ends, and until when what it starts is in flight.
+    # [begin, end, and the tick until which an operation that it starts is in flight].
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
     awaits: int | None = None  # the meeting that it waits for
-    lands: int | None = None   # or takes part in
-    index: int = -1            # among the page's
+    lands: int | None = None   # the meeting that it takes part in
+    index: int = -1            # its place among the page's events
 
     @classmethod
     def of(cls, line: dict) -> Event:
-        """The event of a trace's line."""
+        """Returns the event of a trace's line, a JSON object."""
         (file, at), (start_file, start) = (place(line.get(key, ""))
                                            for key in ("line", "start_line"))
         return cls(
@@ -85,20 +84,22 @@ class Event:
             **{key: line[key] for key in SAME if key in line})
 
     def copies(self) -> bool:
-        """Whether it reads HBM into shared memory, by TMA or not."""
+        """Returns whether it copies from HBM into shared memory, with or without TMA."""
         return self.direction == "read" and any(written for _, written in self.shared)
 
     def asked(self) -> tuple[str, str, str, int]:
+        """Returns what the boxes of one tile, copied by TMA, have in common."""
         return self.kind, self.name, self.barrier, self.number
 
     def engine(self) -> str:
-        """What goes on beside the warps, of what it starts; a load is named by its array."""
+        """Returns the engine that does what the event starts, "" for none; for TMA's loads, with
+        the array's name."""
         if self.lands is None or self.kind not in ENGINES:
             return ""
         return ENGINES[self.kind] + (" " + self.name if self.kind in LOADS else "")
 
     def category(self) -> str:
-        """What the page colours it as."""
+        """Returns its category, from which its colour on the page follows."""
         if self.kind in (*WAITS, *SIGNALS):
             return "wait" if self.kind in WAITS else "signal"
         if self.direction:
@@ -110,7 +111,7 @@ class Event:
         return "exchange" if self.name.startswith("__") else "shared"
 
     def merge(self, other: Event) -> None:
-        """Adds an event that is one with this one."""
+        """Adds the bytes, ranges and counts of an event that belongs to this one."""
         self.bytes += other.bytes
         self.ranges = union(self.ranges, other.ranges)
         for place, ranges in other.shared.items():
@@ -119,8 +120,8 @@ class Event:
 
 
 class Trace:
-    """A run, by what write_trace() of common/harness/run.h says: `head`, the keys of its `counts`,
-    `plan`, `arrays` {name: bytes}, `launches`, `events` in order, and `fault` or None."""
+    """A run as write_trace() of common/harness/run.h writes it: `head`; the keys of `counts`;
+    `plan`; `arrays`, {name: bytes}; `launches`; `events` in order; and `fault`, or None."""
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
@@ -134,8 +135,8 @@ class Trace:
 
     @classmethod
     def of(cls, program: str, options: list[str]) -> tuple[Trace, list[dict], int, str]:
-        """Runs a program with --trace: (its trace, the records that it printed, none after a fault,
-        status, message)."""
+        """Runs a program with --trace; returns its trace, its records (none after a fault), status
+        and message. Raises CommandError if it wrote no trace."""
         what = " ".join([os.path.basename(program), *options[:2]])
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace")
@@ -146,8 +147,8 @@ class Trace:
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
     def rows_of(self, array: str) -> int:
-        """How many rows an array has: those of Q or of K, whichever its bytes can be shared out
-        to; of partial results (05's split_kv) a row of Q has several."""
+        """Returns an array's number of rows: that of Q or of K, whichever divides its bytes; for
+        partial results (05's split_kv), one per row of Q and split."""
         head = self.head
         queries = head["batch"] * head["heads"] * head["seqlen"]
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
@@ -160,7 +161,7 @@ class Trace:
         return 1
 
     def blocks(self) -> dict[tuple[int, int], list[Event]]:
-        """(launch, block) → its events, in order."""
+        """Returns each block's events, in order, by (launch, block)."""
         found: dict[tuple[int, int], list[Event]] = {}
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
@@ -168,7 +169,7 @@ class Trace:
 
 
 def merge_ranges(runs: Ranges) -> Ranges:
-    """Those that overlap or touch as one; in order."""
+    """Returns the ranges in order, with those that overlap or touch joined."""
     found: Ranges = []
     for begin, end in sorted(runs):
         if found and begin <= found[-1][1]:
@@ -179,15 +180,16 @@ def merge_ranges(runs: Ranges) -> Ranges:
 
 
 def union(some: Ranges, others: Ranges) -> Ranges:
-    """Ranges that hold what either has."""
+    """Returns ranges that cover both."""
     return merge_ranges(some + others) if some and others else some or others
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """A warp's events at one line between two waits are one, wherever the compiler put them; and a
-    copy by TMA is one with what it reads or writes of HBM, and with the tile's other boxes."""
+    """Joins events that belong together: a warp's events at one line between two of BOUNDS, however
+    the compiler ordered them; and a copy by TMA with its accesses to HBM and with the other boxes
+    of its tile."""
     kept: list[Event] = []
-    # By warp: by key; the last access; the last of BOUNDS.
+    # By warp: its events since the last of BOUNDS, by key; its last access to HBM; its last BOUND.
     seen: dict[tuple, dict[tuple, Event]] = {}
     accesses: dict[tuple, Event | None] = {}
     last: dict[tuple, Event] = {}

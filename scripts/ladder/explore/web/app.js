@@ -1,18 +1,18 @@
-// The clock that all panes share, and what moves it.
+// The clock that all panes share, and the controls that move it.
 
-// Keys: as they are shown, what they do, and how: of explorer, and whether shift is held. A button
-// does what the key in its data-key does.
+// Each key: its name on the page, its meaning, and its action, called with explorer and whether
+// Shift is held. A button does the action of the key in its data-key.
 const KEYS = [
-  ["space", "play, pause", { " ": (x) => x.playing ? x.pause() : x.play() }],
-  ["← →", "one moment back, on; with shift a twentieth",
+  ["space", "play or pause", { " ": (x) => x.playing ? x.pause() : x.play() }],
+  ["← →", "previous, next event; with Shift a twentieth of the run",
    { ArrowLeft: (x, far) => x.go(-1, far), ArrowRight: (x, far) => x.go(1, far) }],
-  ["Home End", "to the start, the end",
+  ["Home End", "to the start, to the end",
    { Home: (x) => x.pause().seek(0), End: (x) => x.pause().seek(x.last) }],
-  ["1 2", "left, right step, for E",
+  ["1 2", "use the left, the right step for E",
    { 1: (x) => x.show({ shown: 0 }), 2: (x) => x.show({ shown: x.panes.length - 1 }) }],
-  ["E", "choose the next event at work", { e: (x) => x.panes[x.shown].chooseNext() }],
-  ["Esc", "choose none", { Escape: (x) => x.chooseNone() }],
-  ["?", "this", { "?": () => { $("help").open = !$("help").open; } }],
+  ["E", "select the next warp's current event", { e: (x) => x.panes[x.shown].chooseNext() }],
+  ["Esc", "clear the selection", { Escape: (x) => x.chooseNone() }],
+  ["?", "show or hide this help", { "?": () => { $("help").open = !$("help").open; } }],
 ];
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
@@ -32,7 +32,7 @@ const explorer = {
     document.documentElement.dataset.ready = "yes";
   },
 
-  /// For numbers, before what counts is shown.
+  /// Asks the lesson's numbers of this run, if it has any, before the counters are shown.
   ask(run) {
     if (!run) return;
     const form = $("question"), [text, fields, said] = form.children, { asked } = run;
@@ -47,7 +47,7 @@ const explorer = {
       const given = [...fields.querySelectorAll("input")].map(({ value }) => value);
       said.textContent = `In ${run.title} ` + asked.parts.map(([what, right], i) =>
         `${what} ${exactly(right)} times` + (given[i] && (Number(given[i]) === right
-          ? ", as you said" : `, and you said ${given[i]}`))).join("; ") + ". " + asked.answer;
+          ? ", as you answered" : ` (you answered ${given[i]})`))).join("; ") + ". " + asked.answer;
       document.body.classList.remove("asking");
       fields.hidden = true;
       this.redraw();
@@ -59,7 +59,8 @@ const explorer = {
   seek(now) {
     this.show({ now: clamp(now, 0, this.last) });
   },
-  /// To the next moment, or the one before, at which something begins; far: a twentieth.
+  /// Moves to the tick where the next (by = 1) or previous (-1) event begins; with `far`, by a
+  /// twentieth of the run.
   go(by, far) {
     if (far) return this.seek(this.now + by * this.last / 20);
     this.pause();
@@ -76,7 +77,7 @@ const explorer = {
     let before = performance.now();
     const frame = (time) => {
       if (!this.playing) return;
-      // The whole in half a minute, and no faster than can be followed.
+      // Plays the whole run in half a minute, but at most 40 ticks per second.
       const rate = Math.min(this.last / 30, 40);
       this.now += rate * (time - before) / 1000;
       before = time;
@@ -117,7 +118,7 @@ const explorer = {
     this.settling = this.playing ? null : setTimeout(() => this.settle(), 300);
   },
 
-  /// Where the clock has come to rest: in the address.
+  /// Writes the clock's tick and the selection into the page's address, once the clock rests.
   settle() {
     this.settling = null;
     const parts = { t: Math.round(this.now) };
@@ -160,12 +161,12 @@ const explorer = {
     addEventListener("hashchange", () => this.fromFragment());
   },
   fillHelp() {
-    const kinds = { copy: "copies HBM to shared memory", read: "reads HBM", write: "writes HBM",
-                    shared: "shared memory", product: "multiplies", softmax: "exponentials",
-                    arithmetic: "other arithmetic", exchange: "lanes exchange", signal: "arrives",
+    const kinds = { copy: "copies to shared memory", read: "global reads", write: "global writes",
+                    shared: "shared memory", product: "matrix products", softmax: "exponentials",
+                    arithmetic: "other arithmetic", exchange: "lane exchanges", signal: "signals",
                     wait: "waits" };
-    const tiles = { product: "S: made", ink: "S: at work", softmax: "S: made, then masked",
-                    line: "S, hatched: skipped" };
+    const tiles = { product: "S: computed", ink: "S: being computed",
+                    softmax: "S: computed, then masked", line: "S, hatched: skipped" };
     const swatches = (all) => Object.entries(all).map((one) => swatch(...one));
     $("legend").innerHTML = swatches(kinds).join("");
     $("keys").innerHTML =

@@ -1,4 +1,4 @@
-// The runs as the script packed them: JSON, deflated, in base64.
+// Unpacks the runs, which the script packed as JSON, deflated, in base64.
 
 async function unpack(element) {
   const packed = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));

@@ -1,12 +1,12 @@
-// Drawing: canvases that are sharp at any pixel density, and the page's colours for them.
+// Draws on canvases, sharp at any pixel density, in the page's colours.
 
 const $ = (id) => document.getElementById(id);
-/// A colour of the page, and what it stands for.
+/// Returns a legend's entry: a patch of a colour, and its meaning.
 const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
   `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-const palette = {}, rgb = {};  // as CSS says it; red, green and blue
+const palette = {}, rgb = {};  // colours as CSS writes them; as [red, green, blue]
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   for (const property of document.styleSheets[0].cssRules[0].style) {
@@ -16,19 +16,19 @@ function readPalette() {
     rgb[name] = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
   }
 }
-/// The parts of a colour over that of what is empty.
+/// Returns [red, green, blue] of a colour over that of an empty cell.
 function mixed(name, opacity) {
   return rgb[name].map((part, k) => part * opacity + rgb.faint[k] * (1 - opacity));
 }
 
-/// A canvas of a pane, maybe with a note in its title. Places are in CSS pixels, colours names of
-/// the palette. `hits` are the bars, each with what it stands for.
+/// A canvas of a pane, with an optional note in its title. Places are in CSS pixels, colours are
+/// names of the palette. `hits` are the bars drawn, each with the event it stands for.
 class View {
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note, context: canvas.getContext("2d") });
   }
   say(words, title = words) { Object.assign(this.note, { textContent: words, title }); }
-  /// What it shows in words: where the mouse points at it, and to those who do not see it.
+  /// Describes the drawing in words, for the mouse's tooltip and for screen readers.
   label(words) { this.canvas.title = this.canvas.ariaLabel = words; }
 
   clear() {
@@ -54,21 +54,21 @@ class View {
     this.context.strokeRect(x, y, width, height);
   }
   widest(texts) { return most(texts, (text) => this.context.measureText(text).width); }
-  /// A text, or its first word where there is room for no more.
+  /// Writes a text, or only its first word if the text does not fit.
   write(text, x, y, width, colour = "ink") {
     this.context.fillStyle = palette[colour];
     const shown = [text, text.split(" ")[0]].find((some) => this.widest([some]) <= width);
     this.context.fillText(shown || "", x, y);
   }
-  /// A box that stands for something, and its name in it.
+  /// Draws a box that stands for an event (`of`), with its name inside.
   bar(of, colour, x, y, width, height, opacity, name = "") {
     this.hits.push({ of, x, y, width: Math.max(3, width), height });
-    if (opacity) this.box("card", x - 1, y, width + 1, height);  // it hides what it lies on
+    if (opacity) this.box("card", x - 1, y, width + 1, height);  // hides what is below
     this.box(colour, x, y, width, height, opacity);
     const from = Math.max(x, this.left), until = Math.min(x + width, this.width);
     this.write(name, from + 3, y + height / 2, until - from - 6);
   }
-  /// A picture of a pixel a cell, at any size without seams; colourOf(cell) is [red, green, blue].
+  /// Draws cells without seams at any size; colourOf(cell) returns [red, green, blue].
   picture(x, width, height, columns, rows, colourOf) {
     const canvas = new OffscreenCanvas(columns, rows), own = canvas.getContext("2d");
     const image = own.createImageData(columns, rows);

@@ -1,4 +1,4 @@
-// One step: its views, at the moment of the clock that all share.
+// One step with its views, drawn at the tick of the clock that all panes share.
 
 const COUNTED = [["Requested bytes", "B", "requested_read_bytes", "requested_write_bytes"],
                  ["Distinct bytes", "B", "distinct_read_bytes", "distinct_write_bytes"],
@@ -49,7 +49,7 @@ class Pane {
 
   find(selector) { return this.element.querySelector(selector); }
 
-  /// The next of the events at work, warp by warp; after the last the first again.
+  /// Selects the next of the warps' current events; after the last warp's, the first one's again.
   chooseNext() {
     const all = this.atWork.sort((a, b) => a.warp - b.warp);
     this.choose(all[(all.indexOf(this.selected) + 1) % all.length] || null);
@@ -69,8 +69,8 @@ class Pane {
 
   faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
-  /// The block that is shown: of the last kernel that has begun that of the chosen event, or of the
-  /// fault, or else the first.
+  /// Returns the block to show, from the last kernel that has begun: that of the selected event, or
+  /// of the fault, or else the first.
   blockAt(now) {
     const { run, selected } = this, of = (selected || run.events[run.fault?.event])?.block;
     const each = run.launches.map(({ blocks }) => blocks.includes(of) ? of : blocks[0]);
@@ -87,7 +87,7 @@ class Pane {
     replay.seek(now);
     this.count();
     const block = this.blockAt(now), glow = SPAN / 12;
-    const begun = new Map();  // of each warp the last event that has
+    const begun = new Map();  // warp → its last event that has begun
     for (const e of block?.events || []) {
       if (e.begin <= now && e.file && !(e.begin < begun.get(e.warp)?.begin)) begun.set(e.warp, e);
     }
@@ -98,10 +98,10 @@ class Pane {
     this.find(".most").textContent = `${most}× read`;
     for (const view of this.views) view.draw({ block, now, glow, replay });
     const ended = run.fault && !this.selected && now >= this.faultAt();
-    const first = block?.events.find((e) => e.file);  // where to look before anything begins
+    const first = block?.events.find((e) => e.file);  // the line to show before anything begins
     this.source.draw(ended ? run.fault : current || first, current, this.atWork);
-    this.find(".event").textContent = (this.selected ? "Chosen: " : "") +
-      (current ? sentence(current) + meetingOf(current, now) : "Nothing has begun.");
+    this.find(".event").textContent = (this.selected ? "Selected: " : "") +
+      (current ? sentence(current) + meetingOf(current, now) : "Nothing has begun yet.");
   }
 
   count() {
@@ -114,9 +114,9 @@ class Pane {
     });
     const wrong = Object.keys(program || {}).filter((name) => program[name] !== counts[name]);
     const [words, look] = fault ? ["ended with a fault", "differs"]
-      : done < events.length ? [`${Math.floor(100 * done / events.length)}% of its events`, ""]
-      : !program ? ["at its end", ""]
-      : wrong.length ? [`not the program's count: ${wrong.join(", ")}`, "differs"]
+      : done < events.length ? [`${Math.floor(100 * done / events.length)}% of all events`, ""]
+      : !program ? ["at the end", ""]
+      : wrong.length ? [`differs from the program's count: ${wrong.join(", ")}`, "differs"]
       : ["= the program's counts", "same"];
     const verdict = this.find(".verdict");
     verdict.className = "verdict " + look;

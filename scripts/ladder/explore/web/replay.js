@@ -1,9 +1,9 @@
-// What has happened up to a moment. Every figure on the page is counted here, event by event; the
-// program's own counts are only compared with, at the end.
+// Replays a run up to a tick. Every number on the page is counted here, event by event; at the end
+// the program's own counts are compared with them.
 
 const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;
 
-/// The most parts, up to `most`, that n can be shared out to evenly, if that is not very few.
+/// Returns the largest divisor of n up to `most` or, if that is below a quarter of it, `most` or n.
 function parts(n, most) {
   for (let k = Math.min(n, most); k > most / 4; --k) if (n % k === 0) return k;
   return Math.min(n, most);
@@ -23,7 +23,7 @@ class Replay {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
       const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const side = () => ({  // places in HBM are even, as are all element sizes
+      const side = () => ({  // `seen` per two bytes, because addresses and element sizes are even
         bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
       return { array, width, rows, columns, inCell: array.bytes / rows / columns,
@@ -31,12 +31,12 @@ class Replay {
     });
     this.scores = new Uint16Array(this.heads * this.scoreRows * this.scoreColumns);
     this.scoresAt = new Float64Array(this.scores.length).fill(-Infinity);
-    this.done = 0;  // events
+    this.done = 0;  // number of events applied
     this.launch = null;
     this.counts = Object.fromEntries(this.run.counters.map((key) => [key, 0]));
   }
 
-  /// To the moment at which what has begun is all that begins until `now`.
+  /// Applies exactly the events that begin at tick `now` or before.
   seek(now) {
     const { order } = this.run;
     if (this.done && order[this.done - 1].begin > now) this.clear();
@@ -45,7 +45,7 @@ class Replay {
   }
 
   apply(e) {
-    if (e.launch !== this.launch) {  // distinct bytes are those of each kernel
+    if (e.launch !== this.launch) {  // distinct bytes are counted per kernel
       this.launch = e.launch;
       for (const { read, write } of this.maps) read.seen.fill(0), write.seen.fill(0);
     }
@@ -57,7 +57,7 @@ class Replay {
   access(e) {
     const map = this.maps.find(({ array }) => array.name === e.name), side = map[e.direction];
     const touched = e.ranges.reduce((sum, [begin, end]) => sum + end - begin, 0);
-    // Where lanes asked for the same bytes, each place was asked for so many times.
+    // Where lanes requested the same bytes, each byte was requested this many times.
     const times = e.bytes / touched, perCell = map.width / map.columns;
     let fresh = 0;
     for (const [begin, end] of e.ranges) {
@@ -74,7 +74,7 @@ class Replay {
     this.counts[`distinct_${e.direction}_bytes`] += fresh;
   }
 
-  /// A tile may have rows of several heads of Q, which share one of K and V.
+  /// Marks a tile of S, which may have rows of several heads of Q that share one of K and V.
   score([firstRow, lastRow, firstKey, lastKey], now) {
     const { seqlen: N, seqlen_kv: keys, heads, kv_heads } = this.run.head;
     const of = Math.floor(firstKey / keys);  // head of K
@@ -84,7 +84,7 @@ class Replay {
     for (let head = Math.floor(firstRow / N); head * N < lastRow; ++head) {
       const its = Math.floor(head / heads) * kv_heads +
         Math.floor(head % heads * kv_heads / heads);
-      if (its !== of) continue;  // different heads never meet
+      if (its !== of) continue;  // this head of Q uses another head of K
       const [r0, r1] = cells(firstRow - head * N, lastRow - head * N, N, this.scoreRows);
       for (let r = r0; r < r1; ++r) {
         for (let k = k0; k < k1; ++k) {

@@ -1,11 +1,13 @@
-// The tiles of S of one head: made, at work, to come; hidden by the mask, and never made at all.
+// Draws the tiles of S of one head by state: computed, being computed, to come, computed but
+// masked, or skipped.
 
-// Colour and opacity.
-const LOOKS = { "made": ["product", 0.6], "at work": ["ink", 1], "masked": ["softmax", 0.8],
-                "skipped": ["card", 1], "hatched": ["soft", 0.6], "to come": ["faint", 1] };
+// State → colour and opacity.
+const LOOKS = { "computed": ["product", 0.6], "being computed": ["ink", 1],
+                "masked": ["softmax", 0.8], "skipped": ["card", 1], "hatched": ["soft", 0.6],
+                "to come": ["faint", 1] };
 
 class ScoresView extends View {
-  hidden(row, column, replay) {
+  masked(row, column, replay) {
     const { head } = this.pane.run;
     if (!head.causal) return false;
     const i = Math.ceil((row + 1) * head.seqlen / replay.scoreRows) - 1;  // its last query
@@ -14,7 +16,7 @@ class ScoresView extends View {
   }
 
   draw({ block, replay, now, glow }) {
-    // Of the head that the block worked on last.
+    // Shows the head that the block worked on last.
     const last = block?.events.findLast((e) => e.tile && e.begin <= now);
     const head = last ? Math.floor(last.tile[0] / this.pane.run.head.seqlen) : 0;
     this.clear();
@@ -23,7 +25,7 @@ class ScoresView extends View {
     Object.assign(this, { replay, head });
     if (!this.pane.final.scores.some(Boolean)) {
       this.box("faint", 0, 0, side, side);
-      this.say("no product of Q and K in this trace");
+      this.say("this trace has no product of Q and K");
       return;
     }
     const counts = {};
@@ -40,19 +42,19 @@ class ScoresView extends View {
     const share = (...states) => Math.round(100 / (rows * columns) *
       states.reduce((sum, state) => sum + (counts[state] || 0), 0)) + "%";
     this.say((replay.heads > 1 ? `head ${head}: ` : "") +
-             `${share("made", "at work", "masked")} made`);
-    this.label(`Tiles of S of head ${head}: ${share("made", "at work")} made, ` +
-               `${share("masked")} made in vain, ${share("skipped")} skipped`);
+             `${share("computed", "being computed", "masked")} computed`);
+    this.label(`Tiles of S of head ${head}: ${share("computed", "being computed")} computed, ` +
+               `${share("masked")} computed but masked, ${share("skipped")} skipped`);
   }
 
   stateOf(row, column, now, glow) {
     const replay = this.replay;
     const cell = (this.head * replay.scoreRows + row) * replay.scoreColumns + column;
     if (replay.scores[cell]) {
-      if (replay.scoresAt[cell] > now - glow) return "at work";
-      return this.hidden(row, column, replay) ? "masked" : "made";
+      if (replay.scoresAt[cell] > now - glow) return "being computed";
+      return this.masked(row, column, replay) ? "masked" : "computed";
     }
-    // What a run that ended with a fault did not come to, it did not skip.
+    // After a fault, a tile that the run did not reach is not one that it skipped.
     return this.pane.final.scores[cell] || this.pane.run.fault ? "to come" : "skipped";
   }
 }

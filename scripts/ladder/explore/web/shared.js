@@ -1,4 +1,4 @@
-// A block's shared memory: its arrays by name, the stages in each, and the rows that they hold.
+// Draws a block's shared memory: its arrays by name, their stages, and the rows that each holds.
 
 class SharedView extends View {
   draw({ block, now }) {
@@ -14,13 +14,13 @@ class SharedView extends View {
       const stages = held.map(([begin, end, array, first, last, filled]) => {
         const { until, lands } = this.pane.run.events[filled];
         return { begin, end: Math.min(end, bytes), array,
-                 underWay: until > now && lands !== undefined,
+                 inFlight: until > now && lands !== undefined,
                  rows: array ? `${array} ${range([first, last])}`
                    : array === "" ? "zeros" : "computed" };
       });
       this.strip(name, bytes, stages, i * (h + gap), h);
-      return `${name}: ` + (stages.map(({ rows, begin, end, underWay }) =>
-        `${rows} in bytes ${range([begin, end - 1])}${underWay ? " (on its way)" : ""}`)
+      return `${name}: ` + (stages.map(({ rows, begin, end, inFlight }) =>
+        `${rows} in bytes ${range([begin, end - 1])}${inFlight ? " (in flight)" : ""}`)
         .join(", ") || "nothing yet");
     });
     const all = taken.reduce((sum, [, , bytes]) => sum + bytes, 0);
@@ -34,9 +34,9 @@ class SharedView extends View {
     const { left } = this, width = this.width - left, x = (at) => left + at / bytes * width;
     this.write(name, 0, y + height / 2, left, "soft");
     this.bar(null, "faint", left, y, width, height);
-    for (const { begin, end, array, rows, underWay } of stages) {
+    for (const { begin, end, array, rows, inFlight } of stages) {
       const colour = array ? "copy" : "shared", size = x(end) - x(begin) - 1;
-      this.bar(null, colour, x(begin), y, size, height, underWay ? 0.18 : 0.5, rows);
+      this.bar(null, colour, x(begin), y, size, height, inFlight ? 0.18 : 0.5, rows);
     }
   }
 }

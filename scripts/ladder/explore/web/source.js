@@ -1,4 +1,4 @@
-// The kernel's source, with the line that is at work.
+// Shows the kernel's source, with the current line highlighted.
 
 class SourceView {
   constructor(pane, box, note) { Object.assign(this, { pane, box, note }); }
@@ -14,7 +14,8 @@ class SourceView {
     if (fault?.file === file) this.lines[fault.line - 1]?.classList.add("fault");
   }
 
-  /// at: where to look; current: the event that began last; others: those of the other warps.
+  /// Scrolls to the line of `at` and marks the lines of `current`, the event that began last, and
+  /// of `others`, the other warps' events.
   draw(at, current, others) {
     if (!at?.file) return;
     this.show(at.file);
@@ -25,7 +26,7 @@ class SourceView {
       for (const line of lines) line.classList.add(name);
     };
     for (const e of others) mark(e, "near");
-    // What is computed lies between two lines.
+    // A computation spans the lines between two events.
     if (current) mark(current, "now", current.start_line);
     const item = this.lines[at.line - 1];
     if (item) this.box.scrollTop = item.offsetTop - this.box.offsetTop - this.box.clientHeight * 0.4;

@@ -1,10 +1,10 @@
-// The warps of a block and the engines beside them, a row each, around the moment shown.
+// Draws the ticks around the current one, with one row for each engine and each warp of a block.
 
-const SPAN = 48, LEAST = 11;  // ticks shown; pixels of a row
-const MEETS = ["signal", "exchange", "wait"];  // no work by itself
+const SPAN = 48, LEAST = 11;  // ticks shown; smallest height of a row in pixels
+const MEETS = ["signal", "exchange", "wait"];  // categories that are not work
 
-/// The rows of a block: its engines, loads with one for each array, then the warps that do
-/// something. The first warp stands for a warpgroup that multiplies together.
+/// Returns the rows of a block: its engines, with one row per array for loads, then the warps that
+/// do any work. A warpgroup that executes wgmma is shown by its first warp.
 function rowsOfBlock({ events, warps, groups }) {
   const engines = new Set(events.map((e) => e.engine).filter(Boolean));
   const rows = [...engines].sort().map((engine) => ({ label: engine, engine }));
@@ -45,7 +45,7 @@ class Timeline extends View {
     const each = clamp(this.height / this.rows.length, LEAST, 32);
     this.rows.forEach((row, i) => Object.assign(row, { y: i * each, height: each }));
     this.left = 8 + this.widest(this.rows.map(({ label }) => label));
-    // All that is shown is of the run: the window stops at its ends.
+    // The window stops at both ends of the run.
     const span = Math.min(SPAN, run.last);
     this.from = clamp(now - span * 0.6, 0, run.last - span);
     this.until = this.from + span;
@@ -70,7 +70,7 @@ class Timeline extends View {
     const { kind, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = e.category === "product" ? "product"
       : e.direction === "write" ? "write" : "copy";
-    // Copies by warps are one below the other, too thin for names.
+    // The copies of several warps share one row, and are too thin for names.
     const thin = kind === "read", each = (height - 2) / (thin ? this.block.warps : 1);
     this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
              0.5, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);

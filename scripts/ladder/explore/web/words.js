@@ -1,4 +1,4 @@
-// Numbers with their units, and events in words.
+// Puts numbers with their units, and events, into words.
 
 function scaled(value, unit) {
   for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -10,14 +10,14 @@ const exactly = (value, unit) => Math.round(value).toLocaleString("en") + (unit 
 const range = ([first, last]) => first === last ? `${first}` : `${first}–${last}`;
 const rowsInWords = (rows) => (rows[0] === rows[1] ? "row " : "rows ") + range(rows);
 
-/// Who does what and where, by the names that the source has: how much of which rows, for which
-/// barrier, from which array; and what was counted.
+/// Describes an event in the source's names: the kernel, block and warp; the rows, bytes, barrier
+/// and array; the counts; and the line.
 function sentence(e) {
   const doing = e.kind === "collective" ? e.name : e.kind;
   const about = [e.name !== doing && e.name, e.rows && rowsInWords(e.rows),
                  e.bytes && exactly(e.bytes, "B"), e.barrier && `for ${e.barrier}`,
                  e.kind.startsWith("mbarrier") && `phase ${e.number}`,
-                 e.source && `what it read of ${e.source}`].filter(Boolean).join(", ");
+                 e.source && `values read from ${e.source}`].filter(Boolean).join(", ");
   const flops = e.kind === "wgmma" && { matmul_flops: e.amount };
   const amounts = Object.entries({ ...e.counts, ...flops })
     .map(([key, n]) => exactly(n, key.replaceAll("_", " "))).join(", ");
@@ -26,7 +26,8 @@ function sentence(e) {
     (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
-/// Who has come to what an event waits for, up to `now`, and who has not.
+/// Lists the warps, copies and products that have arrived, up to tick `now`, at the barrier or group
+/// that an event waits for, and those that are missing.
 function meetingOf(e, now) {
   if (e.awaits === undefined) return "";
   const { run } = e, [title, parts] = run.meetings[e.awaits], come = { true: {}, false: {} };
@@ -39,7 +40,7 @@ function meetingOf(e, now) {
     here[who] = (here[who] || 0) + 1;
   }
   const all = (here) => Object.entries(here)
-    .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "nobody";
+    .map(([who, times]) => times > 1 ? `${who} × ${times}` : who).join(", ") || "none";
   return !parts.length ? " — nothing was in flight."
     : ` — ${title}. Arrived: ${all(come.true)}. Missing: ${all(come.false)}.`;
 }
