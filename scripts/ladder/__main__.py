@@ -1,5 +1,5 @@
-"""python3 scripts/ladder MODULE [WORD...]: main() of a module, with these words, as its COMMAND.
-Files of the current folder, a signal.py of the reader's, do not stand before Python's own."""
+"""Runs main() of a module, under the name of its COMMAND: python3 scripts/ladder MODULE [WORD...].
+Modules of the current folder, such as a reader's signal.py, do not hide Python's own."""
 
 import importlib
 import os

@@ -166,7 +166,7 @@ class BenchTest(FakeBench):
         self.bench("00")
         whole = self.read("out.jsonl")
         for words, why in (
-                (("--grid", "huge"), "there are quick, paper, long, decode"),
+                (("--grid", "huge"), "choose from quick, paper, long, decode"),
                 (("--time", "0"), "must be above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--sim",), f"was measured on {NAME}, and this is the simulator")):

@@ -89,7 +89,7 @@ class DiffTest(FakeLadder):
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/sm90"], ["01", "02"]])
         shutil.rmtree(self.at("build"))
-        self.assertIn("build/bin has no rung: scripts/run", self.diff("--stat", status=2).stderr)
+        self.assertIn("build/bin has no rung's program", self.diff("--stat", status=2).stderr)
         self.diff("00", "01")
 
     def test_a_closed_pipe_ends_it_quietly(self):

@@ -231,7 +231,7 @@ class Parts(Machine):
                               re.findall(r"^05_flash_v2_test --gtest_filter=(\S*)", said, re.M)],
                              expected, parts)
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 were skipped\.\n$")
-        self.assertIn("no 07. Parts are sim, ", self.script("scripts/test", "07", status=2).stderr)
+        self.assertIn("no 07. A part is sim, ", self.script("scripts/test", "07", status=2).stderr)
         self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
         self.tool("05_flash_v2_test", "")  # what failed before it still counts
         self.tool("ctest", '[ "$LADDER_BUILD_TASKS" = all ] || exit 8')

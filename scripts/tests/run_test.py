@@ -41,7 +41,7 @@ class RunTest(FakeLadder):
         self.ladder({"06_backward": ["split_sums"], "10_first": ["a", "b"]})
         result = self.table("--all")
         self.assertIn("no driver", result.stderr)
-        self.assertIn("All results are right", result.stdout)
+        self.assertIn("All results are correct", result.stdout)
         self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
                       self.calls())
         self.tell({"10_first/b": {"changes": {"pass": None}}})
@@ -128,14 +128,14 @@ class RunTest(FakeLadder):
                    for rung, steps in ladder.items() for step in steps})
         said = self.table("--seqlen", "0", status=2)
         self.assertEqual(said.stdout + said.stderr, "scripts/run: must be at least 1\n"
-                         "build/bin/00_naive --help lists what the programs take, scripts/run "
-                         "--help the rest.\n")
+                         "build/bin/00_naive --help lists the programs' options, scripts/run "
+                         "--help its own.\n")
         self.tell({"00_naive/naive": {}})
         said = self.table(status=2).stdout
         self.assertIn("01_tiled_matmul tile, 01_tiled_matmul mma on the simulator refused (status "
                       "2):\n  must be at least 1\n", said)
-        # The table has no row of what did not run, and what ran is not all.
-        self.assertNotRegex(said, "(?m)^01 |are right")
+        # Steps that did not run have no row, and the last line does not speak of all results.
+        self.assertNotRegex(said, "(?m)^01 |are correct")
         for *statuses, worst in ((0, 3, 3), (3, 2, 2), (2, 1, 1), (9, 1, 9)):
             self.tell({f"01_tiled_matmul/{step}": {"status": s, "err": "00_naive: no"}
                        for step, s in zip(("tile", "mma"), statuses)})
@@ -143,13 +143,13 @@ class RunTest(FakeLadder):
 
     def test_bad_options_are_refused(self):
         self.write("build/bin/00_text", "not to be run")
-        self.assertIn("build/bin has no rung: scripts/run builds", self.table(status=2).stderr)
+        self.assertIn("build/bin has no rung's program", self.table(status=2).stderr)
         self.rung()
         for option in ("--save=x", "--new", "--list", "--step=mma"):
-            self.assertIn("one program", self.table(option, status=2).stderr)
+            self.assertIn("single program", self.table(option, status=2).stderr)
         for printed in ("hello", '{"time_ms": NaN}'):
             self.tell({"00_naive/naive": {"out": printed}})
-            self.assertIn("no JSON", self.table(status=1).stdout)
+            self.assertIn("not JSON", self.table(status=1).stdout)
 
 
 class Console(Scratch):
@@ -158,7 +158,7 @@ class Console(Scratch):
                 ("signal.raise_signal(signal.SIGINT)", 130, "\nx: interrupted\n"),
                 ("signal.raise_signal(signal.SIGTERM)", 143, ""),
                 ("refuse(OSError(28, 'full', 'out'))", 2,
-                 "x: out: full. Make room there, or write elsewhere.\n"),
+                 "x: out: full. Make room there, or choose another path.\n"),
                 ("refuse(CommandError('why', 3))", 3, "x: why\n")):
             self.assertEqual(self.run_it(
                 sys.executable, "-c", "import signal, sys\nfrom ladder.base.console import *\n"
@@ -200,7 +200,7 @@ class Told(unittest.TestCase):
                   for count, was, now in (
                       ("requested_bytes", 2, 1), ("barriers", 5, 5), ("atomics", 99_999, 1),
                       ("atomics", 100_000, 1), ("new_count", 0, 999_999), ("sectors", 10**6, 0))]
-        with self.assertRaisesRegex(console.CommandError, "about misspelt"):
+        with self.assertRaisesRegex(console.CommandError, "names misspelt"):
             table.change_of(mock.Mock(change=["misspelt"]), {"blocks": 1}, {"blocks": 2})
         expect_output(self, "numbers", "\n".join(lines) + "\n")
 
@@ -236,7 +236,7 @@ class AloneTest(Scratch):
             shutil.copytree(os.path.join(ROOT, folder), self.at(folder))
         run = self.at("scripts/run")
         said = self.run_it(run, "--alone", "00").stdout
-        self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and what it needs", said)
+        self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and the code it needs", said)
         self.assertIn("\nnvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o "
                       "build/alone/00_naive build/alone/00_naive.cu && ", said)
         path = self.at("01_tiled_matmul/attention.cu")  # a step's name, with nothing built

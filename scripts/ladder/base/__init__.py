@@ -1,2 +1,2 @@
-"""What the modules share: messages, files, the programs and their steps, records of their JSON, the
-course that all of it is about."""
+"""Code that all modules share: messages, files, the programs and their steps, records of their
+JSON, and the tables of the course."""

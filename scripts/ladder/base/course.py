@@ -1,7 +1,8 @@
-"""What the course compares, by rung and step: tables alone, which generic code reads.
+"""Lists the rungs and steps that figures and tables single out. This file holds only tables, which
+generic code reads.
 
-All else that scripts say of a step comes from the step's own registration, through `--list`. A rung
-that is added needs nothing here, unless a figure is to single it out.
+Everything else about a step comes from its own registration, through `--list`. A new rung needs an
+entry here only if a figure singles it out.
 """
 
 from __future__ import annotations
@@ -17,54 +18,54 @@ FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "large_tiles")
 
 # ---- workloads ----
 
-# The FlashAttention-2 paper's: 16k tokens in all, hidden size 2048.
+# The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048.
 TOKENS, HIDDEN = 16 * 1024, 2048
-LADDER_LENGTH = 2048  # where the ladder's table and the speed-ups are taken
-PROFILED_LENGTH = 4096  # where Nsight Compute counts
+LADDER_LENGTH = 2048  # the N of the ladder's table and of the speed-ups
+PROFILED_LENGTH = 4096  # the N of the runs under Nsight Compute
 
-# Attention of real models; of --dtype's type.
+# Attention shapes of real models; measured in --dtype's type.
 MODELS = {line["model"]: Point(*Point.key(line))
           for line in read_lines(os.path.join(os.path.dirname(__file__), "models.jsonl"))}
 
-# Inputs loaded from files: tensors of a trained model; and 64 queries of 16k keys, N(0, 1), 1 added
-# to V: sums that grow with N.
+# Inputs loaded from files: tensors of a trained model; and 64 queries with 16k keys, N(0, 1), with
+# 1 added to V, so that sums grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- figures ----
 
-# Kernels whose use of shared memory is held against their rate: (rung, step, kernel); and peers.
+# Kernels whose shared-memory traffic is compared with their rate, (rung, step, kernel); and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "split_sums", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
 
-# Shown on the roofline beside each rung's default.
+# Steps on the roofline in addition to each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
-# Steps whose requested bytes, and whose time, are plotted against the size of their tile of keys.
+# Steps with requested bytes, and steps with times, that are plotted against the tile's keys, Bc.
 BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [FLASH_V1]
 
-# Rungs whose steps the simulator counts under the mask too: what they skip.
+# Rungs whose steps the simulator also counts under the mask, which shows the tiles they skip.
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
-# Errors of a step with settings, beside those of a step in the I/O type. `rows` are (text,
-# settings): from NONE, what each setting brings; from ALL, what it costs to leave it out.
+# The FP8 step's errors for several settings, compared with a step in the I/O type. `rows` are
+# (text, settings): NONE plus one setting shows its gain, ALL minus one setting shows its loss.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
 QUANTISED: dict[str, Any] = {
     "step": ("05_flash_v2", "fp8"), "beside": FLASH_V2,
-    "rows": [("FP8, one scale a tensor", NONE),
-             ("… a scale a head", {**NONE, "scale": "head"}),
-             ("… a scale a tile", {**NONE, "scale": "tile"}),
+    "rows": [("FP8, one scale per tensor", NONE),
+             ("… one scale per head", {**NONE, "scale": "head"}),
+             ("… one scale per tile", {**NONE, "scale": "tile"}),
              ("… the transform", {**NONE, "hadamard": "on"}),
              ("… P scaled", {**NONE, "p_scale": "on"}),
              ("… two levels of sums", {**NONE, "two_level": "on"}),
              ("all of these", ALL),
-             ("all but scales a tile", {**ALL, "scale": "tensor"}),
+             ("all but scales per tile", {**ALL, "scale": "tensor"}),
              ("all but the transform", {**ALL, "hadamard": "off"}),
              ("all but P scaled", {**ALL, "p_scale": "off"}),
              ("all but two levels", {**ALL, "two_level": "off"})],
-    # (title, workload, its option, what a record's `input` says)
+    # (title, workload, its options, the value of a record's `input`)
     "inputs": [
         ("normal, d = 128", Point(1, 8, 1024, 128, False, "fp16"), ["--input", "normal"], "normal"),
         *((f"outliers, d = {d}", Point(1, 8, 1024, d, False, "fp16"), ["--input", "outliers"],
@@ -72,10 +73,10 @@ QUANTISED: dict[str, Any] = {
         ("captured", Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED], "load"),
         ("V + 1, 16k keys", Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V],
          "load")],
-    # The head sizes that it is timed at; the last is for this step alone.
+    # Head sizes for timing the step; no other step is timed at the last.
     "head_dims": [64, 128, 256],
-    # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by head
-    # size and mask, and cuBLAS's in that run.
+    # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by
+    # (d, causal), and cuBLAS's in that run.
     "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
                  "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
                             (64, True): [191, 300, 451, 535, 607, 630],

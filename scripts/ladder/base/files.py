@@ -1,4 +1,4 @@
-"""Where things are, and files that are written whole or not at all."""
+"""Finds, reads and writes files. A file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ RESULTS = os.path.join(ROOT, "scripts/results")
 
 
 def course_pages() -> list[str]:
-    """README, the lessons with what lies beside them, and the page of what was measured."""
+    """Returns the paths of README.md, all pages of the rungs, and the page of results."""
     return [path for pattern in ("README.md", "[0-9][0-9]_*/**/*.md", "scripts/results/README.md")
             for path in paths_in(ROOT, pattern)]
 
 
 def paths_in(folder: str, pattern: str) -> list[str]:
-    """Those in a folder, whose own path may have marks of a pattern."""
+    """Returns the paths in a folder that match a glob pattern, sorted; the pattern's marks have no
+    meaning in the folder's own path."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True))
 
 
@@ -32,45 +33,47 @@ def read(path: str) -> str:
         return file.read()
 
 
-# ---- what is measured: lines of JSON, a file a GPU, and sim.jsonl ----
+# ---- measurements: lines of JSON, one file per GPU, and sim.jsonl ----
 
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> list[Any]:
-    """Kept, since results are large and read again and again; so not to be changed."""
+    """Returns the values of a text's lines of JSON. Callers must not change them, because they are
+    cached: results are large and read often."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def read_lines(path: str) -> list[Any]:
-    """The values of a file, one a line; none where there is no file."""
+    """Returns the values of a file of JSON lines, [] if there is no file. Raises CommandError for
+    anything but JSON."""
     try:
         return parsed(read(path))
     except FileNotFoundError:
         return []
     except ValueError as error:
-        raise CommandError(f"{os.path.relpath(path)} is no JSON: {error}", BAD_USAGE) from None
+        raise CommandError(f"{os.path.relpath(path)} has a line that is not JSON: {error}",
+                           BAD_USAGE) from None
 
 
 def json_text(values: Iterable[Any]) -> str:
-    """One a line, so that a diff shows which changed."""
+    """Returns the values as JSON, one per line, so that a diff shows which value changed."""
     return "".join(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
                    for value in values)
 
 
 def short_name(gpu: str) -> str:
-    """H100 of an NVIDIA H100 80GB HBM3."""
+    """Returns "H100" for "NVIDIA H100 80GB HBM3"."""
     return (re.findall(r"[A-Za-z]*\d+", gpu) or re.findall(r"\w+", gpu))[0]
 
 
 def file_of(gpu: str | None) -> str:
-    """Where a GPU's measurements go: h100.jsonl for an NVIDIA H100 80GB HBM3. None: the
-    simulator."""
+    """Returns the path of a GPU's measurements, such as h100.jsonl; None means the simulator."""
     return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 
 def newest_measured(folder: str = RESULTS) -> str | None:
-    """The file of the GPU that was measured last, by the dates in its lines (of two on one day, the
-    last by name), which README and figures show by default; None where no GPU has been measured."""
+    """Returns the file of the GPU measured last, which README and figures show by default, or None
+    if there is none. Dates are those in its lines; if two are equal, the last name counts."""
     dated = []
     for path in paths_in(folder, "*.jsonl"):
         dates = [line["date"] for line in read_lines(path)
@@ -84,8 +87,7 @@ def newest_measured(folder: str = RESULTS) -> str | None:
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file, text or bytes, whole or not at all, whatever happens meanwhile; its folder is
-    made."""
+    """Writes a file and, if necessary, its folders. If it is interrupted, the old file stays."""
     part = f"{path}.part-{os.getpid()}"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:

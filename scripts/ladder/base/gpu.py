@@ -1,4 +1,4 @@
-"""Facts that each line of results states: its GPU, driver, CUDA version, commit and date."""
+"""Finds the facts that each line of results states: GPU, driver, CUDA version, commit and date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ladder.base.records import Record
 
 
 def output_of(*command: str) -> str:
-    """What a command printed; nothing where it failed."""
+    """Returns a command's stdout, "" if it failed."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
@@ -22,7 +22,8 @@ def output_of(*command: str) -> str:
 
 
 def commit() -> str | None:
-    """Marked where more is changed than results and texts, which do not change what is measured."""
+    """Returns the commit's hash, with "+changes" if tracked files differ from it, not counting
+    results and pages, which do not affect measurements; None outside a git checkout."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                         ".", ":(exclude)scripts/results", ":(exclude)*.md")
@@ -30,13 +31,12 @@ def commit() -> str | None:
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
-    """The GPU's name, and the rest that each line has."""
+    """Returns the GPU's name, and a dict of the other facts. Raises CommandError without a GPU."""
     gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, _, driver = gpus.partition("\n")[0].partition(", ")
     if not driver:
-        raise CommandError("no GPU answers (nvidia-smi); scripts/figures measure --sim counts on "
-                           "the simulator",
-                           NO_DEVICE)
+        raise CommandError("no GPU answers (nvidia-smi lists none); scripts/figures measure --sim "
+                           "counts on the simulator", NO_DEVICE)
     cuda = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
     return name, {
         "driver": driver, "cuda": cuda and cuda[1], "commit": given_commit or commit(),

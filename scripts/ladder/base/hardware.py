@@ -1,4 +1,4 @@
-"""Rates of Hopper's SMs, per cycle, that tables compare measurements with."""
+"""Rates of a Hopper SM per cycle, for tables that compare measurements with them."""
 
 # NVIDIA's H100 white paper: 989.4 TFLOP/s, dense bf16, 132 SMs, 1.83 GHz.
 MATMUL_FLOPS = 4096

@@ -1,4 +1,4 @@
-"""Arrays as .npy files: version 1.0, little-endian, in C order."""
+"""Reads and writes .npy files: version 1.0, little-endian, in C order, fp16 or fp32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {"<f2": "e", "<f4": "f"}
 
 
 def npy(shape: Sequence[int], values: Sequence[float], descr: str = "<f4") -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file; `descr` is NumPy's name of the type, a key of KINDS."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".encode()
     header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
     return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
@@ -21,14 +21,15 @@ def npy(shape: Sequence[int], values: Sequence[float], descr: str = "<f4") -> by
 
 
 def write_rows(folder: str, **arrays: list[list[float]]) -> None:
-    """Rows of one head of each array, as --load takes them."""
+    """Writes NAME.npy for each array, given as the rows of one head, in the shape that --load
+    reads."""
     for name, rows in arrays.items():
         write_whole(os.path.join(folder, f"{name}.npy"),
                     npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))
 
 
 def read_npy(path: str) -> list[float]:
-    """All values of a file."""
+    """Returns all values of a file."""
     with open(path, "rb") as file:
         data = file.read()
     begin = 10 + struct.unpack("<H", data[8:10])[0]

@@ -1,4 +1,4 @@
-"""The rungs' programs: finding and running them, and what their steps say of themselves."""
+"""Finds and runs the rungs' programs, and reads their lists of steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ladder.base.records import Record
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A line of --list: a step for a device. common/rung.h says what each field means; `program` is
-    the path of the program that has it."""
+    """A line of --list: a step for a device. common/rung.h explains the fields; `program` is the
+    path of the step's program."""
     rung: str
     name: str
     device: str
@@ -33,7 +33,7 @@ class Step:
     grid_limit: list[int]  # without and with the causal mask
     settings: Sequence[Any] = ()  # [name, [value]]
     idea: str = ""
-    change: Sequence[str] = ("", "", "")  # what its idea is about: a count, how, options
+    change: Sequence[str] = ("", "", "")  # the count its idea is about, how it moves, options
     after: str = ""
     decoding: bool = False
     source: str = ""
@@ -41,22 +41,24 @@ class Step:
 
     @property
     def key(self) -> tuple[str, str]:
+        """(rung, name), which identifies the step."""
         return self.rung, self.name
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """[(Br, Bc)] compiled for heads of this size: those of the smallest max_d that holds it."""
+        """Returns [(Br, Bc)] compiled for this head size: those of the smallest max_d that holds
+        it."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 
     def registered(self) -> Record:
-        """What a results file keeps of it."""
+        """Returns the fields that a file of results keeps."""
         left_out = ("device", "idea", "decoding", "source", "program")
         return {"step" if name == "name" else name: value for name, value in vars(self).items()
                 if name not in left_out}
 
 
 def step_of(line: Record, **more: Any) -> Step:
-    """A step from its fields as --list and results files have them."""
+    """Returns a step from its fields in --list or in a file of results."""
     fields = dict(line)
     return Step(name=fields.pop("step"), **fields, **more)
 
@@ -68,14 +70,16 @@ class Ladder:
         self.steps = list(steps)
 
     def rungs(self) -> list[str]:
+        """Returns the names of the rungs that have steps, in order."""
         return list(dict.fromkeys(step.rung for step in self.steps))
 
     def of(self, rung: str) -> list[Step]:
+        """Returns a rung's steps, in order."""
         return [step for step in self.steps if step.rung == rung]
 
     def before(self, step: Step) -> Step | None:
-        """The step that it follows; of a rung's first the last of the rung before on every
-        machine."""
+        """Returns the step that this one follows, or None. A rung's first step follows the last
+        step of an earlier rung that every GPU runs."""
         for other in reversed(self.steps[:self.steps.index(step)]):
             if (other.name == step.after if other.rung == step.rung else
                     not other.exact_architecture and not other.by_name_only
@@ -84,18 +88,18 @@ class Ladder:
         return None
 
     def last_portable(self, rung: str) -> Step | None:
-        """The rung's last step that every GPU runs, or None."""
+        """Returns the rung's last step that every GPU runs, or None."""
         portable = [step for step in self.of(rung)
                     if not step.by_name_only and not step.exact_architecture]
         return portable[-1] if portable else None
 
     def stands_for_its_rung(self, step: Step) -> bool:
-        """Whether rungs are compared by this step; the others only show what a step gains."""
+        """Returns whether rungs are compared by this step. Other steps only show their own gain."""
         return step.default or step == self.last_portable(step.rung)
 
     def beside_peers(self) -> dict[str, str]:
-        """Direction → the rung that is compared with PyTorch's attention: the last without a
-        backward pass, the last with one."""
+        """Returns the rungs that are compared with PyTorch's attention: for "fwd" the last without
+        a backward pass, for "bwd" the last with one."""
         compared = {}
         for rung in self.rungs():
             compared["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
@@ -103,7 +107,8 @@ class Ladder:
 
 
 def steps_of(program: str) -> list[Step]:
-    """What --list says: a Step for each step and device that the program was built for."""
+    """Returns a Step for each line of --list: one per step and device that the program was built
+    for. Raises CommandError if --list fails or has other fields."""
     name = os.path.basename(program)
     status, out, err = run_quietly([program, "--list"])
     if status:
@@ -111,34 +116,35 @@ def steps_of(program: str) -> list[Step]:
     try:
         return [step_of(line, program=program) for line in json_lines(out, name)]
     except TypeError:
-        raise CommandError(f"{name} --list says other things than these scripts read: scripts/run "
-                           "builds it anew", WRONG_RESULT) from None
+        raise CommandError(f"{name} --list has other fields than these scripts expect; scripts/run "
+                           "rebuilds the program", WRONG_RESULT) from None
 
 
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises CommandError for an option under Output in the program's --help, or one more: scripts
-    read what programs print, and run several, which would write to one place."""
+    """Raises CommandError for an option under Output in the program's --help, or one of `more`.
+    Scripts parse the programs' output and run several, which would all write to the same place."""
     _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
         if option in (*refused, "--list", *more):
-            raise CommandError(f"{option} is for one program alone, such as build/bin/00_naive",
-                               BAD_USAGE)
+            raise CommandError(f"{option} works with a single program only: give it to the program "
+                               "itself, such as build/bin/00_naive", BAD_USAGE)
 
 
 def json_lines(text: str, name: str) -> list[Record]:
+    """Returns the objects of a program's lines of JSON; raises CommandError for anything else."""
     try:
-        # Python would read NaN and Infinity, which are no JSON; int refuses them.
+        # Python accepts NaN and Infinity, which are not JSON; int() rejects them.
         return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise CommandError(f"{name} printed something that is no JSON: {error}",
+        raise CommandError(f"{name} printed a line that is not JSON: {error}",
                            WRONG_RESULT) from None
 
 
 def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
-    """Runs a program with --json to its end: status (negative for a signal), records, last lines of
-    stderr. What is no JSON is a wrong result, but of a program that failed by itself, whose lines
-    may be cut short."""
+    """Runs a program with --json; returns its status (negative for a signal), its records, and the
+    last lines of stderr. Output that is not JSON makes the status WRONG_RESULT, unless the program
+    failed, because then a line may be cut off."""
     status, out, message = run_quietly([*command, "--json"])
     try:
         return status, json_lines(out, os.path.basename(command[0])), message
@@ -147,38 +153,39 @@ def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
 
 
 def rungs() -> list[str]:
-    """The names of the folders that hold a rung."""
+    """Returns the names of the rungs' folders, in order."""
     return [os.path.basename(os.path.dirname(source))
             for source in paths_in(ROOT, "[0-9][0-9]_*/attention.cu")]
 
 
 def programs_in(folder: str) -> dict[str, str]:
-    """Name → path, of a folder that has the tests' programs too."""
+    """Returns the paths of the rungs' programs in a folder, by name, without the tests' programs.
+    Raises CommandError if there are none."""
     programs = {os.path.basename(path): path
                 for path in paths_in(folder, "[0-9][0-9]_*")
                 if not path.endswith("_test") and os.access(path, os.X_OK)}
     if not programs:
-        raise CommandError(f"{os.path.relpath(folder)} has no rung: scripts/run builds the "
-                           "programs into build/bin", BAD_USAGE)
+        raise CommandError(f"{os.path.relpath(folder)} has no rung's program; scripts/run builds "
+                           "them into build/bin", BAD_USAGE)
     return programs
 
 
 def ladder_of(programs: dict[str, str], device: str) -> Ladder:
-    """What the programs list for a device."""
+    """Returns all steps that the programs list for a device, "gpu" or "sim"."""
     return Ladder(step for program in programs.values() for step in steps_of(program)
                   if step.device == device)
 
 
 def ready(command: str, *words: str) -> bool:
-    """Calls a function of ready.sh for a command of scripts; whether it went well."""
+    """Runs a function of ready.sh, whose messages name `command`; returns whether it succeeded."""
     path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
     return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', command,
                                path, *words], check=False).returncode
 
 
 def run_quietly(command: Sequence[str]) -> tuple[int, str, str]:
-    """Runs a program to its end: status (negative for a signal), stdout, and the last lines of
-    stderr: an error is a line or a few."""
+    """Runs a program; returns its status (negative for a signal), its stdout, and the last six
+    lines of its stderr, which hold the error message."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                           encoding="utf-8", errors="replace")
     lines = [line.rstrip() for line in done.stderr.splitlines() if line.strip()]

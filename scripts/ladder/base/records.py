@@ -1,4 +1,4 @@
-"""What a record, an object of a program's --json, says."""
+"""Reads values from records, which are the objects that a program prints with --json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ladder.base.text import NO_VALUE
 # An object of a program's --json or --list, or a line of a file of results.
 Record = Dict[str, Any]
 
-# How a count moves from a step to the next; a step registers one of these for its idea.
+# The ways a count may move from one step to the next. A step registers one for its idea.
 MOVES = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
          "to 0": lambda before, after: before > 0 == after,
          "from 0": lambda before, after: before == 0 < after}
@@ -20,8 +20,8 @@ MOVES = {"less": lambda before, after: after < before, "more": lambda before, af
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A workload of a grid: the options that give inputs their shape and type, called as in a
-    record. Without the last two they are `heads` and `seqlen`."""
+    """A workload of a grid: the shape and type of the inputs, under a record's names. By default,
+    kv_heads is `heads` and seqlen_kv is `seqlen`."""
     batch: int
     heads: int
     seqlen: int
@@ -37,47 +37,52 @@ class Point:
 
     @staticmethod
     def key(record: Record) -> tuple[Any, ...]:
-        """A record's values of a point's fields."""
+        """Returns a record's values of a point's fields, in order."""
         return tuple(record[field.name] for field in dataclasses.fields(Point))
 
     def text(self) -> str:
+        """Returns the workload in short, such as "d 64, causal, N 2048"."""
         keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv != self.seqlen else ""
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
     def decoding(self) -> bool:
+        """Returns whether there is one query for many keys."""
         return self.seqlen == 1 < self.seqlen_kv
 
 
 def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
-    """What is read and written together, None where the program does not know."""
+    """Returns reads plus writes of a kind, such as "requested"; None if the record lacks them."""
     read, written = (record.get(f"{kind}_{way}_{unit}") for way in ("read", "write"))
     return None if read is None or written is None else read + written
 
 
 def count_of(record: Record, count: str) -> int | None:
-    """A count by its key; by one without _read or _write ("hbm_sectors") both together."""
+    """Returns the count of this key; for a key without _read or _write, such as "hbm_sectors", the
+    sum of both. Raises CommandError if the record has no such count."""
     kind, _, unit = count.rpartition("_")
     if not {count, f"{kind}_read_{unit}"} & record.keys():
-        raise CommandError(f"a step's idea is about {count} (.change), which is not counted",
-                           WRONG_RESULT)
+        raise CommandError(f"a step's .change names {count}, which no record has; "
+                           "common/CONTRACTS.md lists the counts", WRONG_RESULT)
     return record[count] if count in record else total(record, kind, unit)
 
 
 def requested(record: Record) -> int | None:
-    """What the kernels ask of HBM: the simulator's count, or the formula that equals it."""
+    """Returns the bytes that the kernels request from global memory: the simulator's count or, on a
+    GPU, the formula that equals it."""
     counted = total(record, "requested")
     return total(record, "model") if counted is None else counted
 
 
 def flops(record: Record) -> float:
-    """As the papers count them."""
+    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half of that under
+    the mask, 2.5 times that backward."""
     forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
                * record["batch"] / (2 if record["causal"] else 1))
     return forward * (2.5 if record["direction"] == "bwd" else 1)
 
 
 def uneven_counts(record: Record) -> str | None:
-    """What is wrong if the simulator's count is not the formula's to the byte."""
+    """Returns a message if the simulator's count and traffic() differ by any byte, else None."""
     for way in ("read", "write"):
         counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
         if counted is not None and formula is not None and counted != formula:
@@ -87,8 +92,8 @@ def uneven_counts(record: Record) -> str | None:
 
 
 def largest_error(record: Record) -> float | None:
-    """Of O, or of the gradients; LSE has a tolerance of its own. None where nothing was checked;
-    infinite where a value is not finite that should be."""
+    """Returns the largest error of O, or of the gradients (LSE has a tolerance of its own); None if
+    nothing was checked; infinity if a value that should be finite is not."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
     if any(e.get("nonfinite") for e in errors):
         return math.inf
@@ -96,6 +101,7 @@ def largest_error(record: Record) -> float | None:
 
 
 def error_text(record: Record) -> str:
+    """Returns the largest error with two digits, as a table shows it."""
     error = largest_error(record)
     if error is None:
         return NO_VALUE
@@ -103,7 +109,7 @@ def error_text(record: Record) -> str:
 
 
 def shape_text(record: Record) -> str:
-    """A workload in words, without what follows from the rest of it."""
+    """Returns a workload in words, leaving out kv-heads and seqlen-kv if they are the default."""
     usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}
     words = [f"{name.replace('_', '-')} {record[name]}"
              for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")

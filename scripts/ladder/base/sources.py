@@ -1,4 +1,4 @@
-"""The files of the ladder's steps, what they may be called, and what differs between two."""
+"""Finds the source files of the ladder's steps by name, and compares two of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DEFINITION = re.compile(
 
 
 def included(path: str, text: str) -> dict[str, str]:
-    """The headers of its own folder that a file includes, and they in turn: path → text, and each
-    comes after those that it includes."""
+    """Returns the headers of its own folder that a file includes, directly or not, as {path: text};
+    each header comes after those that it includes."""
     found: dict[str, str] = {}
     for name in re.findall('#include "(.*)"', text):
         header = os.path.normpath(os.path.join(os.path.dirname(path), name))
@@ -32,8 +32,8 @@ def included(path: str, text: str) -> dict[str, str]:
 
 
 class Source:
-    """One .cu file of a rung; `step` is the name of its step, as its registration says, "" where
-    there is none. `headers`: those of its folder that it includes."""
+    """A .cu file of a rung. `step` is the name of the step that it registers, or ""; `headers` are
+    those of included()."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,19 +44,19 @@ class Source:
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
         self.step = name[1] if name else ""
         stem = os.path.basename(file)
-        # What it may be called after its rung's number or name and a slash, the step's name aside.
+        # The names it may have after its rung and a slash, in addition to the step's name.
         self.names = {stem, file, "" if file == "attention" else stem}
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
 
 def read_sources() -> list[Source]:
-    """The files of all rungs."""
+    """Returns the .cu files of all rungs."""
     return [Source(os.path.relpath(path, ROOT)) for rung in rungs()
             for pattern in ("*.cu", "*/*.cu") for path in paths_in(ROOT, f"{rung}/{pattern}")]
 
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
-    """The steps that are called so, each as find() takes a name."""
+    """Returns the steps of these names; find() says which names are allowed."""
     by_name = {step.key: step for step in steps}
     sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
     chosen = [find(sources, name) for name in names]
@@ -64,9 +64,8 @@ def named(names: list[str], steps: list[Step]) -> list[Step]:
 
 
 def find(sources: list[Source], name: str, what: str = "") -> Source:
-    """The file of a step or a rung, by any of its names; a file called so comes before a step.
-    Raises CommandError with the names that there are; `what`, a sentence, says what else could be
-    given."""
+    """Returns the file of a step or a rung, by any of its names; if a file and a step share a name,
+    the file. Raises CommandError with all names; `what`, a sentence, says what else is allowed."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
     in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
     matching = [source for source in in_rung if wanted in source.names] + \
@@ -88,15 +87,16 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
 
 
 def cases_of(sources: list[Source], step: Source) -> str:
-    """GoogleTest's filter of all of the suite's cases of a step."""
-    # Another step's name may begin as this one's.
+    """Returns GoogleTest's filter for all of the suite's cases of a step."""
+    # Leaves out steps whose names begin with this one's.
     others = [source.step for source in sources if source.step.startswith(f"{step.step}_")]
     cases = [f"*/{name}:*/{name}_*" for name in (step.step, *others)]
     return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
 def names_of(definition: str) -> set[str]:
-    """The names that it defines: one, none for an operator, several for an #if … #endif."""
+    """Returns the names that a definition defines: one, none for an operator, or several for an
+    #if … #endif."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))
@@ -107,29 +107,29 @@ def names_of(definition: str) -> set[str]:
 
 
 def defined(text: str) -> dict[str, str]:
-    """The definitions of a text, by the names that they define."""
+    """Returns the definitions of a text by the names that they define."""
     return {name: definition for definition in DEFINITION.findall(text)
             for name in names_of(definition)}
 
 
 class Diff:
-    """What changed from a step's file to another's, line by line."""
+    """The difference between the files of two steps, line by line."""
 
     def __init__(self, old: Source, new: Source) -> None:
         self.old, self.new = old, new
-        # A loop put around many lines is a change of two lines. Without autojunk: lines such as "}"
-        # are frequent, but they are no junk.
+        # Leading blanks do not count, so a loop put around many lines changes two lines. autojunk
+        # is off, because frequent lines such as "}" matter too.
         self.matcher = difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
                                                [line.lstrip() for line in new.lines],
                                                autojunk=False)
 
     def counts(self) -> tuple[int, int, int]:
-        """Lines added, removed, kept."""
+        """Returns the numbers of lines added, removed and kept."""
         kept = sum(block.size for block in self.matcher.get_matching_blocks())
         return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
 
     def hunks(self, context: int) -> Iterator[list[str]]:
-        """The lines of each hunk, as diff -U has them; its first is the @@ line."""
+        """Yields the lines of each hunk, as diff -U prints them; the first is the @@ line."""
         for group in self.matcher.get_grouped_opcodes(context):
             first, last = group[0], group[-1]
             lines = [f"@@ -{first[1] + 1},{last[2] - first[1]} "

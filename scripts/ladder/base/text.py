@@ -1,4 +1,4 @@
-"""Numbers that people read, and the lessons' text."""
+"""Formats numbers for readers, and lessons' Markdown for a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ NO_VALUE = "–"
 
 
 def in_units(value: float | None, units: list[str]) -> str:
-    """Three digits (fewer of a whole number of the smallest unit) and the first of the units that
-    leaves fewer than four before the point."""
+    """Returns a value with three digits and the first unit that leaves at most three before the
+    point; a whole number of the smallest unit keeps its own digits. None becomes NO_VALUE."""
     if value is None:
         return NO_VALUE
     for unit in units[:-1]:
@@ -21,6 +21,7 @@ def in_units(value: float | None, units: list[str]) -> str:
 
 
 def three_digits(value: float) -> str:
+    """Returns a number with three digits; whole numbers below 1000 stay as they are."""
     if isinstance(value, int) and value < 1000:
         return str(value)
     for decimals in (2, 1):
@@ -31,11 +32,13 @@ def three_digits(value: float) -> str:
 
 
 def bytes_text(count: float | None) -> str:
+    """Returns bytes in B to TB, with decimal prefixes."""
     return in_units(None if count is None else round(count), ["B", "kB", "MB", "GB", "TB"])
 
 
 def counts_text(count: str, *numbers: int) -> list[str]:
-    """What is counted, by its key: exact where that is short."""
+    """Returns values of a count, named by its key, as texts in one style: exact if they are short,
+    else with a unit."""
     exact = max(numbers) < (100_000 if all(numbers) else 1_000_000)
     return [bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
             if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
@@ -43,18 +46,19 @@ def counts_text(count: str, *numbers: int) -> list[str]:
 
 
 def time_text(milliseconds: float | None) -> str:
+    """Returns a time in µs, ms or s."""
     return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
 
 
 def rate_text(number: float | None) -> str:
-    """TFLOP/s, or a ratio."""
+    """Returns TFLOP/s or a ratio as a number without a unit."""
     if number is None:
         return NO_VALUE
     return f"{number:.2g}" if number < 0.1 else three_digits(number)
 
 
 def plain(text: str) -> str:
-    """Markdown as a terminal shows it best: formulas and code without their marks."""
+    """Returns Markdown as plain text for a terminal: links, formulas and code without marks."""
     parts: list[str] = re.split(r"^```.*\n", text, flags=re.MULTILINE)
     for i in range(0, len(parts), 2):  # every second one is fenced
         part: str = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
@@ -64,7 +68,7 @@ def plain(text: str) -> str:
 
 
 def formula(tex: str) -> str:
-    """TeX as a terminal shows it."""
+    """Returns a TeX formula as plain text for a terminal."""
     tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
     for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
                      ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),

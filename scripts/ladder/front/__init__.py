@@ -1,2 +1,2 @@
-"""The commands that a reader begins with: scripts/run and its table, scripts/test, one step
-alone in a file; what they need of the machine is in ready.sh."""
+"""The commands that a reader begins with: scripts/run with its table and --alone, and scripts/test.
+ready.sh installs or names what they need."""

@@ -1,5 +1,5 @@
-// What scripts/run --alone writes around a step, where the harness was. Python reads #ifdef and its
-// like: whether the step uses that name.
+// The code that scripts/run --alone writes around a step, in the place of the harness. alone.py
+// decides #ifdef and #ifndef: a name is defined if the step uses it.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -76,7 +76,7 @@ int main() {
   bytes.insert({{"dO", 2 * q}, {"dQ", 2 * q}, {"dK", 2 * k}, {"dV", 2 * k}});
   const auto run = [&] { backward(p, back, a); };
   const Traffic requests = backward_traffic(p, back);
-  static_cast<void>(traffic);  // of the forward pass, which is not timed
+  static_cast<void>(traffic);  // unused: the forward pass is not timed
 #else
   const auto run = [&] { forward(p, chosen, a); };
   const Traffic requests = traffic(p, chosen);
@@ -91,12 +91,12 @@ int main() {
   forward(p, chosen, a);
   cudaEvent_t start, stop;
   check(cudaEventCreate(&start)), check(cudaEventCreate(&stop));
-  run();  // the first time kernels are loaded
+  run();  // not timed, because it also loads the kernels
   cudaEventRecord(start);
   for (int i = 0; i < 20; ++i) run();
   cudaEventRecord(stop);
   check(cudaEventSynchronize(stop));
-  float ms;  // of all of them
+  float ms;  // of all 20 runs
   cudaEventElapsedTime(&ms, start, stop);
   int64_t requested = 0;
   for (const auto& [kernel, arrays] : requests)
@@ -114,7 +114,7 @@ int main() {
   std::vector<double> O(rows * d), dQ(O), dK(keys * d), dV(dK), P(keys), dP(keys);
   const auto dot = [d](auto* x, auto* y) { return std::inner_product(x, x + d, y, 0.0); };
   for (int i = 0; i < rows; ++i) {
-    double sum = 1e-300, D = 0;  // a row may see no key
+    double sum = 1e-300, D = 0;  // not 0, because a row may attend to no key
     for (int j = 0; j < keys; ++j)
       sum += P[j] = p.attends(i % p.N, j) ? std::exp(p.scale * dot(&Q[i * d], &K[j * d])) : 0;
     for (int j = 0; j < keys; ++j) D += (P[j] /= sum) * (dP[j] = dot(&dO[i * d], &V[j * d]));
@@ -133,6 +133,6 @@ int main() {
     for (size_t e = 0; bytes.contains(name) && e < x.size(); ++e)
       wrong += !(std::abs(x[e] - got[e]) < 1e-3 + 4e-3 * std::abs(x[e]));
   }
-  std::printf("%.3f ms, %.1f MB requested of HBM, %d wrong\n", ms / 20, requested / 1e6, wrong);
+  std::printf("%.3f ms, %.1f MB requested, %d wrong\n", ms / 20, requested / 1e6, wrong);
   return wrong > 0;
 }

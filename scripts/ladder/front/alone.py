@@ -1,5 +1,5 @@
-"""Writes a step, and what it needs of common/, as one file that nvcc alone compiles: what
-scripts/run --alone does. There alone.cu stands for the contract (rung.h) and for the harness."""
+"""Writes a step, with the code that it needs from common/, as one file that nvcc alone compiles,
+for scripts/run --alone. In that file, alone.cu replaces the contract (rung.h) and the harness."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
 
 
 def words(code: str) -> set[str]:
+    """Returns the words of C++ code, without comments."""
     return set(re.findall(r"\w+", re.sub(r"//.*", "", code)))
 
 
 def definitions(path: str, seen: set[str]) -> list[str]:
-    """Those of a header of common/ for the GPU, after those of the headers that it includes."""
+    """Returns the definitions, as compiled for the GPU, of a header of common/, after those of the
+    headers that it includes. `seen` keeps a header from being read twice."""
     if path in seen or "/sim/" in path:
         return []
     seen.add(path)
@@ -31,7 +33,8 @@ def definitions(path: str, seen: set[str]) -> list[str]:
 
 
 def resolve(text: str, used: Container[str]) -> str:
-    """The text without #ifdef and #ifndef: a NAME is defined where it is used."""
+    """Returns the text with its #ifdef and #ifndef decided: a name counts as defined if it is in
+    `used`."""
     def chosen(block: re.Match[str]) -> str:
         return block[3] if (block[2] in used) != bool(block[1]) else block[4] or ""
 
@@ -40,8 +43,8 @@ def resolve(text: str, used: Container[str]) -> str:
 
 
 def body(source: Source) -> str:
-    """A step's file from its first definition on, without what tells the harness of it, and before
-    it the headers of its folder."""
+    """Returns the definitions of a step's file, without its registration, after those of its
+    folder's headers."""
     *headers, text = (text.partition("namespace ladder::MACHINE {\n")[2]
                       for text in (*source.headers.values(), source.text))
     return "".join(header.rpartition("}  // namespace ladder")[0] for header in headers) + \
@@ -49,7 +52,7 @@ def body(source: Source) -> str:
 
 
 def includes(source: Source) -> str:
-    """The lines that include something else than the headers of its folder."""
+    """Returns the #include lines, except those of headers of the step's folder."""
     own = {os.path.basename(path) for path in source.headers}
     return "".join(line + "\n" for text in (*source.headers.values(), source.text)
                    for line in text.splitlines()
@@ -57,14 +60,15 @@ def includes(source: Source) -> str:
 
 
 def file_of(source: Source) -> str:
+    """Returns the name of a step's single file, without .cu, such as "01_tile"."""
     return f"{source.rung[:2]}_{source.step}"
 
 
 def alone(sources: list[Source], source: Source) -> str:
-    """The text of the file."""
+    """Returns the text of a step's single file."""
     headers, step = includes(source), body(source)
     for other in re.findall(r'\.forward_of = "(\w+/\w+)"', source.text):
-        forward = find(sources, other)  # all of it, in a namespace of its name
+        forward = find(sources, other)  # goes into a namespace of its step's name
         name = forward.step
         headers += includes(forward)
         step = (f"\nnamespace {name} {{\n" +
@@ -92,24 +96,24 @@ def alone(sources: list[Source], source: Source) -> str:
 
 
 def portable(source: Source) -> bool:
-    """Whether every GPU runs it."""
+    """Returns whether the file has a step that every GPU runs."""
     return bool(source.step) and ".exact_architecture = true" not in source.text
 
 
 def main(words: list[str]) -> int:
     if len(words) != 1:
-        raise CommandError("--alone takes a step and nothing else, such as 00 or 05/rows",
-                           BAD_USAGE)
+        raise CommandError("--alone takes one step, such as 00 or 05/rows, and nothing else; "
+                           f"given: {' '.join(words) or 'nothing'}", BAD_USAGE)
     sources = read_sources()
     source = find(sources, words[0])
     if not portable(source):
         command = re.findall("//   (build/bin/.*)", source.text)[0]
-        raise CommandError(f"--alone {words[0]}: only steps that every GPU runs can stand alone; "
-                           f"after scripts/run, {command} runs this one", BAD_USAGE)
+        raise CommandError(f"--alone {words[0]}: only a step that every GPU runs can be written as "
+                           f"one file; after scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))
     text = alone(sources, source)
     write_whole(f"{path}.cu", text)
     shown = os.path.relpath(path)
-    print(f"{shown}.cu: {source.path} and what it needs, {len(text.splitlines())} lines\n\n"
+    print(f"{shown}.cu: {source.path} and the code it needs, {len(text.splitlines())} lines\n\n"
           f"{NVCC} {shown} {shown}.cu && {os.path.join('.', shown)}")
     return GOOD

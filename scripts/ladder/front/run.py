@@ -1,6 +1,7 @@
-"""Runs every rung of the ladder and prints one table; scripts/run builds, then calls this.
+"""Runs every rung of the ladder and prints the table. scripts/run builds the programs, then calls
+this.
 
-The programs do the work, this only gathers: `PROGRAM --list` names a rung's steps, and
+The programs do the work, and this collects it: `PROGRAM --list` names a rung's steps, and
 `PROGRAM --json` measures one.
 """
 
@@ -21,14 +22,15 @@ from ladder.base.records import Record, uneven_counts
 from ladder.front.table import MACHINES, TIME, TRAFFIC, StepRun, Table, print_tables
 
 COMMAND = "scripts/run"
-# The FlashAttention-2 paper's workload: 16k tokens in all, hidden size 2048, bf16.
+# The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
-DRAM = ["--dram"]  # which says where the GPU's counters may not be read, and nothing is missed
+DRAM = ["--dram"]  # harmless where the GPU's counters may not be read: the program then says so
 
 
 def judge(run: StepRun, status: int, records: list[Record], message: str) -> None:
-    """Takes what the program said, and sets the status that it deserves."""
+    """Stores a program's records and message in the run, and sets the run's status: WRONG_RESULT
+    for a wrong result or count, 128 plus the signal for a crash, else the program's."""
     lines = (line.removeprefix(f"{run.step.rung}: ") for line in message.splitlines())
     run.status, run.records, run.message = status, records, "\n".join(lines)
     if status < 0:
@@ -42,8 +44,8 @@ def judge(run: StepRun, status: int, records: list[Record], message: str) -> Non
 
 
 def go(runs: list[StepRun], options: list[str]) -> None:
-    """Runs steps of one program on one device, which share inputs and reference. If any fails,
-    each once more alone, to learn which and why."""
+    """Runs steps of one program on one device together, so that they share inputs and reference. If
+    any fails, runs each again alone, to find out which failed and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     show(f"Running {step.rung} on the {MACHINES[device]} ...")
     status, records, message = run_json(
@@ -58,7 +60,8 @@ def go(runs: list[StepRun], options: list[str]) -> None:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """What scripts/run itself acts on; `passed`: what the programs get; `words`: all but --all."""
+    """Returns the options that scripts/run itself uses; `passed` are the words for the programs,
+    and `words` all but --all."""
     parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
@@ -69,8 +72,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def gpu_answers(program: str) -> tuple[str, str]:
-    """The I/O type to measure the GPU in, empty if there is none to run on; and then why."""
-    for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse the first
+    """Returns the I/O type for measurements on the GPU, and ""; without a usable GPU, "" and the
+    reason."""
+    for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse bf16
         status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
              "--check", "off"])
@@ -82,7 +86,7 @@ def gpu_answers(program: str) -> tuple[str, str]:
 
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
-    """The tables to make; `gpu` is the I/O type to measure it in."""
+    """Returns the tables to print. `gpu` is the I/O type for the GPU, "" without one."""
     def runs(device: str) -> list[StepRun]:
         return [StepRun(step, device) for step in steps if step.device == device
                 and (options.all or not step.by_name_only)]
@@ -91,28 +95,29 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
         device = options.device
         if device == "auto":
             device = "gpu" if gpu else "sim"
-        # Built without CUDA there is none: the program says so better.
+        # A build without CUDA lists no steps for the GPU. The program itself explains that best.
         chosen = runs(device) or [StepRun(step, device) for step in steps]
         return [Table(f"scripts/run {shlex.join(options.words)}",
                       options.passed + DRAM * (device == "gpu"), None, chosen)]
 
     counted = [run for run in runs("sim") if options.all or not run.step.exact_architecture]
     captured = os.path.relpath(os.path.join(ROOT, "scripts/results/captured"))
-    traffic = Table("HBM traffic, q, k, v captured from a trained model", ["--load", captured],
+    traffic = Table("Global-memory requests, q, k, v of a trained model",
+                    ["--load", captured],
                     None if options.all else TRAFFIC, counted)
-    times = Table("time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu, *DRAM],
+    times = Table("Time, the FlashAttention-2 paper's workload at N = 2k", [*PAPER_2K, gpu, *DRAM],
                   None if options.all else TIME, runs("gpu"))
     return [traffic, times] if gpu else [traffic]
 
 
 def next_steps(steps: list[Step]) -> list[str]:
-    """What to do after the first table."""
+    """Returns lines that suggest what to do after the first table."""
     sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
     first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])
     lines = [(f"{sim[0].rung}/README.md", "the first lesson"),
-             ("scripts/explore", "two steps at work, in your browser"),
-             (f"scripts/diff {first[:2]} {second}", "what the next step changes"),
+             ("scripts/explore", "two steps running, in your browser"),
+             (f"scripts/diff {first[:2]} {second}", "the lines that the next step changes"),
              ("scripts/run --all", f"all columns and all steps ({others} more)")]
     return [f"{'' if i else 'Next:':6}{what:<25} {why}" for i, (what, why) in enumerate(lines)]
 
@@ -130,15 +135,15 @@ def main(words: list[str]) -> int:
         for _, group in itertools.groupby(table.runs, key=lambda run: run.step.program):
             go(list(group), table.options)
             show("")
-        # A step for a GPU of another kind is not a failure where nobody asked for it.
+        # A step for another kind of GPU is left out, not reported as failed, unless asked for.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE
             or not run.step.exact_architecture]))
 
     shown = [run for table in finished for run in table.runs]
     if len({(run.status, run.message) for run in shown}) == 1 and shown[0].status == BAD_USAGE:
-        raise CommandError(f"{shown[0].message}\nbuild/bin/{shown[0].step.rung} --help lists what "
-                           f"the programs take, {COMMAND} --help the rest.", BAD_USAGE)
+        raise CommandError(f"{shown[0].message}\nbuild/bin/{shown[0].step.rung} --help lists the "
+                           f"programs' options, {COMMAND} --help its own.", BAD_USAGE)
     print_tables(finished)
     if not options.words and not options.all and any(run.records for run in shown):
         print("\n".join(["", *next_steps(steps)]))

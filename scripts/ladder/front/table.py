@@ -1,4 +1,5 @@
-"""The tables that scripts/run prints: the story, a row a step with a bar, and all that is known."""
+"""Formats the tables that scripts/run prints: the story, with one number and a bar per step, and the
+details, with all columns."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from ladder.base.text import NO_VALUE, bytes_text, counts_text, rate_text, time_
 
 @dataclasses.dataclass
 class StepRun:
-    """One step on one device: its records, two with a backward pass, or why there are none."""
+    """A run of one step on one device: its records (one for each pass), or the message that says why
+    there are none."""
     step: Step
     device: str
     status: int = GOOD
@@ -28,7 +30,7 @@ class StepRun:
 
 MACHINES = {"gpu": "GPU", "sim": "simulator"}
 
-# Head → text of a record.
+# A column's head → the text of its cell for a record.
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "time": lambda record: time_text(record.get("time_ms")),
     "TFLOP/s": lambda record: rate_text(record.get("tflops")),
@@ -41,26 +43,26 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
 MEANINGS = {"requested": "bytes that the kernels read from and write to global memory, {}",
             "distinct": "the same, but each byte once per kernel, as if caches were perfect",
             "DRAM": "bytes that HBM served, by the GPU's counters",
-            "workspace": "memory beyond inputs and outputs",
-            "error": "the largest, against float64"}
+            "workspace": "bytes of memory beyond inputs and outputs",
+            "error": "the largest difference from float64"}
 
 
 class Story(NamedTuple):
-    """What a table tells of each step: a number, as a bar and against that of the row before, and
+    """A table's main number for each step, shown also as a bar and compared with the row above, and
     the columns that follow."""
     head: str
     value: Callable[[Record], float | None]
     text: Callable[[float | None], str]  # of the number
-    less: str  # what a smaller number is called
+    less: str  # the word for a smaller number
     more: str
     columns: list[str]
-    counts: bool  # whether a step whose idea is about another count is told by that
+    counts: bool  # whether a step whose idea changes another count is compared by that count
 
 
 class Table(NamedTuple):
-    """What scripts/run prints under a title; without a story all that is known."""
+    """A table of scripts/run; without a story, it has all columns."""
     title: str
-    options: list[str]  # of the programs
+    options: list[str]  # for the programs
     story: Story | None
     runs: list[StepRun]
 
@@ -68,7 +70,7 @@ class Table(NamedTuple):
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              ["TFLOP/s", "DRAM"], False)
-# Counts that ideas are about → their names in the table, and what these mean.
+# Counts that ideas are about → their names in the table, and the meanings below it.
 CHANGED = {
     "hbm_sectors": ("sectors", "32-byte pieces of global memory that the warps' accesses touch"),
     "sram_read_bytes": ("loaded", "bytes read from shared memory"),
@@ -77,9 +79,10 @@ CHANGED = {
                        "need different words of one bank"),
     "flops_under_copies": ("under copies", "FLOPs computed while a copy to shared memory is in "
                            "flight"),
-    "workspace_bytes": ("workspace", "memory beyond inputs and outputs"),
-    "matmul_flops": ("FLOPs", "those of matrix products"),
-    "other_flops": ("other FLOPs", "those outside matrix products, such as the softmax's"),
+    "workspace_bytes": ("workspace", MEANINGS["workspace"]),
+    "matmul_flops": ("FLOPs", "floating-point operations in matrix products"),
+    "other_flops": ("other FLOPs", "floating-point operations outside matrix products, such as the "
+                    "softmax's"),
     "barriers": ("barriers", "times that a whole block waits for all its threads"),
     "blocks": ("blocks", "thread blocks launched"),
     "consumer_copies": ("own copies", "copies started by warps that also compute products"),
@@ -94,8 +97,8 @@ CHANGED = {
 
 
 def records_of(runs: list[StepRun], begin: int = 0) -> list[tuple[StepRun, Record]]:
-    """What has a row: of each run its records from `begin` on; an empty one where a program failed
-    without any, and had not refused to run."""
+    """Returns (run, record) for each row of a table: the records of each run from `begin` on, or
+    one empty record if its program failed. Runs that were refused are left out."""
     return [(run, record) for run in runs for record in run.records[begin:] or
             ([{}] if run.status not in (BAD_USAGE, NO_DEVICE) else [])]
 
@@ -105,18 +108,20 @@ def is_backward(record: Record) -> bool:
 
 
 def name_of(run: StepRun, record: Record) -> str:
+    """Returns a row's name, such as "06 stored bwd"."""
     return f"{run.step.rung[:2]} {run.step.name}{' bwd' if is_backward(record) else ''}"
 
 
 def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """The columns that have a value."""
+    """Returns the header and the rows without empty columns."""
     columns = [column for column in zip(header, *rows) if set(column[1:]) != {NO_VALUE}]
     return list(map(list, zip(*columns)))
 
 
 def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun, Record]],
          paint: Paint) -> list[str]:
-    """Lines of a table, the header's first. Columns in `left` begin at the left."""
+    """Returns the lines of a table, the first row as its header, and ✗ after a failed step. Columns
+    numbered in `left` are left-aligned, the others right-aligned."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(text.ljust(width) if i in left else text.rjust(width)
@@ -128,11 +133,11 @@ def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun
 # ---- the story ----
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
-BAR = 2  # the bar's column
+BAR = 2  # the number of the bar's column
 
 
 def bar(value: float | None, low: int, high: int, width: int) -> str:
-    """On a logarithmic scale between these powers of ten."""
+    """Returns a bar for a value on a logarithmic scale from 10^low to 10^high, `width` columns."""
     if not value:
         return ""
     eighths = round(8 * width * (math.log10(value) - low) / (high - low))
@@ -140,8 +145,8 @@ def bar(value: float | None, low: int, high: int, width: int) -> str:
 
 
 def change_of(step: Step, record: Record, before: Record) -> str:
-    """"conflicts 100,352 → 0": what becomes of the count that the step's idea is about, empty where
-    that is requested bytes, or where the number is the same here."""
+    """Returns how a step changes the count that its idea is about, such as "conflicts 100,352 → 0".
+    Returns "" if that count is requested bytes, is unknown, or does not change."""
     count = step.change[0]
     if count in ("", "requested_bytes") or not before or not record:
         return ""
@@ -153,7 +158,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
 
 
 def against(story: Story, value: float | None, before: float | None) -> str:
-    """How much smaller or larger."""
+    """Returns how many times smaller or larger a value is, such as "12.9× less"."""
     if not value or not before:
         return ""
     ratio = before / value
@@ -165,9 +170,9 @@ def against(story: Story, value: float | None, before: float | None) -> str:
 
 def story_table(story: Story, runs: list[StepRun],
                 paint: Paint) -> tuple[list[str], list[str]] | None:
-    """The header and the lines: one row for each step, about what it adds to the ladder, which is
-    the backward pass where it has one. A step whose idea is about another count is told by that; if
-    the story's number grew as well, by both."""
+    """Returns the header and the lines, or None if nothing was measured. Each step has one row, for
+    its backward pass if it has one. "vs above" compares the story's number or, for a step whose
+    idea changes another count, that count; if the number rose as well, both."""
     steps = records_of(runs, -1)
     values = [story.value(record) for _, record in steps]
     measured = [value for value in values if value]
@@ -180,10 +185,10 @@ def story_table(story: Story, runs: list[StepRun],
     for (run, record), value in zip(steps, values):
         before = above.get(is_backward(record), {})
         brings = against(story, value, story.value(before))
-        # The row above is of the step that this one follows: the rung's, or one before its first.
+        # Compares only with the step that this one follows, or for a rung's first, the row above.
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
-        if change:  # with the price of what it buys
+        if change:  # keep the rise of the story's number: it is the price of the change
             brings = f"{brings}, {change}" if brings.endswith(story.more) else change
         above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
@@ -197,11 +202,11 @@ def story_table(story: Story, runs: list[StepRun],
     return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint)
 
 
-# ---- all that is known ----
+# ---- all columns ----
 
 
 def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[str]] | None:
-    """The header and the lines, a row a record."""
+    """Returns the header and the lines, with one row per record, or None without rows."""
     steps = records_of(runs)
     if not steps:
         return None
@@ -212,7 +217,7 @@ def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[st
 
 
 def messages(runs: list[StepRun], paint: Paint) -> Iterator[str]:
-    """What the failed runs said, once where they said the same."""
+    """Yields the messages of the failed runs, each different message once."""
     failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
         if run.status != GOOD:
@@ -229,7 +234,7 @@ def messages(runs: list[StepRun], paint: Paint) -> Iterator[str]:
 
 
 def print_tables(tables: list[Table]) -> None:
-    """Prints the tables, what failed, and what the columns mean."""
+    """Prints the tables, the failures, and the meanings of the columns."""
     paint = Paint(sys.stdout)
     all_runs = [run for table in tables for run in table.runs]
     parts: list[str] = []
@@ -252,8 +257,8 @@ def print_tables(tables: list[Table]) -> None:
 
 
 def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
-    """Lines that say what the columns mean, and the counts in a table's text; and whether the
-    results are right."""
+    """Returns lines with the meanings of the columns and of the counts in the tables' text; if all
+    results were checked and are correct, a last line says so."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
     counted = "counted by the simulator" + (" and equal to each step's formula" if right else "")
@@ -271,5 +276,6 @@ def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
         lines += [name.ljust(width) + first.lstrip(), *more]
     if right and all(record["pass"] for record in records):  # null: not checked, or not decided
         most = max(error for record in records if (error := largest_error(record)) is not None)
-        lines += ["", f"All results are right: none is further than {most:.1e} from float64."]
+        lines += ["", "All results are correct: the largest difference from float64 is "
+                  f"{most:.1e}."]
     return lines

@@ -1,4 +1,4 @@
-"""Builds and runs the tests: scripts/test, which has the help, calls this."""
+"""Builds and runs the tests, for scripts/test, which has the help."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ladder.base.sources import cases_of, find, read_sources
 
 COMMAND = "scripts/test"
 PARTS = ("sim", "build_tasks", "tile", "harness", "scripts", "gpu")  # besides rungs and steps
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
-KINDS = f"Parts are {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # of compute-sanitizer
+KINDS = f"A part is {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Also the parts, and `passed`, ctest's options: parts come first, as a word after an option of
-    ctest's belongs to that."""
+    """Returns the options with `parts` and, for ctest, `passed`. Parts come first, because a word
+    after one of ctest's options belongs to that option."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
@@ -40,17 +40,18 @@ def parse(words: list[str]) -> argparse.Namespace:
     options.parts = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     options.passed = words[len(options.parts):]
     if options.sanitize and options.parts != ["gpu"]:
-        raise CommandError("--sanitize is for the part gpu: scripts/test gpu --sanitize "
+        raise CommandError("--sanitize works only with the part gpu: scripts/test gpu --sanitize "
                            f"{','.join(options.sanitize)}", BAD_USAGE)
     return options
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Has the tests that compare whole texts, which are called so, write them."""
+    """Makes the tests that compare whole texts write these texts instead. Returns the exit
+    status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT
-    # Of these every text is written, so that none stays of what is no more.
+    # Starts these files again, so that no text of a removed test stays.
     for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
                        ("suite/plans.jsonl", ""), ("suite/gpu_plans.jsonl", "")):
         write_whole(os.path.join(ROOT, "common/tests", path), head)
@@ -85,7 +86,7 @@ def main(words: list[str]) -> int:
 
     if "build_tasks" in named:
         os.environ["LADDER_BUILD_TASKS"] = "all"
-    os.chdir(ROOT)  # ctest finds presets, which choose asan's tests, in the current folder alone
+    os.chdir(ROOT)  # ctest looks for presets, which choose asan's tests, only in the current folder
     labels = named + [rung for part, rung in rung_of.items() if part not in steps]
     status, said = GOOD, ""
     if labels or not parts:
@@ -107,11 +108,11 @@ def main(words: list[str]) -> int:
 
 
 def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
-    """Its status, and what its tests printed."""
+    """Runs ctest; returns its status, and the output of its tests."""
     log = os.path.join(folder, "Testing/Temporary/LastTest.log")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(log)
-    # One more than there are cores: some tests wait, as for what is to be interrupted.
+    # One job more than there are cores, because some tests only wait, such as for an interrupt.
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     status = subprocess.run(
         ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
@@ -129,8 +130,8 @@ SUITE = re.compile(r"^\d+/\d+ Test: ([^\n]*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ T
 
 
 def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
-    """Writes what ran on this GPU into its line of the log, in place of what the line had. Returns
-    WRONG_RESULT where compute-sanitizer found something."""
+    """Replaces this GPU's line of the log by the outcome of this run; does nothing if no test ran
+    on a GPU. Returns WRONG_RESULT if compute-sanitizer found errors."""
     suites = {name: tally(text) for name, text in SUITE.findall(said)}
     if not any(suite["ran"] for suite in suites.values()):
         return GOOD
@@ -142,7 +143,7 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
     for tool in options.sanitize:
         line["sanitizer"][tool] = {}
         for program in sorted(os.listdir(programs)):
-            if re.fullmatch(r"\d\d_\w+_test", program):  # each takes minutes, so each is kept
+            if re.fullmatch(r"\d\d_\w+_test", program):  # each takes minutes, so writes each result
                 line["sanitizer"][tool][program] = sanitized(tool, programs, program)
                 write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
@@ -152,8 +153,8 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
 
 
 def sanitized(tool: str, programs: str, name: str) -> Record:
-    """A rung's cases on the GPU at ragged shapes, and at one query or key, under a tool of
-    compute-sanitizer: how many ran, and how many errors it named."""
+    """Runs a rung's cases on the GPU at ragged shapes, and with one query or key, under a tool of
+    compute-sanitizer. Returns tally() and the number of the tool's "errors"."""
     print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
     said = subprocess.run(
         ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
@@ -167,9 +168,9 @@ def sanitized(tool: str, programs: str, name: str) -> Record:
     return counts
 
 
-# ---- how it went ----
+# ---- the outcome ----
 
-# What unittest and GoogleTest print.
+# Lines that unittest and GoogleTest print.
 RAN = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
 SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
                      r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$", re.MULTILINE)
@@ -177,20 +178,20 @@ FAILED = re.compile(r"^\[  FAILED  \] .*\(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTI
 
 
 def reasons_in(said: str) -> collections.Counter[str]:
-    """Why tests were skipped, and how many."""
+    """Returns the number of skipped tests by reason."""
     return collections.Counter(match["python"] or match["google"]
                                for match in SKIPPED.finditer(said))
 
 
 def tally(said: str) -> dict[str, int]:
-    """How many tests ran, failed and were skipped, by what they printed."""
+    """Returns the numbers of tests that ran, failed and were skipped, from their output."""
     skipped = sum(reasons_in(said).values())
     return {"ran": max(0, sum(map(int, RAN.findall(said))) - skipped),
             "failed": len(FAILED.findall(said)), "skipped": skipped}
 
 
 def show_verdict(status: int, said: str) -> None:
-    """Prints how many tests ran, failed and were skipped, and why."""
+    """Prints how many tests ran, failed and were skipped, and the reasons for skipping."""
     reasons, counts = reasons_in(said), tally(said)
     failed = counts["failed"] or int(status != GOOD)
     head = f"{counts['ran']:,} tests ran, {failed} failed, {counts['skipped']} were skipped"
