@@ -1,5 +1,5 @@
-"""Tests of scripts/figures measure, with programs, a GPU and an ncu that stand in, and of the files
-that it writes. (Of grids results_test is the test.)"""
+"""Tests scripts/figures measure, with stand-ins for the programs, the GPU and ncu, and the files
+that it writes. (results_test tests the grids.)"""
 
 import json
 import os
@@ -40,7 +40,7 @@ class FileTest(Scratch):
             self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
 
     def test_uncommitted_changes_are_marked(self):
-        """But for results and texts, and for files that git does not know."""
+        """Changes of results, pages and files that git does not track do not count."""
         git = "git -c user.name=a -c user.email=b"
         with mock.patch.object(gpu, "ROOT", self.root):
             self.assertIsNone(gpu.commit())
@@ -63,7 +63,7 @@ class FileTest(Scratch):
 
 
 class FakeBench(FakeLadder):
-    """Four rungs and a GPU."""
+    """A test with four rungs and a GPU."""
 
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"],
              "05_flash_v2": ["swap", "large_tiles"], "06_backward": ["split_sums"]}
@@ -92,8 +92,8 @@ class BenchTest(FakeBench):
     def test_each_run_becomes_a_line_of_the_file(self):
         self.bench("--grid", "paper", "06")
         runs, called = self.lines("run"), self.calls()
-        # The step at each point up to its limits, then twice against float64; it says two things
-        # each time.
+        # The step runs at each point up to its limits, then twice against float64; each run prints
+        # two records.
         self.assertEqual((len(called), len(runs), len(self.lines("step"))), (24, 2 * 24, 5))
         self.assertLessEqual(
             {"06_backward --device gpu --step split_sums --batch 8 --heads 32 --seqlen 2048 "
@@ -124,18 +124,18 @@ class BenchTest(FakeBench):
                 (len(self.calls()), len(now), [r["step"] for r in now[:6]],
                  len(self.lines("step"))), (new, records, [r["step"] for r in before], 5))
 
-        self.rung("05_flash_v2", ["large_tiles"], gpu=True)  # what has gone stays where it was
+        self.rung("05_flash_v2", ["large_tiles"], gpu=True)  # a removed step keeps its place
         self.bench()
         self.assertEqual([line["step"] for line in self.lines("step")],
                          ["naive", "flash_v1", "swap", "large_tiles", "split_sums"])
 
     def test_steps_that_fail_are_reported(self):
-        """Skipped with the reason where it cannot, tried again where it failed; and nothing old is
-        left of what was to be measured again."""
+        """A run that is impossible is skipped with the reason, a failed one is tried again; and
+        lines that were to be measured again do not stay."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
         for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
-                 "left out: 00_naive needs", 0),
+                 "skipped: 00_naive needs", 0),
                 ("04_flash_v1", "flash_v1", {"status": 1, "err": "04_flash_v1: something broke"}, 1,
                  "failed (status 1): something broke", 1),
                 ("05_flash_v2", "swap", {"status": 1, "changes": {"pass": False}}, 1,
@@ -167,28 +167,28 @@ class BenchTest(FakeBench):
         whole = self.read("out.jsonl")
         for words, why in (
                 (("--grid", "huge"), "choose from quick, paper, long, decode"),
-                (("--time", "0"), "must be above 0"),
+                (("--time", "0"), "--time 0: give a number of milliseconds above 0"),
                 (("07",), "there is no 07. The rungs and their steps:\n  00_naive "),
                 (("--sim",), f"was measured on {NAME}, and this is the simulator")):
             self.assertIn(why, self.bench(*words, status=2))
         self.write("out.jsonl", whole.replace('"gpu"', '"sim"'))
         self.assertIn(f"was measured on the simulator, and this is {NAME}", self.bench(status=2))
         self.write("out.jsonl", "[]")
-        self.assertIn("is no file of this script's", self.bench(status=2))
+        self.assertIn("was not written by scripts/figures measure", self.bench(status=2))
         self.smi = ""
         self.assertIn("no GPU answers", self.bench(status=3))
 
 
 class Peers(FakeBench):
     def test_peers_are_measured_right_before_the_step(self):
-        """Without PyTorch they are left out, and it is said what to install."""
+        """Without PyTorch they are left out, and a message says what to install."""
         options = mock.Mock(dtype="bf16", sim=False, grid=["quick"], steps=[])
         ladder = ladder_of(programs_in(self.at("build/bin")), "gpu")
         self.assertEqual(
             [getattr(work, "library", getattr(work, "step", None) and work.step.name)
              for work in grid.plan(options, ladder, ladder.steps)],
             ["naive", "flash_v1", *2 * grid.BACKENDS, "swap", "large_tiles", "split_sums"])
-        self.assertRegex(self.bench(), "no peers and no ceilings: PyTorch is missing .*install")
+        self.assertRegex(self.bench(), "the ceilings are left out: PyTorch is missing .*install")
 
     def test_shapes_of_models_and_of_decoding(self):
         self.rung("05_flash_v2", ["swap", "large_tiles", "split_kv"], gpu=True)

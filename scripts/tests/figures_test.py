@@ -1,6 +1,5 @@
-"""Tests of the figures and tables that scripts/figures draws and writes, over the committed
-measurements as each test changes them, in memory. That those figures and tables themselves are as
-they were, results_test sees: here is what they do not show."""
+"""Tests the figures and tables of scripts/figures draw, with the committed measurements, which each
+test changes in memory. (results_test compares the committed figures and tables themselves.)"""
 
 import json
 import os
@@ -22,7 +21,7 @@ PICKLED = pickle.dumps(COMMITTED)  # copied ten times as fast
 
 
 class Changed(Scratch):
-    """self.data: {name: the file}, to be changed."""
+    """A test with the measurements in self.data, {file's name: its lines}, which it may change."""
 
     def setUp(self):
         super().setUp()
@@ -33,7 +32,7 @@ class Changed(Scratch):
         self.addCleanup(patch.stop)
 
     def drop(self, which, *names, kind="run"):
-        """Drops the lines of these files, else the GPU's, for which `which` holds; bool: all."""
+        """Drops the lines of a kind for which `which` holds from these files, or the GPU's."""
         for name in names or [GPU]:
             self.data[name] = [r for r in self.data[name] if r["kind"] != kind or not which(r)]
 
@@ -41,7 +40,7 @@ class Changed(Scratch):
         return [r for r in self.data[name] if like(r, kind=kind, **wanted)]
 
     def figures(self):
-        """The data of those that have some."""
+        """Returns the data of the figures that have any."""
         return {name: data for name, data in figure_data(Files(GPU)).items() if data}
 
     def table(self, name):
@@ -50,7 +49,7 @@ class Changed(Scratch):
 
 class FiguresTest(Changed):
     def test_missing_data_match_the_expected_output(self):
-        """(what is taken away; expected_output.md has the figures that go then, and the tables)"""
+        """Without some data, expected_output.md lists the figures and tables that go missing."""
         shown = []
         for what, change in (
                 ("peers", lambda: self.drop(bool, kind="peer")),
@@ -70,7 +69,7 @@ class FiguresTest(Changed):
                       " ".join(shown).replace(" without", "\nwithout") + "\n")
 
     def test_which_step_stands_for_a_rung(self):
-        """The last that ran, of those that run on this GPU; never one beside the ladder."""
+        """The last step that ran on this GPU stands for its rung, but never an aside."""
         alone = {s["step"] for s in self.records(kind="step", exact_architecture=True)}
         self.drop(lambda r: r["step"] in (*alone, "stored", "recompute", "stages")
                   or r["step"] == "split_sums" and r["rung"] == "06_backward")
@@ -90,7 +89,7 @@ class FiguresTest(Changed):
         self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 large_tiles"])
 
     def test_the_order_of_lines_changes_nothing(self):
-        """But for the order of a table's rows, and which of two caches as large is drawn."""
+        """Only the order of a table's rows may change, and which of two equal caches is drawn."""
         self.drop(lambda r: r["batch"] == 64 and r["seqlen"] == 1)
         shown = lambda: (self.figures(), [sorted(re.findall(r"[\w.-]+", self.table(name)))
                                           for name in TABLES])
@@ -123,7 +122,7 @@ class TablesTest(Changed):
     def test_equal_times_are_a_ratio_of_1(self):
         for r in (*self.records(), *self.records(kind="peer")):
             r["tflops"], r["time_ms"] = 100, 1
-        self.assertRegex(self.table("models"), r"(\d+) of \1 are 1 or more")
+        self.assertRegex(self.table("models"), r"1 or more for (\d+) of \1\b")
 
     def test_a_stale_table_of_several_pages(self):
         files = Files(GPU)
@@ -154,7 +153,7 @@ class TablesTest(Changed):
         self.assertEqual(sorted(found), sorted(steps))
 
     def test_where_a_step_pays(self):
-        """From 2% on in one run, from 5% on in two. What is not measured is said."""
+        """A gain counts from 2% on in one run, from 5% on in two. Missing times are reported."""
         said = []
         old, rows = (self.records(rung="05_flash_v2", step=step) for step in ("defer", "rows"))
         for ratio, commit in ((1.01, "one"), (1.03, "one"), (1.03, "two"), (1.06, "two")):
@@ -169,7 +168,7 @@ class TablesTest(Changed):
 
 
 class DrawTest(Scratch):
-    """Files on disk: what is drawn and written, and goes stale."""
+    """Draws figures into files, and finds those that are stale."""
 
     def setUp(self):
         super().setUp()
@@ -193,7 +192,7 @@ class DrawTest(Scratch):
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
         self.assertEqual(self.stale(), [])
         before = self.read("one/error.svg")
-        # The same data, drawn by the same code, stay as they are; by other code they are drawn.
+        # A figure of the same data and code stays as it is; after a change of code it is redrawn.
         touched = before.replace("</svg>", "\n</svg>")
         for svg, kept in ((touched, True), (re.sub("[0-9a-f]<", "x<", touched), False)):
             self.write("one/error.svg", svg)
@@ -209,10 +208,10 @@ class DrawTest(Scratch):
         self.write("sim.jsonl", json_text(data["sim.jsonl"]))
         self.write(GPU, json_text(line for line in data[GPU] if line["kind"] != "ceilings"))
         self.assertEqual(self.stale(), [
-            "traffic.svg is stale", "roofline.svg shows what the files no longer have",
-            "shared_roof.svg shows what the files no longer have", "error.svg is missing",
-            "roofline_tiles.svg shows what the files no longer have"])
-        # What is drawn again is the same to the byte; what a new file lacks is removed.
+            "traffic.svg is stale", "roofline.svg shows data that the files no longer have",
+            "shared_roof.svg shows data that the files no longer have", "error.svg is missing",
+            "roofline_tiles.svg shows data that the files no longer have"])
+        # A figure that is drawn again is the same to the byte; one without data is removed.
         self.assertIn("roofline is left out: `scripts/figures measure --help`",
                       self.plot(GPU, "--out", "one"))
         self.assertEqual(self.read("one/error.svg"), before)

@@ -68,8 +68,7 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def show(what: str) -> None:
-    """Shows progress in a line of stderr that the next call overwrites; does nothing if stderr is
-    no terminal."""
+    """Shows progress in a line of stderr that the next call overwrites, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 

@@ -21,8 +21,7 @@ def npy(shape: Sequence[int], values: Sequence[float], descr: str = "<f4") -> by
 
 
 def write_rows(folder: str, **arrays: list[list[float]]) -> None:
-    """Writes NAME.npy for each array, given as the rows of one head, in the shape that --load
-    reads."""
+    """Writes NAME.npy for each array, given as the rows of one head, in --load's shape."""
     for name, rows in arrays.items():
         write_whole(os.path.join(folder, f"{name}.npy"),
                     npy((1, 1, len(rows), len(rows[0])), [x for row in rows for x in row]))

@@ -45,8 +45,7 @@ class Step:
         return self.rung, self.name
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """Returns [(Br, Bc)] compiled for this head size: those of the smallest max_d that holds
-        it."""
+        """Returns [(Br, Bc)] compiled for this head size: those of the smallest max_d ≥ it."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 

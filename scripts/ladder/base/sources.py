@@ -95,8 +95,7 @@ def cases_of(sources: list[Source], step: Source) -> str:
 
 
 def names_of(definition: str) -> set[str]:
-    """Returns the names that a definition defines: one, none for an operator, or several for an
-    #if … #endif."""
+    """Returns the names that a definition defines: none for an operator, several for an #if."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))

@@ -88,8 +88,7 @@ class Task:
 
     @property
     def hints(self) -> list[str]:
-        """The place of the idea in the lesson, the functions that change, and the code's diff, hunk
-        by hunk."""
+        """The place of the idea in the lesson, the functions that change, and the diff's hunks."""
         was, now = self.was, self.now
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),

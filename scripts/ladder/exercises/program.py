@@ -38,8 +38,7 @@ class ProgramRun(NamedTuple):
     err: str
 
     def last_words(self) -> str:
-        """Returns why there is no result: the simulator's fault, or the program's message about
-        its options."""
+        """Returns why there is no result: the last line, which names the fault or bad option."""
         return self.err.split("\n")[-1].rstrip(".") or f"ended with status {self.status}"
 
 
@@ -115,8 +114,7 @@ class Program:
             return status, out.read().decode(errors="replace")
 
     def run(self, options: str, *more: str) -> ProgramRun:
-        """Runs the step on the simulator. `options` is split at spaces, the words in `more` are
-        not."""
+        """Runs the step on the simulator. `options` is split at spaces, `more` is not."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = []
@@ -135,8 +133,7 @@ class Program:
 
     @functools.cached_property
     def suite(self) -> str:
-        """The path of the rung's tests, linked with the copy. The suite is built first if
-        necessary."""
+        """The path of the rung's tests, linked with the copy. Builds the suite if necessary."""
         if not os.path.exists(f"{self.build}/CMakeFiles/suite.dir/common/tests/suite/"
                               "suite_test.cpp.o"):
             preset = os.path.basename(self.build)

@@ -146,8 +146,8 @@ def question_of(number: int, pane: dict[str, Any], records: list[Record],
 
 
 def times(what: str, pane: dict[str, Any]) -> float:
-    """Returns how often each byte is read (or, if `what` ends so, written) of the first array that
-    `what` names."""
+    """Returns how often each byte of the first array in `what` is read or, if it says so,
+    written."""
     size, name = next((one["bytes"], one["name"]) for one in pane["arrays"]
                       if one["name"] in re.findall(r"\w+", what))
     way = "write" if what.endswith("written") else "read"

@@ -33,8 +33,7 @@ def definitions(path: str, seen: set[str]) -> list[str]:
 
 
 def resolve(text: str, used: Container[str]) -> str:
-    """Returns the text with its #ifdef and #ifndef decided: a name counts as defined if it is in
-    `used`."""
+    """Returns the text with its #ifdef and #ifndef decided: the names in `used` are defined."""
     def chosen(block: re.Match[str]) -> str:
         return block[3] if (block[2] in used) != bool(block[1]) else block[4] or ""
 
@@ -43,8 +42,7 @@ def resolve(text: str, used: Container[str]) -> str:
 
 
 def body(source: Source) -> str:
-    """Returns the definitions of a step's file, without its registration, after those of its
-    folder's headers."""
+    """Returns a step's definitions, without its registration, after those of its own headers."""
     *headers, text = (text.partition("namespace ladder::MACHINE {\n")[2]
                       for text in (*source.headers.values(), source.text))
     return "".join(header.rpartition("}  // namespace ladder")[0] for header in headers) + \

@@ -1,5 +1,5 @@
-"""Formats the tables that scripts/run prints: the story, with one number and a bar per step, and the
-details, with all columns."""
+"""Formats the tables that scripts/run prints: the story, with one number and a bar per step, and
+the details, with all columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ladder.base.text import NO_VALUE, bytes_text, counts_text, rate_text, time_
 
 @dataclasses.dataclass
 class StepRun:
-    """A run of one step on one device: its records (one for each pass), or the message that says why
+    """A run of one step on one device: its records, one for each pass, or the message that says why
     there are none."""
     step: Step
     device: str

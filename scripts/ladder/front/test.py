@@ -46,8 +46,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Makes the tests that compare whole texts write these texts instead. Returns the exit
-    status."""
+    """Makes the tests that compare whole texts write them instead. Returns the exit status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT

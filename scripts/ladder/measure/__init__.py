@@ -1,1 +1,1 @@
-"""What scripts/figures measures, and the file that it goes to."""
+"""Measures the ladder and PyTorch over grids of workloads, and writes the files of results."""

@@ -1,4 +1,4 @@
-"""What scripts/figures measures: grids of workloads, and the runs that the options ask for."""
+"""Plans what scripts/figures measures: grids of workloads, and the runs that options choose."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
 from ladder.base.records import Point, Record
 
-# What a line of a file is known by: see key().
+# The key that identifies a line of a file: see key().
 Key = Union[str, Tuple[Any, ...]]
 
 GRIDS = ("quick", "paper", "long", "decode", "models", "profile")
-# First the N of plots at one N: what an interrupted run has measured is then the most useful.
+# The N of the plots at one N comes first, so that an interrupted run has measured the most useful.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
-# One query of each head: batch, heads, those of K and V, keys.
+# With one query per head: batch, heads, heads of K and V, keys.
 DECODE_CACHES = [(1, 32, 32, 4096), (1, 32, 8, 4096), (1, 32, 8, 32768), (1, 32, 8, 131072),
                  (1, 64, 1, 32768), (16, 32, 32, 4096), (16, 32, 8, 4096), (16, 32, 8, 32768),
                  (64, 32, 8, 8192)]
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
 
-# Steps that do not stand for their rung show what a step brings: these lengths are enough for that,
-# without and with the causal mask.
+# Lengths for steps that do not stand for their rung, without and with the causal mask: they are
+# enough to show a step's own gain.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
-# Of PyTorch's attention; real models' table has the first two.
+# Backends of PyTorch's attention. The table of real models has the first two.
 BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 UNCHECKED = ("--check", "off")
@@ -44,18 +44,19 @@ PROFILED = (*UNCHECKED, "--time", "1")  # under ncu
 
 
 def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
+    """Returns the FlashAttention-2 paper's workload at N = n."""
     return Point(max(1, TOKENS // n), max(1, HIDDEN // d), n, d, causal, dtype)
 
 
 class Measurement(NamedTuple):
-    """One run of a step; `options` beyond the workload, as its program takes them."""
+    """One run of a step; `options` are the program's options besides the workload."""
     step: Step
     point: Point
     options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """The program, then the options. On the simulator one head stands for many, so steps plan
-        as for a GPU that it fills."""
+        """Returns the program and its options. On the simulator one head stands for many, so steps
+        plan for a GPU with one SM, which the head fills."""
         step, point = self.step, self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
@@ -69,17 +70,18 @@ class Measurement(NamedTuple):
         return [str(word) for word in words]
 
     def fields(self) -> Record:
-        """What all its lines in a file have; among them those of key()."""
+        """Returns the fields of all its lines in a file, among them those of key()."""
         return {"rung": self.step.rung, "step": self.step.name, **dataclasses.asdict(self.point),
                 "options": shlex.join(self.options)}
 
     def text(self) -> str:
+        """Returns the run in words, for messages."""
         return ", ".join([" ".join(self.step.key), self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
 
 class Peer(NamedTuple):
-    """PyTorch's attention by one of BACKENDS."""
+    """One run of PyTorch's attention with one of BACKENDS."""
     library: str
     direction: str
     point: Point
@@ -96,8 +98,8 @@ Work = Union[Measurement, Peer]
 
 
 def key(line: Record) -> Key:
-    """A run's line is known by its step, workload and options, a peer's by its library, direction
-    and workload, another by its kind."""
+    """Returns what identifies a line: a run's step, options and workload, a peer's library,
+    direction and workload, any other line's kind."""
     if "batch" not in line:
         return line["kind"]
     who = ("library", "direction") if "library" in line else ("rung", "step", "options")
@@ -105,11 +107,12 @@ def key(line: Record) -> Key:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Whether a step is run at a point of a grid: it may be for decoding and the point not, or too
-    slow there, or an earlier step of its rung."""
+    """Returns whether a step is run at a point of a grid. It is not if only one of them is for
+    decoding, if it is too slow there, or if it does not stand for its rung and N is not among
+    STEP_LENGTHS."""
     if step.decoding or point.decoding():
         return step.decoding and point.decoding()
-    # The N at which the paper's workload, of B·H·N²·d = 16k·2048·N, is as much work.
+    # The N at which the paper's workload, B·H·N²·d = 16k·2048·N, is the same work.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
     return not (limit and paper_n > limit) and (
@@ -118,7 +121,7 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
 
 
 def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Work]:
-    """What to run of the steps that were chosen, in order."""
+    """Returns the runs that the options ask for, of the chosen steps, in order."""
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
@@ -157,7 +160,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
 
 def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Sequence[str],
             point: Point) -> list[Work]:
-    """With PyTorch's at a point just before those of the rungs that are compared with them."""
+    """Returns our runs at a point, with PyTorch's just before those of the rungs that are compared
+    with it."""
     last = [measurement for measurement in ours if measurement.step.rung in compared]
     peers = [Peer(library, direction, point) for direction in ("fwd", "bwd")
              for library in libraries if not (point.decoding() and direction == "bwd")]
@@ -165,26 +169,27 @@ def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Seque
 
 
 def checks(steps: list[Step], dtype: str) -> list[Work]:
-    """Each step against float64, every row."""
+    """Returns runs that check every row of each step's output against float64."""
     point = Point(1, 2, CHECK_LENGTH, 64, False, dtype)
     return [Measurement(step, point, ("--check", "full", "--input", kind))
             for step in steps for kind in ("normal", "outliers")]
 
 
 def tile_sizes(steps: list[Step], point: Point) -> list[Work]:
+    """Returns runs of the steps with each of their tile sizes."""
     return [Measurement(step, point, ("--block-q", str(rows), "--block-kv", str(keys), *UNCHECKED))
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
 
 def wide_heads(steps: list[Step], dtype: str) -> list[Work]:
-    """The FP8 step, which has a table of its own, at head sizes that nothing else is timed at."""
+    """Returns runs of the FP8 step, for its own table, at head sizes that no other step has."""
     return [Measurement(step, paper_point(n, d, causal, dtype), UNCHECKED)
             for step in steps if step.key == QUANTISED["step"] for n in PAPER_LENGTHS
             for causal in (False, True) for d in QUANTISED["head_dims"] if d not in HEAD_DIMS]
 
 
 def loaded(words: list[str]) -> list[str]:
-    """A command's words with the folders of --load where they are; what is missing is made."""
+    """Returns a command's words with absolute paths for --load; writes SHIFTED_V if missing."""
     folder = os.path.join(ROOT, SHIFTED_V)
     if SHIFTED_V in words and not os.path.exists(os.path.join(folder, "v.npy")):
         draw = random.Random(0).gauss
@@ -195,7 +200,8 @@ def loaded(words: list[str]) -> list[str]:
 
 
 def quantised(steps: list[Step]) -> list[Work]:
-    """The FP8 step with the settings of each row of its table, and the step beside it."""
+    """Returns runs of the FP8 step with each of its table's settings, and of the step that it is
+    compared with."""
     settings_of = {QUANTISED["step"]: [settings for _, settings in QUANTISED["rows"]],
                    QUANTISED["beside"]: [{}]}
     return [Measurement(step, point, (*options, *(["--set", chosen] if chosen else []),
@@ -206,6 +212,7 @@ def quantised(steps: list[Step]) -> list[Work]:
 
 
 def plan_sim(steps: list[Step], dtype: str) -> list[Work]:
+    """Returns the runs on the simulator."""
     works: list[Work] = [Measurement(step, Point(1, 1, n, d, False, dtype))
                          for n in SIM_LENGTHS for d in HEAD_DIMS for step in steps]
     works += [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in steps

@@ -1,8 +1,8 @@
-"""Times PyTorch's scaled_dot_product_attention: its backends math, efficient, flash and cudnn.
+"""Times PyTorch's scaled_dot_product_attention with its backends math, efficient, flash and cudnn.
 
-scripts/figures measure takes them in turn with our programs, seconds apart, and keeps both in one
-file. FLOPs are counted as in the papers: forward 4·N²·d·heads·batch, halved if causal; backward
-2.5×.
+scripts/figures measure runs them in turn with our programs, seconds apart, and keeps both in one
+file. FLOPs are counted as in the papers: 4·N²·d·heads·batch forward, half of that if causal, and
+2.5 times that backward.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
-# PyTorch is imported where it is needed: all else goes on without it. Its values are Any here.
+# PyTorch is imported only where it is needed, because all else works without it. Its types are Any.
 OF_PYTORCH = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
               "cudnn": "CUDNN_ATTENTION"}
 
@@ -25,10 +25,11 @@ COPIED = 1 << 30  # bytes
 
 
 def import_torch() -> Any:
+    """Returns PyTorch; raises CommandError if it is missing, or finds no GPU."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
-        raise CommandError(f"PyTorch is missing ({error}). To install: python3 -m pip install "
+        raise CommandError(f"PyTorch is missing ({error}). To install it: python3 -m pip install "
                            "torch", NO_DEVICE) from None
     if not torch.cuda.is_available():
         raise CommandError(f"PyTorch {torch.__version__} finds no CUDA GPU", NO_DEVICE)
@@ -39,7 +40,7 @@ def import_torch() -> Any:
 
 
 class Gpu:
-    """The GPU as PyTorch has it, and a buffer larger than its L2, which flushes that."""
+    """The GPU as PyTorch uses it, with a buffer larger than its L2, for flushing that."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -48,16 +49,17 @@ class Gpu:
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
 
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
-        """Times in ms, by batches of flush, event, run, event, queued without waits of the host."""
+        """Returns times in ms. Each batch queues flush, event, run, event, over and over, and the
+        host waits only at the end of a batch."""
         run_ms = self.batch(run, 2)[0][-1]
         size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)
-        # Python may be slower than a short kernel. Then the GPU waits before each batch until it
-        # is queued, so that no gap between launches is measured.
+        # If Python is slower than the kernel, the GPU waits before each batch until the batch is
+        # queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
-        # Warm-up and samples take as long as those of our programs at most
-        # (common/machine/gpu/sampling.h): ours and theirs must be equally warm, and no rule that
-        # stops early is needed twice.
+        # Warm-up and samples take the longest time that our programs allow themselves
+        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. There is no
+        # rule that stops early.
         times: list[float] = []
         for budgets in (2, 3):
             start, times = time.monotonic(), []
@@ -67,24 +69,26 @@ class Gpu:
 
     @functools.lru_cache(maxsize=None)
     def copy_bytes_per_s(self, budget_ms: float) -> float:
-        """Of a copy of 1 GiB, read and written; measured once."""
+        """Returns the rate of a device copy of 1 GiB, counting bytes read and written; measured
+        once."""
         source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
                           for _ in range(2))
         times = self.time(functools.partial(target.copy_, source), budget_ms)
         return 2 * COPIED / statistics.median(times) * 1e3
 
     def free(self) -> None:
-        """Our programs need memory too."""
-        with contextlib.suppress(RuntimeError):  # of a GPU that a backend has brought down
+        """Frees PyTorch's cached memory, because our programs need memory too."""
+        with contextlib.suppress(RuntimeError):  # raised if a backend has crashed the GPU
             self.torch.cuda.empty_cache()
 
     def batch(self, run: Callable[[], Any], size: int,
               head_start_ms: float = 0.0) -> tuple[list[float], float, float]:
-        """Each run's time; the host's time to queue them all; the GPU's from first to last."""
+        """Returns, in ms, each run's time, the host's time to queue all runs, and the GPU's time
+        from the first to the last."""
         cuda = self.torch.cuda
         events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(size)]
         if head_start_ms:
-            cuda._sleep(int(head_start_ms * 2e6))  # in clock cycles, of which a ms has 2e6 at most
+            cuda._sleep(int(head_start_ms * 2e6))  # in clock cycles, at most 2e6 per ms
         started = time.perf_counter()
         for begin, end in events:
             self.flush.zero_()
@@ -97,28 +101,29 @@ class Gpu:
                 events[0][0].elapsed_time(events[-1][1]))
 
 
-# ---- what is measured ----
+# ---- measurements ----
 
 
 def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
-    """A record in the keys of our programs, without those of peer.fields(), or an empty one and why
-    there is none."""
+    """Returns a record with our programs' keys, without those of peer.fields(), and ""; or an empty
+    record and the reason why the backend did not run."""
     try:
         times = timed(gpu, *peer, budget_ms)
         copy = gpu.copy_bytes_per_s(budget_ms) if peer.point.decoding() else None
-    except Exception as error:  # whatever a backend may throw: the others go on
+    except Exception as error:  # any error of a backend, so that the others still run
         return {}, reason(error)
     median = statistics.median(times)
     record = {"device": "gpu", "device_name": gpu.torch.cuda.get_device_name(0),
               "version": version(gpu.torch), "time_ms": median, "time_ms_min": min(times),
               "time_ms_max": max(times), "samples": len(times),
               "tflops": flops(peer.fields()) / median * 1e-9}
-    if copy:  # decoding is judged by the rate of its own run
+    if copy:  # decoding is compared with the copy rate of the same run
         record["copy_bytes_per_s"] = copy
     return record, ""
 
 
 def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float) -> list[float]:
+    """Returns a backend's times in ms at a workload, of the "fwd" or the "bwd" pass."""
     torch = gpu.torch
     from torch.nn.attention import SDPBackend, bias, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -146,7 +151,7 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
 
 
 def reason(error: Exception) -> str:
-    """A line that says why a backend did not run; if it has no kernel, PyTorch has warned why."""
+    """Returns a line on why a backend did not run. PyTorch itself warns of missing kernels."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -157,8 +162,8 @@ def version(torch: Any) -> str:
 
 
 def ceilings(gpu: Gpu, budget_ms: float) -> Record:
-    """The roofs of a roofline: cuBLAS on a large matrix product, and a device copy. And that
-    product of e4m3 numbers, null where the GPU has none."""
+    """Returns the roofs of a roofline: cuBLAS's rates for a large matrix product in bf16 and e4m3
+    (None if the GPU has no e4m3), in TFLOP/s, and a device copy's rate in bytes per second."""
     torch, size = gpu.torch, 8192
 
     def tflops(product: Callable[..., Any], *operands: Any, **more: Any) -> float:

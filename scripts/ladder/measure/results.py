@@ -1,4 +1,4 @@
-"""A file that scripts/figures measures into: lines of JSON, each with all its fields."""
+"""Reads and writes the files of results: lines of JSON, each with all its fields."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from ladder.measure.grid import SIM_LENGTHS, Key, key
 
 
 def counted_anew(run: Record) -> bool:
-    """Whether results_test runs it on the simulator and compares all counts: those at the least N,
-    those under the mask, which say what is skipped, and those by tile size."""
+    """Returns whether results_test runs this again on the simulator and compares all counts: the
+    runs at the smallest N, those under the mask, and those with other tile sizes."""
     return run["seqlen"] == min(SIM_LENGTHS) or "--block-q" in run["options"] or (
         run["causal"] and not run["options"])
 
 
 def kept(run: Record) -> Record:
-    """What a file has of a program's record: what figures, tables and tests read. A value that the
-    record lacks (null) is left out. Of its kernels a GPU's file has name and time. The simulator's
-    has those of runs that results_test counts anew, and those that the figure shared_roof shows,
-    with all their counts but those that are 0."""
+    """Returns the part of a program's record that figures, tables and tests read: values that are
+    not null and, on a GPU, the kernels' names and times. On the simulator, the kernels of runs that
+    are counted_anew(), and those of the figure shared_roof, with all counts that are not 0."""
     if run["device"] == "gpu":
         kernels = [{name: kernel[name] for name in ("name", "time_ms")}
                    for kernel in run["kernels"]]
@@ -35,14 +34,14 @@ def kept(run: Record) -> Record:
 
 
 def filled(counts: dict[str, Any]) -> dict[str, Any]:
-    """Without what is null or 0, in the objects inside too."""
+    """Returns the counts without those that are null or 0, also in nested objects."""
     return {name: filled(count) if isinstance(count, dict) else count
             for name, count in counts.items() if count}
 
 
 class Results:
-    """The lines of a file by key(): each text is that of a run's lines. What is put there is
-    written at once, all of it or nothing."""
+    """The lines of a file by key(); a text holds all lines of one run. Every change is written to
+    the file at once. Raises CommandError for a file of another GPU or another format."""
 
     def __init__(self, path: str, gpu: str | None) -> None:
         self.path = path
@@ -55,13 +54,14 @@ class Results:
                 if was != gpu:
                     raise CommandError(f"{os.path.relpath(path)} was measured on "
                                        f"{was or 'the simulator'}, and this is "
-                                       f"{gpu or 'the simulator'}; --out names another file",
+                                       f"{gpu or 'the simulator'}: choose another file with --out",
                                        BAD_USAGE)
         except (AttributeError, KeyError, TypeError) as error:
-            raise CommandError(f"{os.path.relpath(path)} is no file of this script's ({error}); "
-                               "--out names another", BAD_USAGE) from None
+            raise CommandError(f"{os.path.relpath(path)} was not written by scripts/figures "
+                               f"measure ({error}): choose another with --out", BAD_USAGE) from None
 
     def put(self, name: Key, lines: list[Record]) -> None:
+        """Replaces the lines of a key, and writes the file."""
         self.texts[name] = json_text(lines)
         self.save()
 

@@ -1,1 +1,1 @@
-"""The figures, and the tables in markdown, from what scripts/figures measure wrote."""
+"""Draws the figures and writes the Markdown tables from the files of scripts/figures measure."""

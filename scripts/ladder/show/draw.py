@@ -1,12 +1,12 @@
-"""Draws the figures from the file that scripts/figures measure wrote, as SVG.
+"""Draws the figures as SVG, from a file that scripts/figures measure wrote.
 
-FILE is what was measured on a GPU, by default in scripts/results the file with the newest date of
-its own; the simulator's counts (sim.jsonl) are found beside it. What the files do not have is left
-out and said.
+FILE holds the measurements of one GPU; the default is the file in scripts/results with the newest
+date in its lines. The simulator's counts are read from sim.jsonl in the same folder. A figure whose
+data are missing is left out, and a message says so.
 
-What is compared, where no rule gives it, stands in scripts/ladder/base/course.py.
+scripts/ladder/base/course.py lists the steps that figures single out.
 
---readme renews the tables as well: in README.md and the lessons, wherever there are markers for one
+--readme also rewrites the tables of README.md and the lessons, between their markers
 (<!-- ladder:begin --> and <!-- ladder:end -->).
 
 Examples:
@@ -14,7 +14,7 @@ Examples:
   scripts/figures draw build/mine.jsonl --out build/figures
   scripts/figures draw --readme
 
-Exit status: 0 good (left out counts as good); 2 bad usage or no such file; 3 no matplotlib.
+Exit status: 0 good, even if figures were left out; 2 bad usage or no such file; 3 no matplotlib.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ BLOCK = re.compile(r"(<!-- ([\w /]+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOT
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(COMMAND, __doc__)
     parser.add_argument("file", nargs="?", metavar="FILE",
-                        help="(default the newest in scripts/results)")
+                        help="measurements (default the newest file in scripts/results)")
     parser.add_argument("--out", metavar="DIR",
-                        help="where figures go (default scripts/results/figures)")
+                        help="folder for the figures (default scripts/results/figures)")
     parser.add_argument("--readme", action="store_true",
-                        help="also the tables of README.md and the lessons")
+                        help="also rewrite the tables of README.md and the lessons")
     return parser.parse_args(words)
 
 
 def draw(files: Files, out: str) -> None:
-    """Writes what the files have of FIGURES into a folder, with their digests inside, and says on
-    stderr what is left out. A figure that shows these data, drawn by this code, stays as it is:
-    another version of matplotlib would move its lines by a hair."""
+    """Writes all FIGURES whose data are in the files into a folder, and reports each on stderr. If
+    data and code are the same, a figure stays: another matplotlib would move its lines slightly."""
     for name, data in figure_data(files).items():
         path, marks = os.path.join(out, f"{name}.svg"), marks_of(name, data)
         if data and os.path.exists(path) and marks in read(path):
@@ -69,13 +68,14 @@ def draw(files: Files, out: str) -> None:
 
 
 def marks_of(name: str, data: Data | None) -> str:
-    """Digests of a figure's data and of the code that draws it, which the figure has inside."""
+    """Returns the digests of a figure's data and of the code that draws it, for its metadata."""
     code = [inspect.getsourcefile(FIGURES[name].draw) or "", style.__file__]
     texts = (json.dumps([name, data], sort_keys=True), "".join(map(read, code)))
     return "ladder-sha256:" + " ".join(hashlib.sha256(t.encode()).hexdigest() for t in texts)
 
 
 def svg_of(figure: Figure, data: Data, marks: str) -> str:
+    """Returns a figure as SVG, with the marks in its metadata."""
     plt, svg = style.pyplot(), io.BytesIO()
     drawing = figure.draw(plt, data)
     drawing.savefig(svg, format="svg", metadata={
@@ -85,7 +85,7 @@ def svg_of(figure: Figure, data: Data, marks: str) -> str:
 
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
-    """A file's text with its tables made anew, and the names of those that differ."""
+    """Returns a page's text with its tables written again, and the names of those that changed."""
     differ: list[str] = []
 
     def new(block: re.Match[str]) -> str:
@@ -98,13 +98,13 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
 
 def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
-    """Lines that say which figures of a folder, and which tables of these markdown files, do not
-    show what the measured files say, or are drawn by other code."""
+    """Yields a line for each figure of a folder, and each table of the pages, that differs from the
+    measurements or was drawn by other code."""
     for name, data in figure_data(files).items():
         drawn = os.path.join(out, f"{name}.svg")
         text = read(drawn) if os.path.exists(drawn) else ""
         if text and not data:
-            yield f"{os.path.relpath(drawn)} shows what the files no longer have"
+            yield f"{os.path.relpath(drawn)} shows data that the files no longer have"
         elif data and marks_of(name, data) not in text:
             yield f"{os.path.relpath(drawn)} is {'stale' if text else 'missing'}"
     for path in pages:

@@ -1,4 +1,4 @@
-"""Errors against float64; and what FP8 brings for its own."""
+"""Errors against float64, and the rates that FP8 gains at the price of its errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
 def error(files: Files) -> Data:
-    """A row for each output of each step; of one with a backward pass for its gradients, as its
-    forward is an earlier rung's."""
+    """Returns a row for each output of each step; for a step with a backward pass only its
+    gradients, because its forward pass is an earlier rung's."""
     source = [r for r in files.gpu.records if "--check full" in r["options"]]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
@@ -25,8 +25,8 @@ def error(files: Files) -> Data:
                 if step_key(r) == step and r["input"] == kind for error in r["errors"].items()):
             if values and values["tolerance"] and name != "lse" and not (
                     name == "o" and files.own_way(step) == "bwd"):
-                what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dQ to a reader
-                # JSON has no infinity, so an error without a value is not finite.
+                what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dq becomes dQ
+                # A missing value is an error that is not finite, because JSON has no infinity.
                 rows.append({**files.look(step, what), "tolerance": values["tolerance"],
                              "max": values["max"] if not values["nonfinite"] else None})
         if rows:
@@ -59,8 +59,8 @@ def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
 
 
 def fp8_error(files: Files) -> Data:
-    """At each of course.QUANTISED's inputs, a row of the root mean square error of the step in the
-    I/O type, then one for each choice of settings. All have to be counted."""
+    """Returns, for each of course.QUANTISED's inputs, the root mean square error of the step in the
+    I/O type, then of each choice of settings. Raises Missing if any is not counted."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
     look = files.look(about["step"])
 
@@ -68,13 +68,13 @@ def fp8_error(files: Files) -> Data:
         errors = need([r["errors"] for r in counted.find(
             rung=step[0], step=step[1], input=kind, **dataclasses.asdict(point), **settings)
             if "errors" in r])[0]
-        # A step that rounds its inputs has two: against these, and against full precision.
+        # A step that rounds its inputs has two errors; o_full is against the unrounded inputs.
         return (errors.get("o_full") or errors["o"])["rms"]
 
     rows: list[tuple[str, StepKey, Record]] = [
         (f"fp16, {about['beside'][1]}", about["beside"], {}), *(
             (text, about["step"], {"settings": chosen}) for text, chosen in about["rows"])]
-    return {"title": "Root mean square error of O against float64, FP8 and fp16 (sim)",
+    return {"title": "Root mean square error of O against float64, FP8 and fp16 (simulator)",
             "panels": [{"title": title, "rows": [
                 {**look, "label": text, "rms": error_of(step, point, kind, settings)}
                 for text, step, settings in rows]}
@@ -98,8 +98,9 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
 
 
 def fp8_times_table(files: Files) -> list[str]:
-    """A line a head size and mask: the rate of the step's attention alone, and with all that is
-    done before it. And the same over cuBLAS's, beside that of the kernel that was released."""
+    """Returns two tables, with one line per head size and mask: the rate of the step's attention
+    kernel alone and of all its kernels; and the first as a fraction of cuBLAS's rate, with that of
+    FlashAttention-3's own kernel."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     timed = files.gpu.timed["fwd", step]
     rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()
@@ -114,10 +115,12 @@ def fp8_times_table(files: Files) -> list[str]:
 
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [*over_lengths(need(cells)), "", (
-        f"TFLOP/s of `{step[1]}`: its attention alone · with `quantise` before it. On the paper's "
-        f"workload, inputs {files.gpu.dtype}, on an {files.gpu.machine()}."),
+        f"Each cell has two rates of `{step[1]}` in TFLOP/s: of its attention kernel alone · with "
+        f"`quantise` before it. The paper's workload, inputs in {files.gpu.dtype}, on an "
+        f"{files.gpu.machine()}."),
         "", *over_lengths(shares), "", (
-        f"The attention alone as a fraction of cuBLAS's rate on e4m3 matrices of 8,192 × 8,192, "
-        f"{matmul:,.0f} TFLOP/s there: `{step[1]}` · FlashAttention-3's own kernel, of inputs that "
-        f"are in e4m3 already, on the same kind of GPU on another day, when cuBLAS had "
-        f"{released['matmul']:,}; {NO_VALUE}: not known.")]
+        f"Each cell has two rates as fractions of cuBLAS's rate: of `{step[1]}`'s attention kernel "
+        "alone · of FlashAttention-3's own kernel. cuBLAS multiplied e4m3 matrices of 8,192 × "
+        f"8,192 at {matmul:,.0f} TFLOP/s. FlashAttention-3's kernel takes inputs that are in e4m3 "
+        "already; it ran on the same kind of GPU on another day, when cuBLAS reached "
+        f"{released['matmul']:,} TFLOP/s. {NO_VALUE}: not known.")]

@@ -1,7 +1,7 @@
-"""Every figure and table: what it shows, and how that is made.
+"""Lists every figure and table with its functions.
 
-A figure's first function is of the files and returns plain data, or raises Missing. The second
-draws the data with matplotlib. A table's returns lines.
+A figure has two functions: the first takes Files and returns plain data, or raises Missing; the
+second draws the data with matplotlib. A table has one, which takes Files and returns lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ladder.show import errors, lessons, memory, one_rung, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
-HELP = "`scripts/figures measure --help` says what measures it"
+HELP = "`scripts/figures measure --help` says how to measure it"
 
 
 class Figure(NamedTuple):
@@ -55,11 +55,11 @@ FIGURES = {
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
-    """What each figure shows, by its name; None where that is not measured."""
+    """Returns the data of each figure by its name, None for data that are not measured."""
     data_of: dict[str, Data | None] = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
         with contextlib.suppress(Missing):
-            # Six digits: what a figure can show, and the same on every machine.
+            # Six digits are more than a figure shows, and are the same on every machine.
             data_of[name] = json.loads(json.dumps(figure.data(files)),
                                        parse_float=lambda text: float(f"{float(text):.6g}"))
     return data_of
@@ -67,7 +67,7 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 
 # ---- tables ----
 
-# Name → its lines; of `pays` also those of one step, for its lesson: "pays 05/rows".
+# Name → function; `pays` also takes one step, for that step's lesson: "pays 05/rows".
 TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
@@ -82,6 +82,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
 
 
 def table(files: Files, name: str) -> str:
+    """Returns the text of a table, or a sentence that it is not measured yet."""
     name, *step = name.split()
     try:
         return "\n".join(TABLES[name](files, *step))

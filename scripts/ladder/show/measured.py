@@ -1,5 +1,4 @@
-"""The files of scripts/figures measure: what was measured, what was counted, of which steps, and
-what these are called in figures and tables."""
+"""Reads the files of scripts/figures measure, and names what figures and tables show."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from ladder.base.programs import Ladder, Step, step_of
 from ladder.base.records import Point, Record, requested, total
 from ladder.base.text import NO_VALUE
 
-Data = Dict[str, Any]            # what a figure shows, or a panel, a line, a point or a row of it
+Data = Dict[str, Any]            # the data of a figure, or of its panel, line, point or row
 StepKey = Tuple[str, str]        # a step's rung and its name
 Contender = Union[StepKey, str]  # a step, or a backend of PyTorch
 Shape = Tuple[int, int, bool]    # N, d, causal
 T = TypeVar("T")
-MARKERS = "osD^vPX<>ph*"  # of figures, by a rung's place in the ladder
+MARKERS = "osD^vPX<>ph*"  # marks in figures, by a rung's place in the ladder
 
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
@@ -31,18 +30,18 @@ POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
 
 class Missing(Exception):
-    """The data of a figure or a table is not measured."""
+    """The error that the data of a figure or a table are not measured."""
 
 
 def need(data: T | None) -> T:
-    """The data, of which there has to be some."""
+    """Returns the data; raises Missing if they are empty."""
     if not data:
         raise Missing
     return data
 
 
 def series(points: Mapping[int, float | None]) -> Data:
-    """A line through {x: y}, nothing where y is not known."""
+    """Returns a line through {x: y}, without the points whose y is None."""
     known = sorted(x for x, y in points.items() if y is not None)
     return {"x": known, "y": [points[x] for x in known]}
 
@@ -52,7 +51,7 @@ def step_key(record: Record) -> StepKey:
 
 
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
-    """Bytes of a head that are requested, distinct, dram or workspace; None where not known."""
+    """Returns bytes per head: requested, distinct, dram or workspace; None if not known."""
     if not record:
         return None
     amount = (record["workspace_bytes"] if kind == "workspace" else
@@ -61,13 +60,15 @@ def bytes_a_head(record: Record | None, kind: str) -> float | None:
 
 
 def of_the_paper(r: Record) -> bool:
-    """The paper's workload: 16k tokens in all and hidden size 2048, as many keys as queries."""
+    """Returns whether a record is of the paper's workload: 16k tokens in total, hidden size 2048,
+    and equally many queries and keys."""
     return (r["batch"] * r["seqlen"] == TOKENS and r["heads"] * r["head_dim"] == HIDDEN
             and (r["kv_heads"], r["seqlen_kv"]) == (r["heads"], r["seqlen"]))
 
 
 class Measured:
-    """A file of scripts/figures measure, of one I/O type (bf16 if it has it); empty without one."""
+    """A file of scripts/figures measure, for one I/O type (by default bf16, if the file has it).
+    Without a file it is empty."""
 
     def __init__(self, path: str, dtype: str | None = None) -> None:
         self.path = path
@@ -91,23 +92,23 @@ class Measured:
         except (KeyError, TypeError) as error:
             raise CommandError(f"{os.path.relpath(path)} was not written by scripts/figures "
                                f"measure ({error})", BAD_USAGE) from None
-        # A rung's default here is the last step that ran, and not for its name's sake alone: some
-        # are for another GPU than this one.
+        # A rung's default is the last step that ran here, without asides; the registered default
+        # may be for another GPU.
         ran = set(map(step_key, self.records))
         self.defaults = dict(key for key, step in self.steps.items()
                              if key in ran and not step.by_name_only)
 
     def find(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """The records that have these fields."""
+        """Returns the records with these values of fields."""
         fields = {"direction": direction, **wanted}.items()
         return [r for r in self.records if fields <= r.items()]
 
     def plain(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """Those of steps as they are, with their own tiles and usual inputs."""
+        """Returns those of runs without options, so with the step's own tiles and usual inputs."""
         return self.find(direction, options="--check off" if self.name else "", **wanted)
 
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
-        """The timed records of the paper's workload by direction and contender, in order of N."""
+        """Returns the paper workload's timed records by direction and contender, in order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
@@ -119,7 +120,7 @@ class Measured:
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
-        """TFLOP/s."""
+        """Returns TFLOP/s by shape."""
         return {shape: r["tflops"] for shape, r in self.timed[way, contender].items()}
 
     def rates_by_n(self, way: str, contender: Contender, d: int, causal: bool) -> dict[int, float]:
@@ -127,8 +128,8 @@ class Measured:
                 if point == [d, causal]}
 
     def ratios(self, way: str, contender: Contender, rival: Contender) -> dict[Point, float]:
-        """How much faster the contender is than the rival, at all workloads that both were
-        measured at, whatever their shapes."""
+        """Returns how many times as fast as the rival the contender is, at all workloads with both
+        times."""
         times: list[dict[Point, float]] = []
         for who in (contender, rival):
             records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else
@@ -142,17 +143,18 @@ class Measured:
         return f"{self.name}, {self.dtype}"
 
     def machine(self) -> str:
-        """The GPU that was measured, its last driver and CUDA, and the dates."""
+        """Returns the measured GPU, its latest driver and CUDA, and the range of dates."""
         oldest, *_, newest = sorted(self.runs, key=lambda r: r["date"])
         first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
         return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
                 f"{first}{newest['date']}")
 
     def roofs(self) -> Record:
-        """The rates of a copy and of matrix products, which were measured beside the steps."""
+        """Returns the measured rates of a device copy and of matrix products; raises Missing."""
         return need(self.ceilings)
 
     def decoding(self) -> list[Record]:
+        """Returns the records with one query per head."""
         return [r for r in self.plain(seqlen=1, causal=False) if r["seqlen_kv"] > 1]
 
     def is_default(self, step: StepKey) -> bool:
@@ -160,7 +162,7 @@ class Measured:
 
 
 class Files:
-    """A GPU's file with the simulator's counts beside it."""
+    """A GPU's file, and sim.jsonl in the same folder."""
 
     def __init__(self, path: str) -> None:
         self.gpu, folder = Measured(path), os.path.dirname(os.path.abspath(path))
@@ -168,55 +170,54 @@ class Files:
             raise CommandError(f"{os.path.relpath(path)} holds no GPU's measurements: "
                                "scripts/figures measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        # In the ladder's order: the simulator lacks steps for one GPU, and the other way round.
-        # Where both have a step, what the GPU's file says of it counts.
+        # In the ladder's order. Either file may lack steps that the other has; for a step in both,
+        # the GPU's file decides.
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
-        self.base = self.order[0]  # that all others are compared with
+        self.base = self.order[0]  # the reference for all others
         self.ladder = Ladder(self.about.values())
 
     def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
-        """What was timed of the paper's workload without a mask: by step, in the ladder's order."""
+        """Returns the timed records of the paper's workload without a mask, by step in order."""
         return {step: at[n, d, False] for step in self.order
                 if (n, d, False) in (at := self.gpu.timed[way, step])}
 
     def own_way(self, step: StepKey) -> str:
-        """The direction that a step is about: with a backward pass its forward is an earlier
-        rung's."""
+        """Returns the direction that a step is about: "bwd" if it has a backward pass, because its
+        forward pass is an earlier rung's."""
         return "bwd" if self.about[step].backward else "fwd"
 
     def stands_for_its_rung(self, step: StepKey) -> bool:
-        """On the GPU: the default, or where that is for one architecture what any GPU runs."""
+        """Returns whether a step is its rung's default on this GPU, or its last portable one."""
         return (self.gpu.is_default(step)
                 or self.about[step] == self.ladder.last_portable(step[0]))
 
     def look(self, step: StepKey, more: str = "") -> Data:
-        """How a step is drawn: its registration's colour, its rung's marker, and its name, or the
-        rung's where it is the only one."""
+        """Returns how a step is drawn: its registered colour, its rung's marker, and its name (the
+        rung's, if that has only one step) followed by `more`."""
         alone = len(self.ladder.of(step[0])) == 1
         return {"rung": step[0], "colour": self.about[step].colour,
                 "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
                 "label": (step[0].replace("_", " ") if alone else label(step)) + more}
 
 
-# ---- what steps, points and amounts are called ----
+# ---- names of steps, points and amounts ----
 
 
 def number(rung: str) -> str:
-    """"05" of 05_flash_v2."""
+    """Returns "05" for "05_flash_v2"."""
     return rung.partition("_")[0]
 
 
 def label(step: StepKey) -> str:
-    """"05 large_tiles"."""
+    """Returns a step's name in figures, such as "05 large_tiles"."""
     return f"{number(step[0])} {step[1]}"
 
 
 def linked(step: StepKey, root: str) -> str:
-    """"[05 `large_tiles`](05_flash_v2/README.md#step-large_tiles)": the lesson that teaches the
-    step, and where in it. An aside has a page of its name; other steps without a heading are in
-    their rung's lesson."""
+    """Returns a Markdown link to the place that teaches a step: its heading "Step `name`" or, for
+    an aside, the page of its name; without either, its rung's lesson."""
     rung, name = step
     place = f"{rung}/README.md"
     for path in course_pages():
@@ -229,7 +230,7 @@ def linked(step: StepKey, root: str) -> str:
 
 
 def library(backend: str) -> str:
-    """"cuDNN" of cudnn, which is used through PyTorch."""
+    """Returns the name of PyTorch's backend, such as "cuDNN" for "cudnn"."""
     return PEER_NAMES[backend].partition(", ")[2]
 
 
@@ -247,12 +248,12 @@ def length_text(n: float, _: Any = None) -> str:
 def ratios_text(ratios: Mapping[str, float]) -> str:
     worst = min(ratios, key=ratios.__getitem__)
     return (f"geometric mean {geometric_mean(ratios.values()):.2f}, worst {ratios[worst]:.2f} "
-            f"({worst}), {sum(r >= 1 for r in ratios.values())} of {len(ratios)} are 1 or more")
+            f"({worst}), 1 or more for {sum(r >= 1 for r in ratios.values())} of {len(ratios)}")
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
              right: Container[int] = (), note: str = "") -> list[str]:
-    """The lines of a table, and of a note below; the columns numbered in `right` hold figures."""
+    """Returns the lines of a table and its note; columns numbered in `right` are right-aligned."""
     lines = ["| " + " | ".join(header) + " |",
              "|" + "|".join("--:" if i in right else "---" for i in range(len(header))) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -260,7 +261,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def over_lengths(cells: Mapping[Shape, str]) -> list[str]:
-    """A line for each head size and mask, a column for each N."""
+    """Returns a table with one line for each head size and mask, and one column for each N."""
     lengths, points = sorted({n for n, *_ in cells}), sorted({shape[1:] for shape in cells})
     return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
         [point_text(*point), *(cells.get((n, *point), NO_VALUE) for n in lengths)]

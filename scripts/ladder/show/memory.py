@@ -1,4 +1,4 @@
-"""Bytes: HBM traffic, what tiles make of it, shared memory."""
+"""Bytes of global and shared memory, against N, the tile size and the time of products."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tic
 
 
 def traffic(files: Files) -> Data:
-    """Bytes a head that each rung's default moves; a row a head size, a column a kind of count."""
+    """Returns the bytes per head that each rung's default step moves: one row of panels per head
+    size, one column per kind of count."""
     panels = []
     for d in HEADS:
         for kind, title, measured in (
-                ("requested", "requested (formula): what kernels ask for", files.gpu),
-                ("distinct", "distinct (sim): each byte once a kernel", files.sim),
-                ("dram", f"DRAM ({short_name(files.gpu.name)}'s counters): what HBM served",
+                ("requested", "requested (formula): from global memory", files.gpu),
+                ("distinct", "distinct (simulator): each byte once per kernel", files.sim),
+                ("dram", f"DRAM ({short_name(files.gpu.name)}'s counters): bytes that HBM served",
                  files.gpu)):
             lines = []
             for way, more in (("fwd", ""), ("bwd", " bwd")):
@@ -33,7 +34,7 @@ def traffic(files: Files) -> Data:
                           if files.gpu.is_default(step) and files.own_way(step) == way]
             panels.append({"title": f"{title}\nd = {d}",
                            "lines": [line for line in lines if line["x"]]})
-    return {"title": "HBM traffic of a head against N", "panels": panels}
+    return {"title": "Bytes per head against N", "panels": panels}
 
 
 def draw_traffic(plt: Pyplot, data: Data) -> Drawing:
@@ -46,7 +47,7 @@ def draw_traffic(plt: Pyplot, data: Data) -> Drawing:
             axis.yaxis.set_major_formatter(byte_tick)
             draw_lines(axis, panel["lines"])
             first, last = axis.get_xticks()[[0, -1]]
-            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # for the eye
+            for power, text in ((1, "∝ N"), (2, "∝ N²")):  # slopes to compare with
                 ends = [min(amounts) * 0.4 * (n / first) ** power for n in (first, last)]
                 axis.plot([first, last], ends, color=FAINT, lw=0.8, ls=":", zorder=1)
                 axis.text(last, ends[1], f"{text} ", fontsize=7, color="#666660", ha="right",
@@ -57,7 +58,7 @@ def draw_traffic(plt: Pyplot, data: Data) -> Drawing:
 def block_size(files: Files) -> Data:
     panels = []
     for title, unit, measured, value, steps in (
-            ("traffic: requested, N = {} (sim)", "bytes a head", files.sim,
+            ("requested bytes, N = {} (simulator)", "bytes per head", files.sim,
              lambda r: bytes_a_head(r, "requested"), course.BLOCK_SIZE_COUNTED),
             (f"time, N = {{}}, 16k tokens ({files.gpu.text()})", "ms", files.gpu,
              lambda r: r["time_ms"], course.BLOCK_SIZE_TIMED)):
@@ -71,7 +72,7 @@ def block_size(files: Files) -> Data:
                 lines.append({**files.look(step, f", d = {d}"), "dashed": d != 64, **line})
         if lines:
             panels.append({"title": title.format(n), "unit": unit, "lines": lines})
-    return {"title": "FlashAttention-1 against its tile of keys, Bc (Br = 64)",
+    return {"title": "FlashAttention-1 against the keys per tile, Bc (Br = 64)",
             "panels": need(panels)}
 
 
@@ -86,16 +87,17 @@ def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
     return figure
 
 
-# ---- the roof that shared memory is: a kernel's bytes against the time of its products ----
+# ---- shared memory as a roof: a kernel's bytes against the time of its products ----
 
-COUNTED = (512, 1024, 2048)  # N, 2N and 4N
+COUNTED = (512, 1024, 2048)  # N, 2N and 4N of shares()
 
 
 def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, float] | None:
-    """The time that shared memory takes, over that of the products, in what one tile of Q against
-    one of K does: for what products read, and for all bytes. None where a kernel, by rung, step and
-    name, is not counted. A count is a·N² + b·N + c: a from iterations, b from tiles, c from blocks
-    that stay. The count at 4N, minus three times that at 2N, plus twice that at N is 6a·N²."""
+    """Returns the time that shared memory takes, divided by that of the products, in an iteration
+    (one tile of Q with one of K): for the bytes that products read, and for all bytes. Returns None
+    if the kernel, (rung, step, name), is not counted. A count is a·N² + b·N + c: a from iterations,
+    b from tiles, c from persistent blocks. The count at 4N, minus three times that at 2N, plus
+    twice that at N, is 6a·N²."""
     rung, step, name = key
     counts = [kernel for n in COUNTED for record in files.sim.plain(
         "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)
@@ -110,11 +112,11 @@ def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, floa
 
 
 def shared_roof(files: Files) -> Data:
-    """Where a step stands by what its products read and by all bytes; its fraction of the roof."""
+    """Returns each step's shares() and fraction of the matmul rate, and the peers' fractions."""
     roofs, panels = files.gpu.roofs(), []
 
     def at_the_end(contender: Contender, d: int) -> Data:
-        """The rate at the largest N that was measured, its share, and N."""
+        """Returns the rate at the largest N measured, its fraction of the matmul rate, and N."""
         n, rate = max(files.gpu.rates_by_n("bwd", contender, d, False).items(), default=(0, 0))
         return {"y": rate / roofs["matmul_tflops"], "tflops": rate, "n": n} if n else {}
 
@@ -134,14 +136,14 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
-        f"By the simulator's count of an iteration, {data['flops']:,} FLOPs and {data['bytes']} "
-        "bytes of shared memory a cycle and SM. Filled, and the dotted line: by all bytes. "
-        f"Hollow: by those alone\nthat products read. N = {length_text(course.TOKENS)}, or as "
-        "named.", sharey=True)
+        f"From the simulator's counts of an iteration, with {data['flops']:,} FLOPs and "
+        f"{data['bytes']} bytes of shared memory per cycle and SM. Filled marks and dotted lines: "
+        "all bytes. Hollow marks: only\nthe bytes that products read. N = "
+        f"{length_text(course.TOKENS)} unless a label says otherwise.", sharey=True)
     most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
-                 xlabel="cycles of shared memory for each cycle of the products")
+                 xlabel="shared-memory cycles per cycle of the products")
         full = [1 + (most - 1) * i / 40 for i in range(41)]  # shared memory is full from 1 on
         roof(axis, [0, *full], [1, *(1 / x for x in full)], 2,
              f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", (most * 0.98, 1.03))

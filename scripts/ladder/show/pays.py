@@ -1,5 +1,5 @@
-"""Where each step pays: the workload at which it gains most over the step that it follows, in time
-on the GPU, and in the count that its idea is about on the simulator."""
+"""Finds where each step pays: the workload with its largest gain over the step that it follows, in
+time on the GPU, and in the count of its idea on the simulator."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from ladder.base.text import NO_VALUE, counts_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, length_text, linked, markdown, need, number,
                                   of_the_paper, point_text)
 
-# A gain in time is more than what two times of one step differ by: of one run, and of two runs.
+# How much two times of one step differ within a run, and between runs. A gain must be larger.
 ONE_RUN, TWO_RUNS = 0.02, 0.05
-WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "HBM", "matmul": "matrix-product",
-         "products": "matrix instructions", "sram": "shared-memory"}
+WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "global-memory",
+         "matmul": "matrix-product", "products": "matrix instructions", "sram": "shared-memory"}
 
 
 class Pair:
-    """The step before and a step at one workload."""
+    """The records of a step and of the step before it, at one workload."""
 
     def __init__(self, old: Record, new: Record) -> None:
         self.records = (old, new)
         self.ratio = old["time_ms"] / new["time_ms"] if "time_ms" in old and "time_ms" in new else 0
         self.two_runs = any(old.get(name) != new.get(name) for name in ("commit", "date"))
         self.gain = self.ratio - (TWO_RUNS if self.two_runs else ONE_RUN)
-        # The paper's workload, or one head on the simulator, by N, d and mask.
+        # N, d and mask suffice for the paper's workload, and for one head on the simulator.
         self.place = shape_text(new) if new["device"] == "gpu" and not of_the_paper(new) else (
             f"N = {length_text(new['seqlen'])}, {point_text(new['head_dim'], new['causal'])}")
 
     def moved(self, step: Step) -> float:
-        """How many times as large, or as small, the step's count becomes; 0 if it does not move as
-        registered, or this is not the mask that it is registered for."""
+        """Returns the factor by which the step's count moves; 0 if it does not move as registered,
+        or if it is registered with the other mask."""
         count, how, options = step.change
         if not count or self.records[1]["causal"] != ("--causal" in options):
             return 0
@@ -38,7 +38,7 @@ class Pair:
 
 
 def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
-    """At all workloads that the file has of both; on the simulator those of many queries last."""
+    """Returns a Pair for each workload that the file has for both steps, in order of size."""
     before = {Point.key(r): r for r in measured.plain(way, rung=old.rung, step=old.name)}
     return sorted((Pair(before[Point.key(r)], r)
                    for r in measured.plain(way, rung=new.rung, step=new.name)
@@ -46,7 +46,8 @@ def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
 
 
 def pays(files: Files, only: str = "") -> list[str]:
-    """A table of all steps that follow one, or of one step ("05/rows") what its lesson says."""
+    """Returns a table of all steps that follow another or, for one step ("05/rows"), the sentence
+    for its lesson."""
     ladder, gpu, rows = Ladder(files.sim.steps.values()), f"an {files.gpu.name}", []
     for step in ladder.steps:
         old, name = ladder.before(step), f"{number(step.rung)}/{step.name}"
@@ -78,10 +79,10 @@ def pays(files: Files, only: str = "") -> list[str]:
         rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
     return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
                     need(rows), (3, 4), (
-        "*Time* is taken where the step gains most, of all workloads at which both steps were "
-        f"timed on {gpu}, {files.gpu.dtype}: 16k tokens in all and hidden size 2,048 if nothing "
-        f"else is said. A ratio counts as a gain from {1 + ONE_RUN:.2f} on, and from "
-        f"{1 + TWO_RUNS:.2f} (*) if the times are of two runs, because two runs of one step differ "
-        "by up to that. *Its count* is the one that the step's idea is about, for one head on the "
-        "simulator, at the workload where it changes most. Some ideas raise it, and some steps "
-        "have none."))
+        "*Gains most time at*: of all workloads with times for both steps, the one with the "
+        f"largest gain, on {gpu} in {files.gpu.dtype}. Unless it says otherwise, there are 16k "
+        "tokens in total and a hidden size of 2,048. *Time*: of the step before → of the step. "
+        f"*Ratio*: a gain from {1 + ONE_RUN:.2f} on; for times of two different runs (*) from "
+        f"{1 + TWO_RUNS:.2f} on, because two runs of one step differ by up to that. *Its count*: "
+        "the count that the step's idea is about, for one head on the simulator, at the workload "
+        "where it changes most. Some ideas raise their count, and some steps have none."))

@@ -1,4 +1,4 @@
-"""What is timed: each step's speed-up, rates against N, the roofline, and decoding."""
+"""Times as figures: each rung's and step's speed-up, rates against N, the roofline, decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, dra
 
 
 def speedup(files: Files) -> Data:
-    """How fast what stands for each rung is, beside PyTorch."""
+    """Returns the rates of the steps that stand for their rungs, and of PyTorch."""
     panels = []
     for way, d in itertools.product(("fwd", "bwd"), HEADS):
         timed = files.at(way, course.LADDER_LENGTH, d)
@@ -52,7 +52,7 @@ def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
 
 
 def bar_panels(plt: Pyplot, data: Data, note: str) -> tuple[Drawing, list[tuple[Axis, Data]]]:
-    """Panels in two columns, a row for each bar."""
+    """Returns a figure with panels in two columns, one row for each bar, and [(axis, panel)]."""
     panels = data["panels"]
     tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
             for i in range(0, len(panels), 2)]
@@ -103,7 +103,8 @@ def draw_speedup_steps(plt: Pyplot, data: Data) -> Drawing:
 
 
 def tflops(files: Files, way: str) -> Data:
-    """Forward what stands for each rung, backward all steps but asides."""
+    """Returns the rates of a pass against N: forward of the steps that stand for their rungs,
+    backward of all steps except asides."""
     panels = []
     for d, causal in POINTS:
         steps = [step for step in files.order
@@ -139,7 +140,8 @@ def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
 
 
 def roofline(files: Files) -> Data:
-    """Each rung, and decoding at its intensity H/Hk: of each the largest cache."""
+    """Returns the points of the roofline: each rung, and decoding at its intensity H/Hk, for each
+    ratio with the largest cache."""
     roofs, n, panels = files.gpu.roofs(), 4096, []
     for d in HEADS:
         points = []
@@ -156,7 +158,7 @@ def roofline(files: Files) -> Data:
                 files.gpu.decoding(), key=lambda r: r["batch"] * r["kv_heads"] * r["seqlen_kv"])
                 if r["head_dim"] == d}
             for ratio, r in sorted(largest.items()):
-                step = next(step for step in files.order if step[0] == r["rung"])  # of its colour
+                step = next(step for step in files.order if step[0] == r["rung"])  # for its colour
                 points.append({**files.look(step), "label": f"decode, H/Hk = {ratio}",
                                "y": r["tflops"], "requested": ratio, "dram": None})
             panels.append({"title": f"d = {d}, N = {n}", "points": points})
@@ -168,9 +170,9 @@ def draw_roofline(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 5.4 * len(panels), 5.2),
-        "Hollow: by the bytes that the kernels request. Filled: by those that DRAM served; the "
-        "line between them is what the caches keep away from it. A hollow mark may lie above the "
-        "roof,\nwhich is DRAM's: what is requested again, L2 serves.", sharey=True)
+        "Hollow marks: FLOPs per requested byte. Filled marks: FLOPs per byte that DRAM served. "
+        "The line between them shows the effect of the caches. A hollow mark may be above\nthe "
+        "roof, because the roof is DRAM's, and L2 serves repeated requests.", sharey=True)
     peak, slope = data["matmul_tflops"], data["copy_bytes_per_s"] / 1e12
     knee = peak / slope
     points = [p for panel in panels for p in panel["points"]]
@@ -179,11 +181,11 @@ def draw_roofline(plt: Pyplot, data: Data) -> Drawing:
     lowest = min(p["y"] for p in points) / 2
     low = max(lowest, least * slope)
     for axis, panel in pairs:
-        axis.set(xscale="log", yscale="log", xlabel="FLOP per byte of HBM traffic")
+        axis.set(xscale="log", yscale="log", xlabel="FLOPs per byte")
         roof(axis, [least, knee, most], [least * slope, peak, peak], peak * 4,
              f"cuBLAS {peak:.0f} TFLOP/s", (most / 1.1, peak * 1.08))
         axis.set(xlim=(least, most), ylim=(lowest, peak * 2.2))
-        x, y = low / slope * 2.2, low * 2.9  # above the roof, and along it
+        x, y = low / slope * 2.2, low * 2.9  # above the roof and parallel to it
         axis.text(x, y, f"device copy {slope:.2f} TB/s", fontsize=8, rotation_mode="anchor",
                   rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True)
         for p in panel["points"]:
@@ -195,13 +197,13 @@ def draw_roofline(plt: Pyplot, data: Data) -> Drawing:
     return figure
 
 
-# ---- decoding: how fast the cache of K and V is read, beside PyTorch and beside a copy ----
+# ---- decoding: how fast the cache of K and V is read, compared with PyTorch and with a copy ----
 
 CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00"]
 
 
 def decode(files: Files) -> Data:
-    """The rate at which each cache was read, ours and cuDNN's, as a fraction of a device copy's."""
+    """Returns our and cuDNN's rates of reading each cache, as fractions of a copy's rate."""
     theirs = {Point.key(r): r
               for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
@@ -213,20 +215,20 @@ def decode(files: Files) -> Data:
             line["bytes"].append(cache_bytes(record))
             for who, ms in (("ours", record["time_ms"]), ("cudnn", peer["time_ms"])):
                 line[who].append(cache_bytes(record) / ms * 1e3 / peer["copy_bytes_per_s"])
-    return {"title": f"Decoding: one query of each head, {files.gpu.text()}",
+    return {"title": f"Decoding: one query per head, {files.gpu.text()}",
             "panels": [dict(sorted(need(lines).items()))]}
 
 
 def cache_bytes(record: Record) -> int:
-    """Of K and V."""
+    """Returns the bytes of K and V."""
     return 4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"] * record["head_dim"]
 
 
 def draw_decode(plt: Pyplot, data: Data) -> Drawing:
     figure, [(axis, lines)] = plots(
         plt, data, (8.5, 4.6),
-        "Each line: d = 64 and d = 128. Where more heads share one of K and V the same queries "
-        "read fewer bytes, and\na cache of few bytes is over before the copy's rate is reached.")
+        "Each line joins d = 64 and d = 128. If more query heads share a head of K and V, the same "
+        "queries read\nfewer bytes, and a small cache is read before the copy's rate is reached.")
     axis.set(xscale="log", ylim=(0, 1.15), xlabel="bytes of K and V",
              ylabel="fraction of the device copy's rate")
     axis.xaxis.set_major_formatter(byte_tick)

@@ -1,4 +1,4 @@
-"""Colours, axes and labels that figures share."""
+"""Draws what all figures share: colours, axes and labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
 from ladder.show.measured import Data, length_text
 
-# Types of matplotlib, which is imported only to draw: pyplot, a figure, one of its axes.
+# matplotlib's types; it is imported only for drawing: pyplot, a figure, one of its axes.
 Pyplot = Any
 Drawing = Any
 Axis = Any
@@ -23,28 +23,27 @@ PEER_LINES: dict[str, tuple[str, Any]] = {
     "flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
     "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
-# Verdana is as wide as DejaVu Sans, with which matplotlib lays a figure out, and most systems that
-# lack the one have the other.
+# matplotlib lays figures out in DejaVu Sans. Verdana is as wide, and most systems install either.
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
-DARK_PANEL, DARK_INK = "#0d1117", "#e6edf3"  # what GitHub's dark pages have
+DARK_PANEL, DARK_INK = "#0d1117", "#e6edf3"  # the colours of GitHub's dark pages
 
 
 def mixed(colour: str, share: float, other: int = 0) -> str:
-    """A colour, "#0072b2", as a share of a mixture with black, or with white (255)."""
+    """Returns a colour such as "#0072b2", mixed with black or, for `other` = 255, with white;
+    `share` is the colour's fraction."""
     return "#" + "".join(f"{round(other + share * (channel - other)):02x}"
                          for channel in channels(colour))
 
 
 def channels(colour: str) -> list[int]:
-    """Red, green and blue of "#0072b2"."""
+    """Returns [red, green, blue] of a colour such as "#0072b2"."""
     return [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
 
 
 def finished(svg: str) -> str:
-    """The SVG as it is stored. Coordinates have two decimals, looks are classes, and names that
-    nothing refers to are gone, which leaves a third of matplotlib's bytes. And a dark page shows it
-    dark: greys go from dark to light and from light to dark, and coloured words become lighter,
-    while bars, lines and marks keep their colours."""
+    """Returns matplotlib's SVG in the form that is stored: coordinates with two decimals, looks as
+    classes, no unused names, which leaves a third of the bytes. On a dark page, dark and light
+    greys swap, and coloured words become lighter; bars, lines and marks keep their colours."""
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
     svg = re.sub(r"\s*\n\s*(?=[LMQCz\"])", " ", re.sub(r"\n\s+", "\n", svg))
     named = set(re.findall(r"#([\w.]+)[\")]", svg))
@@ -70,7 +69,7 @@ def is_grey(colour: str) -> bool:
 
 
 def in_the_dark(colour: str) -> str:
-    """What a grey, or the colour of words, is on a dark page."""
+    """Returns what a grey, or the colour of words, becomes on a dark page."""
     if not is_grey(colour):
         return mixed(colour, 0.5, 255)
     panel, ink_of = channels(PANEL)[0], channels(INK)[0]
@@ -80,13 +79,13 @@ def in_the_dark(colour: str) -> str:
 
 
 def ink(line: Data) -> str:
-    """The colour of words about a line or a point: they need more contrast than it does."""
+    """Returns the colour for words about a line or a point, with more contrast than its own."""
     return mixed(line["colour"] if "colour" in line else PEER_LINES[line["rung"]][0], 0.74)
 
 
 def pyplot() -> Pyplot:
-    """Without matplotlib, goes on in the system's own Python if that one has it: another that comes
-    first on PATH need not see the system's packages."""
+    """Returns matplotlib's pyplot, set up for these figures. If only the system's own Python has
+    matplotlib, restarts the command there; if neither has it, raises CommandError."""
     try:
         import matplotlib
     except ImportError as error:
@@ -110,7 +109,7 @@ def pyplot() -> Pyplot:
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
         "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
-        "svg.fonttype": "none",  # text stays text: a fifth of the bytes, and it can be searched
+        "svg.fonttype": "none",  # keeps text as text: a fifth of the bytes, and searchable
         "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
         "figure.constrained_layout.w_pad": 0.1})
     return plt
@@ -118,8 +117,8 @@ def pyplot() -> Pyplot:
 
 def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", columns: int = 0,
           **grid: Any) -> tuple[Drawing, list[tuple[Axis, Data]]]:
-    """A figure of these panels, all in a row or in so many columns, with its title and a note at
-    its foot, and [(axis, panel)]."""
+    """Returns a figure with one axis per panel, in one row or in `columns` columns, with a title
+    and a note at its foot; and [(axis, panel)]."""
     panels = data["panels"]
     columns = columns or len(panels)
     figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
@@ -138,14 +137,14 @@ def byte_tick(value: float, _: Any = None) -> str:
 
 
 def row_axis(axis: Axis, rows: Sequence[Data]) -> None:
-    """Makes the axis one of rows from the top, each with its label."""
+    """Turns the y axis into rows from the top, each with its label."""
     axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
 
 
 def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
               hollow: float | None) -> None:
-    """Draws a point that has two places, either of which may be None, with a line between them."""
+    """Draws a point at two places (either may be None), with a line between them."""
     tint = point["colour"]
     if filled is not None and hollow is not None:
         axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
@@ -159,15 +158,15 @@ def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
 
 def roof(axis: Axis, x: Sequence[float], y: Sequence[float], top: float, text: str,
          text_at: tuple[float, float]) -> None:
-    """Draws the most that can be reached, and its name above its end."""
+    """Draws the line of the largest possible values, with its name above its end."""
     axis.plot(x, y, color=INK, lw=1.4, zorder=2)
     axis.fill_between(x, y, top, color="#ececE6", zorder=0)
     axis.text(*text_at, text, ha="right", fontsize=8)
 
 
 def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
-    """Lines against lengths, each with its name at its end: a step's, dashed where it says so, or a
-    backend's of PyTorch, thin."""
+    """Draws lines against lengths, each with its name at its end: thick for a step, thin for a
+    backend of PyTorch, dashed if its data say so."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted({x for line in lines for x in line["x"]}))
     axis.xaxis.set_major_formatter(length_text)
@@ -182,7 +181,8 @@ def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
 
 
 def spread(axis: Axis, labels: Sequence[tuple[float, float, Data, str]]) -> None:
-    """Labels right of the axes, 11 points apart: [(x, y of a line's end, line or point, text)]."""
+    """Writes labels to the right of the axes, at least 11 points apart: [(x and y of the place that
+    it names, line or point, text)]."""
     gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, line, text in labels:

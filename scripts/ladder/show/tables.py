@@ -1,5 +1,5 @@
-"""Tables of what no figure shows: the ladder, PyTorch beside it, real models, and a kernel's cycles
-beside a model of them."""
+"""Writes the tables: the ladder, the comparison with PyTorch, the shapes of real models, and a
+kernel's cycles compared with a model of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, S
 
 
 def door_table(files: Files) -> list[str]:
-    """The last step for this GPU, and forward each rung's last one that every GPU runs, at N = 2k:
-    the rate, and its ratio to cuDNN's."""
+    """Returns README's table at N = 2k: each rung's default on this GPU and, forward, its last step
+    that every GPU runs, with rates and their fractions of cuDNN's."""
     n, rows = LADDER_LENGTH, []
     for step in files.order:
         way = files.own_way(step)
@@ -41,13 +41,13 @@ def door_table(files: Files) -> list[str]:
             f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
             f"{HEADS[0]} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
             f"{files.gpu.machine()}. *Fraction of cuDNN's*: the rate divided by cuDNN's for the "
-            "same pass. *Bytes requested*: what the kernels read from and write to global memory, "
-            f"per head with d = {HEADS[0]}."))
+            "same pass. *Bytes requested*: bytes that the kernels read from and write to global "
+            f"memory, per head with d = {HEADS[0]}."))
 
 
 def headline(files: Files, whole: bool) -> list[str]:
-    """How fast the last steps are beside cuDNN and FlashAttention-2, over all that was measured: in
-    a sentence, or with what every GPU runs."""
+    """Returns a sentence that compares the last steps with cuDNN over all measured points; for
+    `whole`, a paragraph that adds FlashAttention-2 and the last steps that every GPU runs."""
     rungs = need(files.ladder.beside_peers())
     need(set(rungs.values()) <= files.gpu.defaults.keys())
     last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
@@ -56,7 +56,7 @@ def headline(files: Files, whole: bool) -> list[str]:
     types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
 
     def over(rival: str, steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
-        """Each pass's mean in words, and all ratios, the worst first."""
+        """Returns each pass's mean in words, and all (ratio, point), the worst first."""
         ratios = [[(ratio, point) for gpu in types
                    for point, ratio in gpu.ratios(way, step, rival).items()]
                   for way, step in steps.items()]
@@ -70,22 +70,22 @@ def headline(files: Files, whole: bool) -> list[str]:
     passes = " and ".join(WAYS[way] for way in last)
     if not whole:
         return [f"On an {files.gpu.name}, the last {passes} kernels are **{means} times as fast as "
-                f"cuDNN** (geometric means; of {len(ratios)} measured points "
-                f"{sum(ratio >= 1 for ratio, _ in ratios)} are 1 or more, and the worst is "
+                f"cuDNN** (geometric means; at {sum(ratio >= 1 for ratio, _ in ratios)} of "
+                f"{len(ratios)} measured points the ratio is 1 or more, and the worst ratio is "
                 f"{ratios[0][0]:.2f})."]
     means_of_portable, [(worst, point), *_] = over("flash", portable)
     return [f"Over all measured points, the last steps for this card, {names(last)}, are {means} "
-            f"times as fast as cuDNN {passes} (worst {ratios[0][0]:.2f}), and {over_flash} times "
-            f"as fast as FlashAttention-2 (worst {by_flash[0][0]:.2f}). The last steps that need "
-            f"no Hopper GPU, {names(portable)}, have {means_of_portable} times FlashAttention-2's "
-            f"rate on the same card; their worst is {worst:.2f}, at {point.seqlen:,} queries over "
-            f"{point.seqlen_kv:,} keys. Both libraries run through "
+            f"times as fast as cuDNN {passes} (worst ratio {ratios[0][0]:.2f}), and {over_flash} "
+            f"times as fast as FlashAttention-2 (worst ratio {by_flash[0][0]:.2f}). The last steps "
+            f"that need no Hopper GPU, {names(portable)}, reach {means_of_portable} times "
+            f"FlashAttention-2's rate on the same card; their worst ratio is {worst:.2f}, with "
+            f"{point.seqlen:,} queries and {point.seqlen_kv:,} keys. Both libraries run through "
             f"{files.gpu.peers[0]['version']}."]
 
 
 def ladder_table(files: Files, root: str) -> list[str]:
-    """Each step at N = 2k: from the GPU all but what is distinct, which the simulator counts.
-    `root`: the repository's, as links of the page begin."""
+    """Returns the table of all steps at N = 2k. The simulator counted the distinct bytes, and the
+    GPU's file has the rest. `root` is the path to the repository's root in the page's links."""
     n, d = LADDER_LENGTH, 64
     rows = []
     for way in ("fwd", "bwd"):
@@ -107,11 +107,13 @@ def ladder_table(files: Files, root: str) -> list[str]:
                          *map(bytes_text, counts)])
     return markdown(["step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
                      "requested", "distinct", "DRAM", "workspace"], rows, range(1, 9), (
-        f"N = {n:,}, d = 64, not causal. Bytes are those of one head: *requested* by the kernels; "
-        "*distinct*, each byte once a kernel, the simulator's count; *DRAM*, what it served; "
-        "*workspace*, memory beyond inputs and outputs. Times are those of "
-        f"{TOKENS // n} × {HIDDEN // d} heads, {files.gpu.dtype}, and *d = 128* is the rate in "
-        f"TFLOP/s of as much work in heads of 128, on an {files.gpu.machine()}."))
+        f"All columns are for N = {n:,} without a mask, and for d = 64 except *d = 128*, which is "
+        f"the rate in TFLOP/s for the same work in heads of 128. Times are for {TOKENS // n} × "
+        f"{HIDDEN // d} heads in {files.gpu.dtype}, on an {files.gpu.machine()}. "
+        f"*× {number(files.base[0])}*: speed-up over {number(files.base[0])}. Bytes are per head: "
+        "*requested* by the kernels from global memory; *distinct*, each byte once per kernel, "
+        "counted by the simulator; *DRAM*, served by it, from the GPU's counters; *workspace*, "
+        "memory beyond inputs and outputs."))
 
 
 def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
@@ -145,7 +147,7 @@ def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
 
 
 def peers_table(files: Files) -> list[str]:
-    """The defaults of the rungs that are compared with PyTorch's attention."""
+    """Returns the rates of the last steps, of FlashAttention-2 and of cuDNN, at every N."""
     gpu = files.gpu
     ours = {way: (rung, gpu.defaults[rung]) for way, rung in files.ladder.beside_peers().items()
             if rung in gpu.defaults}
@@ -156,16 +158,17 @@ def peers_table(files: Files) -> list[str]:
         rows.append([WAYS[way], str(d), "yes" if causal else "no", *(" / ".join(
             rate_text(rate_at.get((n, d, causal))) for rate_at in rates) for n in lengths)])
     names = [f"{number(rung)}'s `{step}` {WAYS[way]}" for way, (rung, step) in ours.items()]
-    return ["TFLOP/s, ours / FlashAttention-2 / cuDNN, the last two through "
-            f"{gpu.peers[0]['version']}, on the {gpu.name}; ours is {' and '.join(names)}. In one "
-            "run each point is measured in turn; some of ours were measured anew since, and two "
-            "runs of one step differ by up to 5%.", "",
+    return ["Each cell has three rates in TFLOP/s: ours / FlashAttention-2's / cuDNN's, on the "
+            f"{gpu.name}; ours is {' and '.join(names)}. The libraries run through "
+            f"{gpu.peers[0]['version']}. At each point the three were measured in turn, within "
+            "seconds; some of ours have been measured again since, and two runs of one step differ "
+            "by up to 5%.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))]
 
 
 def models_table(files: Files) -> list[str]:
-    """Attention of real models: the same defaults, and the faster peer."""
+    """Returns times for the attention of real models: of the last steps and of the faster peer."""
     gpu, ours = files.gpu, files.ladder.beside_peers()
     ratios: dict[str, dict[str, float]] = {way: {} for way in ours}
     rows = []
@@ -185,24 +188,26 @@ def models_table(files: Files) -> list[str]:
     columns = [text for way, rung in ours.items() for text in (
         f"{WAYS[way]}: {number(rung)}'s `{gpu.defaults.get(rung)}`, µs", "peer, µs", "ratio")]
     return [*markdown(["model", "shape", *columns], rows, range(2, 8)), "", " ".join([
-        "The peer is the faster of FlashAttention-2 and cuDNN through PyTorch, in turn with ours;",
-        "the ratio, its time over ours, is above 1 where ours is faster. L2 flushed, medians, on",
-        f"an {gpu.machine()}.", *(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
+        "*Peer*: the faster of FlashAttention-2 and cuDNN through PyTorch, measured in turn with",
+        "ours. *Ratio*: its time divided by ours, so above 1 where ours is faster. Times are",
+        f"medians with the L2 flushed before each run, on an {gpu.machine()}.",
+        *(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
                                   for way, its in ratios.items() if its)])]
 
 
-# ---- how busy kernels keep the units of an SM, by the GPU's counters ----
+# ---- how busy kernels keep the units of an SM, from the GPU's counters ----
 
-SIDE = 128  # of the square of S by which steps compare, whatever their tiles are
+SIDE = 128  # rows and columns of the square of S that all steps are compared by
 
 
 def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
-    """The model beside the measurement, for SIDE × SIDE elements of S: cycles of an SM, the tensor
-    cores' fraction of them, the clock, and the rate; a line a step, from the first to the last."""
+    """Returns a model and the measurements for SIDE × SIDE elements of S: cycles of an SM, the
+    tensor cores' fraction of them, the clock and the rate, with one line per step from `first` to
+    `last`."""
     found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
     names = [step for its, step in files.order if its == rung]
-    rows = [["*products, then exponentials*"], ["*one under the other*"]]
+    rows = [["*products, then exponentials*"], ["*products overlap exponentials*"]]
     for d in HEADS:
         products, exps = 4 * SIDE**2 * d / MATMUL_FLOPS, SIDE**2 / EXPS
         for row, cycles in zip(rows, (products + exps, max(products, exps))):
@@ -219,7 +224,8 @@ def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     r = need(found)[max(found, key=lambda key: found[key]["date"])]
     return markdown(["", *(text for d in HEADS for text in (
         f"d = {d}: cycles", "tensor cores", "GHz", "TFLOP/s"))], rows, range(1, 9), (
-        f"Cycles of an SM for {SIDE} rows of Q × {SIDE} keys; how much of them the tensor cores "
-        "work; the SM's clock; the kernel's rate. The first two lines are the model, all others "
-        f"the GPU's counters: N = {PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, "
-        f"driver {r['driver']}, CUDA {r['cuda']}, {r['date']}."))
+        f"*Cycles*: cycles of an SM per {SIDE} rows of Q × {SIDE} keys. *Tensor cores*: the "
+        "fraction of these cycles in which they work. *GHz*: the SM's clock. *TFLOP/s*: the "
+        "kernel's rate. The first two lines are the model, the others the GPU's counters: N = "
+        f"{PROFILED_LENGTH:,}, no mask, bf16, on an {r['device_name']}, driver {r['driver']}, "
+        f"CUDA {r['cuda']}, {r['date']}."))
