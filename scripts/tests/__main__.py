@@ -1,5 +1,5 @@
-"""python3 scripts/tests NAME [WORD...]: the tests of NAME_test.py, with its own words, such as the
-folder of the programs, and unittest's."""
+"""Runs the tests of NAME_test.py: python3 scripts/tests NAME [WORD...]. The words are the test's
+own, such as the folder of the programs, then unittest's."""
 
 import importlib
 import sys

@@ -1,5 +1,5 @@
-"""A page in a browser without a window, and what a script finds in it: Debian's package chromium,
-and nothing else."""
+"""Opens a page in a browser without a window, and returns what a script finds in it. It needs only
+Debian's package chromium."""
 
 import json
 import pathlib
@@ -13,8 +13,8 @@ from support import read, write
 
 MISSING = "there is no Chromium (Debian's package chromium)"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Before the page's own script: a frame that is still being written. While it is, the page does not
-# count as loaded, and the browser does not print it. report() ends that, at the first error too.
+# Goes before the page's own script. Its frame stays open, so the page does not count as loaded and
+# the browser does not print it, until report() closes the frame, at the latest at the first error.
 HEAD = """<iframe hidden></iframe><script>
 const errors = [], opened = document.querySelector("iframe").contentDocument;
 opened.open();
@@ -31,7 +31,7 @@ addEventListener("error", ({ message }) => fail(message));
 addEventListener("unhandledrejection", ({ reason }) => fail(reason));
 setTimeout(() => fail("it does not end"), 60000);
 </script><script>"""
-# After it: what tests are written with, and a test.
+# Goes after the page's script: helpers for tests, and a test.
 TAIL = """<script>
 const drawn = () => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -55,12 +55,12 @@ const text = (selector) => each((pane) => pane.find(selector).textContent);
 
 
 def find():
-    """Its path, or None."""
+    """Returns the browser's path, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def found_in(page, script, fragment="", width=1280, colour="light"):
-    """What the body of a function returns that runs once the page says that it is ready."""
+    """Runs a function's body once the page is ready, and returns its result."""
     with tempfile.TemporaryDirectory() as folder:
         path = write(folder, "page.html", text=read(page).replace("<script>", HEAD, 1)
                      + TAIL.replace("{test}", script))

@@ -1,9 +1,9 @@
-"""A rung's program as its users meet it: scripts/tests cli BIN_DIR RUNG [unittest's options].
+"""Tests a rung's program from outside: scripts/tests cli BIN_DIR RUNG [unittest's options].
 
-Runs the program as a subprocess, on the simulator unless a test says otherwise. Class `Rung` holds
-for every rung and what is its own; the others are the same for all and are run on one, 06_backward,
-which has LSE, tiles and a backward pass. What the command line refuses in which words is in
-options_test.cpp, as is which .npy files are no arrays.
+Runs the program as a subprocess, on the simulator unless a test says otherwise. Class `Rung` is run
+for every rung. The other classes test what all programs share, and are run only for 06_backward,
+which has LSE, tiles and a backward pass. options_test.cpp tests the messages for refused options,
+and which .npy files are refused.
 """
 
 import glob
@@ -26,19 +26,19 @@ if len(sys.argv) < 3:
 BIN_DIR, RUNG = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
 PROGRAM = os.path.join(BIN_DIR, RUNG)
 
-# Small workloads whose sizes all differ; every rung takes well under a second for them.
+# Small workloads whose sizes all differ; every rung runs them in well under a second.
 SMALL = "--device sim --batch 2 --heads 4 --kv-heads 2 --seqlen 40 --seqlen-kv 24 --head-dim 16"
 TINY = "--device sim --heads 2 --seqlen 3 --seqlen-kv 5 --head-dim 8"
 SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
 
 
 def steps():
-    """What --list says of the simulator."""
+    """Returns the steps that --list names for the simulator."""
     return [step for step in steps_of(PROGRAM) if step.device == "sim"]
 
 
 def npy(shape, values=None, descr="<f2"):
-    """The bytes of a .npy file; by default of small numbers that are not all alike."""
+    """Returns the bytes of a .npy file, by default of different small numbers."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
     return arrays.npy(shape, values, descr)
@@ -46,16 +46,16 @@ def npy(shape, values=None, descr="<f2"):
 
 class ProgramTest(Scratch):
     def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
-        """in/q.npy, k.npy, v.npy of these shapes; by name the values of some."""
+        """Writes in/q.npy, k.npy and v.npy in these shapes; `values` gives some by name."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
             self.write(f"in/{name}.npy", npy(shape, values.get(name), descr))
 
     def execute(self, arguments, status=0, **more):
-        """Runs the program in the test's folder; it ends with this status."""
+        """Runs the program in the test's folder, and checks its exit status."""
         return self.run_it(PROGRAM, *shlex.split(arguments), status=status, **more)
 
     def objects(self, arguments, status=0):
-        """What a run prints under --json."""
+        """Returns the objects that a run prints with --json."""
         lines = self.execute(arguments + " --json", status).stdout.split("\n")
         self.assertEqual(lines.pop(), "", "the last line ends with a newline")
         return [json.loads(line) for line in lines]
@@ -64,13 +64,14 @@ class ProgramTest(Scratch):
         return arrays.read_npy(self.at(f"{name}.npy"))
 
     def saved(self, arguments):
-        """The bytes of every file that a run saves, in the folder out, by name without suffix."""
+        """Returns the bytes of each file that a run saves in the folder out, by name."""
         shutil.rmtree(self.at("out"), ignore_errors=True)
         self.execute(f"{arguments} --save out")
         return {path.stem: path.read_bytes() for path in pathlib.Path(self.at("out")).iterdir()}
 
     def assert_bad(self, arguments, status, *words, save=" --save out", **more):
-        """The program refuses: status and words as given, nothing on stdout, nothing saved."""
+        """Checks that the program refuses, with this status and these words on stderr, and that it
+        prints nothing on stdout and saves nothing."""
         done = self.execute(arguments + save, status, **more)
         for word in (f"{RUNG}: ", *words):
             self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
@@ -94,19 +95,20 @@ class Rung(ProgramTest):
 
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
     def test_status_is_1_if_any_step_is_wrong(self):
-        """Weights that all round to e4m3 the same way, where fp8 has a tolerance for chance."""
+        """fp8 fails if all weights round to e4m3 the same way, because its tolerance expects random
+        rounding."""
         self.put_inputs((1, 1, 1, 8), (1, 1, 1024, 8), q=[1] + 7 * [0], v=8192 * [1],
                         k=8 * [0] + 1023 * [-1.797, *7 * [0]])
         objects = self.objects("--device sim --load in --step fp8,large_tiles", 1)
         self.assertEqual([o["pass"] for o in objects], [False, True])
         self.assertEqual(self.objects("--device sim --load in --step large_tiles,fp8", 1),
                          objects[::-1])
-        # Another output than the first is right.
+        # The wrong output is the first one; another one is correct.
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_json_has_the_documented_keys_and_types(self):
-        """(What a key is: report_test.cpp; what the simulator counts: results_test; which rungs'
-        results overflow, as lessons show: lessons_test.)"""
+        """(report_test.cpp tests the keys' values, results_test the simulator's counts, and
+        lessons_test the overflows that lessons show.)"""
         default, = (step for step in steps() if step.default)
         objects = self.objects(SMALL)
         self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
@@ -114,7 +116,7 @@ class Rung(ProgramTest):
             self.assertEqual((o["rung"], o["step"], o["device"], o["pass"], o["scale"]),
                              (RUNG, default.name, "sim", True, 0.25))
             self.assertEqual([o[s] for s in SIZES], [2, 4, 2, 40, 24, 16])
-        if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # of S and P
+        if objects[0]["workspace_bytes"] >= 4 * 2 * 4 * 40 * 24:  # stores S and P
             self.assert_bad("--device sim --heads 1 --seqlen 1000000 --head-dim 8", 3, "GiB",
                             "S and P", "03_online_softmax")
 
@@ -130,7 +132,7 @@ class Options(ProgramTest):
                          sum(len(o["errors"]) for o in alone))
 
     def test_json_or_a_table(self):
-        objects = self.objects(f"{TINY} --verbose --schedule reverse --save out")  # on stdout alone
+        objects = self.objects(f"{TINY} --verbose --schedule reverse --save out")  # JSON only
         self.assertEqual([[*o["errors"]] for o in objects], [["o", "lse"], ["dq", "dk", "dv"]])
         self.assertNotRegex(self.execute(SMALL).stdout, "[\x1b{]|.{101}")
         self.assertIn("not checked", self.execute(f"{TINY} --check off").stdout)
@@ -153,7 +155,7 @@ class Options(ProgramTest):
                         "GiB", "free")
 
     def test_a_fault_leaves_a_trace(self):
-        """Of a run that stops. What else it would have written is not there."""
+        """A run that stops with a fault writes its trace, and no other file."""
         done = self.execute(f"{TINY} --step split_sums --block-q 128 --block-kv 128 --scale 3e38 "
                             "--schedule reverse --trace trace.json --save out", 1)
         _, plan, launch, *events, fault = map(json.loads, self.read("trace.json").splitlines())
@@ -162,14 +164,14 @@ class Options(ProgramTest):
                       done.stderr)
         self.assertEqual([plan["block_q"], plan["block_kv"], launch["grid"], launch["block"]],
                          [128, 128, [2, 1, 1], [32 * plan["warps"], 1, 1]])
-        # A computation lies between two lines, or on one.
+        # A computation is between two lines, or on one.
         self.assertEqual({e["start_line"] == e["line"] for e in events if "start_line" in e},
                          {True, False})
         self.assertEqual(os.listdir(self.at("out")), [])
 
 
 class FilesTest(ProgramTest):
-    """What a program loads and saves."""
+    """Tests the files that a program loads and saves."""
 
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
@@ -197,7 +199,7 @@ class FilesTest(ProgramTest):
             self.assertEqual((o["input"], o["seqlen"], o["pass"]), ("load", 3, True))
 
     def test_do_is_drawn_or_loaded(self):
-        self.put_inputs((1, 2, 9, 8), v=144 * [0])  # where dQ and dK are 0
+        self.put_inputs((1, 2, 9, 8), v=144 * [0])  # V = 0 makes dQ and dK 0
         self.write("in/dO.npy", "")
         self.assert_bad("--device sim --load in", 2, "there is 'in/dO.npy': rename it")
         os.remove(self.at("in/dO.npy"))
@@ -218,13 +220,13 @@ class FilesTest(ProgramTest):
             done = self.execute(f"--device sim --load in --dtype {dtype}", 1)
             self.assertIn(words, done.stderr)
             self.assertNotIn("wrong result: an error", done.stderr)
-        # The only query that attends to the last key has no dO; what it gives the others is masked.
+        # The only query that attends to the last key has dO = 0; for the others the key is masked.
         self.put_inputs(one, one, "<f4", v=[1] * 24 + [3e4] * 8)
         self.write("in/do.npy", npy(one, [1] * 24 + [0] * 8, "<f4"))
         self.execute("--device sim --load in --causal --step stored")
 
     def test_bad_input_files_are_refused(self):
-        """(Which of another content are refused: options_test.cpp.)"""
+        """(options_test.cpp tests files with other contents.)"""
         many = (1, 2, 3, 8)
         self.put_inputs(many)
         self.write("in/do.npy", npy(many))
@@ -245,16 +247,16 @@ class FilesTest(ProgramTest):
         for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 3, 3, 8), "divide")):
             self.put_inputs(shape, (1, 2, *shape[2:]))
             self.assert_bad("--load in", 2, word)
-        # One that claims to be large: nothing is allocated.
+        # For a file that claims to be huge, nothing is allocated.
         os.truncate(self.at("in", "q.npy"),
                     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
 
 
 class PlacesTest(ProgramTest):
-    """Where files cannot be written, or not to their end, what was there stays."""
+    """If a file cannot be written, or only in part, the old one stays."""
 
-    # Files of this process may hold 100 bytes, and not O of TINY.
+    # Limits the process's files to 100 bytes, which is less than O of TINY.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
 
     def test_unwritable_outputs_are_reported(self):
@@ -267,7 +269,7 @@ class PlacesTest(ProgramTest):
     def test_a_full_disk_is_reported(self):
         self.execute(f"{SMALL} --save before")
         before = self.values("before/o")
-        # A buffer's worth, which fails at the end; and more, which fails at once.
+        # Output that fits into a buffer fails at the end, more output fails at once.
         for workload in (TINY, SMALL):
             self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
             self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)

@@ -1,4 +1,4 @@
-"""Tests of scripts/diff, on a small ladder in a folder of its own."""
+"""Tests scripts/diff on a small ladder in a folder of its own."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ class DiffTest(FakeLadder):
     def setUp(self):
         super().setUp()
         self.copy_scripts("diff")
-        # No step is called as its file, nor do the files' names follow the steps' order.
+        # No step has its file's name, and the files' names are not in the steps' order.
         for path, step, lines in ((FIRST, "only", "a b c"), (ZIG, "early", "a b c"),
                                   (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
                                   ("01_second/sm90.cu", "sm90", "a tma"),
@@ -31,7 +31,7 @@ class DiffTest(FakeLadder):
         return self.run_it(self.at("scripts/diff"), *words, **more)
 
     def test_steps_are_found_by_name(self):
-        self.source("01_second/late.cu", "zig", "x")  # a file of a name comes before a step
+        self.source("01_second/late.cu", "zig", "x")  # a file's name takes precedence over a step's
         self.source("01_second/fast/two.cu", "second", "x")
         self.rung("01_second", dict(early="", last="", zig="", second=""))
         for names, path in (
@@ -52,10 +52,10 @@ class DiffTest(FakeLadder):
                       self.diff("00", "01/alhpa", status=2).stderr)
 
     def test_the_shown_diff(self):
-        """(lines of the old, of the new, options, what is shown of them)"""
+        """Each case: the old and the new lines, the options, the lines shown."""
         lines = [str(i) for i in range(40)]
         for old, new, options, shown in (
-                # A line that is only indented otherwise is kept.
+                # A line that only changes its indentation counts as kept.
                 (["a", "b", "c"], ["a", "loop", "  b", "end", "c"], "-U 1",
                  "@@ -1,3 +1,5 @@| a|+loop|   b|+end| c|lines: 2 added, 0 removed, 5 kept"),
                 (lines, ["first", *lines[:30], *lines[31:]], "-U 0", "@@ -1,0 +1,1 @@|+first|"
@@ -71,7 +71,7 @@ class DiffTest(FakeLadder):
                              [*head, *expected, f"{FIRST} → {LAST}, {counts}"])
 
     def test_headers_of_the_folder_are_named(self):
-        """Where the new file alone includes them."""
+        """Headers are named if only the new file includes them."""
         self.write("01_second/more.h", '#include "most.h"\n')
         self.write("01_second/most.h", "")
         self.source(ALPHA, "late", ['#include "more.h"', '#include "rung.h"'])
@@ -84,7 +84,7 @@ class DiffTest(FakeLadder):
                              headers.split(), (old, new))
 
     def test_stat(self):
-        """Those for Hopper come after the rung's own. (Lessons show its counts, and folders.)"""
+        """Steps for Hopper come after the rung's own. (Lessons quote the counts.)"""
         self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/sm90"], ["01", "02"]])

@@ -1,5 +1,5 @@
-"""A ladder whose programs are made up. What scripts would run of them is answered in this process;
-a program that is run all the same lists its steps."""
+"""Stand-ins for the rungs' programs. Runs of them are answered within the test's process; if one is
+really run, it only lists its steps."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ HELP = "  --time MS\n\nOutput\n  --save DIR\n  --new\n\n  --set\n"
 
 
 def record(rung, step, direction, given):
-    """What a step prints that was given these options."""
+    """Returns the record of a step that was run with these options."""
     on_gpu = given["--device"] == "gpu"
     sizes = {name: int(given.get(f"--{name.replace('_', '-')}", usual)) for name, usual in (
         ("batch", 1), ("heads", 2), ("seqlen", 256), ("head_dim", 64))}
@@ -42,10 +42,10 @@ def record(rung, step, direction, given):
 
 
 class FakeLadder(Scratch):
-    """build/bin has programs that list steps. What they do otherwise than well, `tell` says of a
-    step ("05_flash_v2/large_tiles", or on one device "… gpu") or of the search for a GPU ("probe",
-    or of one type "probe bf16"):
-      {status, err, out: instead of records, changes: of its records, fwd or bwd: of one}"""
+    """A test with stand-ins in build/bin, which succeed unless `tell` says otherwise for a step
+    ("05_flash_v2/large_tiles", or on one device "… gpu") or for the search for a GPU ("probe", or
+    for one type "probe bf16"):
+      {status, err, out: instead of records, changes: of all records, fwd or bwd: of one}"""
 
     def setUp(self):
         super().setUp()
@@ -61,7 +61,7 @@ class FakeLadder(Scratch):
         self.told |= {**(told or {}), **more}
 
     def rung(self, rung="00_naive", steps=("naive",), gpu=False):
-        """A program that lists these steps, by name or {name: that of the step before}."""
+        """Adds a program that lists these steps: names, or {name: the step before}."""
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
         self.write(f"build/bin/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
@@ -81,7 +81,7 @@ class FakeLadder(Scratch):
             self.tell(probe={})
 
     def call(self, part, *words, status=0):
-        """Runs a command's main() here, which ends with this status (None: any): what it said."""
+        """Runs a command's main(), checks its status (None: any) and returns its output."""
         with contextlib.redirect_stdout(io.StringIO()) as out, \
                 contextlib.redirect_stderr(io.StringIO()) as err:
             try:
@@ -94,12 +94,12 @@ class FakeLadder(Scratch):
         return said
 
     def calls(self):
-        """What was run since the last time, a line each."""
+        """Returns the runs since the last call, one line each."""
         asked, self.asked = self.asked, []
         return asked
 
     def answer(self, command):
-        """As run_quietly() would."""
+        """Answers a command in place of run_quietly()."""
         rung, *options = os.path.basename(command[0]), *command[1:]
         if options in (["--list"], ["--help"]):
             return (self.really(command) if options == ["--list"] else (0, HELP, ""))

@@ -1,13 +1,12 @@
-"""Holds the pages to the programs: runs the commands that README.md and those of the rungs quote in
-```console blocks, and commands.md here, and compares what they print. And what pages show and say
-to the rest of the repository: excerpts to the code, links to files and headings, formulas to what
-GitHub reads as one.
+"""Compares the pages with the programs and the repository. It runs the commands that the course's
+pages and commands.md quote in ```console blocks, and compares their output. It also compares
+excerpts with the code, links with files and headings, and formulas with GitHub's rules.
 
-A line that starts with "$ " is a command (one ending in a backslash goes on in the next line); the
-lines up to the next command are its stdout and stderr. Integers and byte figures must be equal,
-other numbers to two significant digits, times and rates not at all. A line "…" stands for any
-lines, "…" within a line for any text. A command must succeed, unless "$ echo $?" after it says
-otherwise.
+A line that starts with "$ " is a command, and one that ends in a backslash continues on the next
+line. The lines up to the next command are its stdout and stderr. Integers and byte figures must be
+equal, other numbers equal to two significant digits; times and rates may differ. A line "…" stands
+for any lines, "…" within a line for any text. A command must succeed, unless "$ echo $?" after it
+shows another status.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ BIN = programs()
 NOT_RUN = [("--device gpu", "needs a GPU"),
            ("^scripts/(?:run .|test|figures|explore)", "has tests of its own")]
 
-# `scripts/run` without its building, and as a machine without a GPU runs it.
+# `scripts/run` without its build, as on a machine without a GPU.
 LADDER = "CUDA_VISIBLE_DEVICES= python3 scripts/ladder front.run 2> /dev/null"
 
 # ---- comparing ----
@@ -39,11 +38,12 @@ TIME = (rf"(?:{NUMBER}\s*(?:ns|[µμu]s|ms|s|min)\b|{NUMBER}\s*[kMGT]?(?:FLOP|B)
 CORES = r"sim on \d+ cores?"
 TOKEN = re.compile(rf"(?P<time>{TIME})|(?P<cores>{CORES})|(?P<bytes>{NUMBER}\s*[kMGT]?B\b)|"
                    rf"(?P<number>{NUMBER})|(?P<any>…)|(?P<space>\s+)|(?P<text>.)")
-ANY = {"time": TIME, "cores": CORES, "any": r".*?", "space": r"\s+"}  # what may stand there
+ANY = {"time": TIME, "cores": CORES, "any": r".*?", "space": r"\s+"}  # what each kind matches
 
 
 def pattern(lines):
-    """The expected lines as a regular expression whose groups are their floating-point numbers."""
+    """Returns a regular expression for the expected lines, whose groups match their floating-point
+    numbers, and these numbers."""
     parts, floats = [], []
     for line in lines:
         for token in TOKEN.finditer(line.strip()) if line.strip() != "…" else ():
@@ -62,7 +62,7 @@ def pattern(lines):
 
 
 def close(a, b):
-    """Equal to two significant digits, or nearly so (7.549 and 7.551)."""
+    """Returns whether two numbers agree to two significant digits, or nearly (7.549 and 7.551)."""
     return f"{a:.1e}" == f"{b:.1e}" or math.isclose(a, b, rel_tol=0.005)
 
 
@@ -106,7 +106,7 @@ def commands(first_line, lines):
 
 
 def in_scratch(text):
-    """What a command does, in a folder that looks like the repository: in it nothing is left."""
+    """Runs a command in a temporary copy of the repository, made of links; returns the result."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in os.listdir(ROOT):
             if name not in ("build", ".git"):
@@ -131,7 +131,7 @@ class Lessons(unittest.TestCase):
                             f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
         text = text.replace("scripts/diff --stat", f"scripts/diff --bin '{BIN}' --stat")
         done = in_scratch(text)
-        # What ends in an ellipsis is progress, shown where a machine is slow.
+        # A line that ends in an ellipsis shows progress on a slow machine.
         actual = [line for line in done.stdout.strip("\n").splitlines() if not line.endswith(" …")]
         expected = "\n".join(command.output).strip("\n").splitlines()
         if not same(expected, actual):
@@ -151,7 +151,7 @@ for page in [*course_pages(), os.path.join(SCRIPTS, "tests/commands.md")]:
 
 
 class Comparison(unittest.TestCase):
-    """The tests above are worth what their comparison is worth."""
+    """Tests the comparison itself."""
 
     def test_what_is_the_same(self):
         for agree, expected, *others in (
@@ -171,14 +171,14 @@ class Comparison(unittest.TestCase):
         self.assertTrue(any(name.startswith("test_00_naive") for name in dir(Lessons)))
 
 
-# ---- what pages show and say ----
+# ---- excerpts, formulas and links ----
 
 EXERCISES = list(read_exercises().values())
 
 
 @functools.cache
 def files(pattern):
-    """The lines of each."""
+    """Returns the lines of each file that matches the pattern."""
     return [read(path).splitlines() for path in
             paths_in(ROOT, pattern)]
 
@@ -191,14 +191,14 @@ def difference(old, new):
 
 
 def differences(path, text):
-    """Of two steps that the page names: (`scripts/diff 04 05/swap`); or of exercises' solutions."""
+    """Returns the diffs of a page's exercises, and of its pairs of steps (`scripts/diff 04 05`)."""
     return [*(diff.splitlines() for exercise in EXERCISES
               if exercise.lesson == name_of(path) for diff in exercise.diffs()),
             *(difference(*pair) for pair in
               re.findall(r"scripts/diff (\d\d\S*) (\d\d[^\s`)]*)", text))]
 
 
-# Where the lines of a fenced block stand, by its language.
+# Language of a fenced block → the texts that may contain its lines.
 SOURCES = {"cuda": lambda path, _: [
                *files(os.path.join(name_of(path).split(os.sep)[0], "**/*.[ch]*")),
                *files("scripts/ladder/front/*.cu")],  # the host of scripts/run --alone
@@ -225,7 +225,7 @@ class Excerpts(unittest.TestCase):
 
     @staticmethod
     def holds(source, lines):
-        """Whether the runs of lines between lines "…" stand in the source, in this order."""
+        """Returns whether the source has the runs of lines between lines "…", in this order."""
         text, at = "\n".join(["", *source, ""]), 0
         for run in "\n".join(lines).split("\n…\n"):
             at = text.find(f"\n{run}\n", at)
@@ -236,7 +236,8 @@ class Excerpts(unittest.TestCase):
 
 
 class Formulas(unittest.TestCase):
-    """As GitHub reads them: Markdown comes first, and takes a backslash from a sign after it."""
+    """Tests formulas against GitHub's reader: Markdown comes first, and removes a backslash before
+    a sign."""
 
     def test_consoles_are_read_as_commands_and_output(self):
         for path in course_pages():
@@ -247,7 +248,7 @@ class Formulas(unittest.TestCase):
                 for before, formula, after in re.findall(r"(.?)\$([^$]*)\$(?=(.?))", text):
                     self.assertEqual(formula, formula.strip())
                     self.assertFalse(before.isalnum() or after.isalnum(), formula)
-                    # And a _ after a brace may begin an emphasis.
+                    # A _ after a brace may begin emphasis.
                     self.assertNotRegex(formula, r"\\[^A-Za-z]|[^A-Za-z0-9]_|\n\n")
                 for row in re.findall(r"^\|.*", text, re.MULTILINE):
                     for cell in row.split("|"):
@@ -255,11 +256,11 @@ class Formulas(unittest.TestCase):
 
 
 class Links(unittest.TestCase):
-    """Links within the repository lead to a file, and to a heading of it."""
+    """Tests that links within the repository lead to a file, and to one of its headings."""
 
     @staticmethod
     def anchor(heading):
-        """As GitHub calls it: lower case, spaces as dashes, no other signs."""
+        """Returns GitHub's anchor of a heading: lower case, spaces as dashes, no other signs."""
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.lstrip("#").strip().lower())
         return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 

@@ -1,11 +1,11 @@
-"""Holds what the compiler makes of the kernels to what the lessons say of it.
+"""Compares the compiled kernels with the lessons' statements about them.
 
 The Hopper steps have few registers to spare, so a small change can spill some, or make a product of
-a warpgroup wait (ptxas says so in a message, C75xx, and the overlap is gone), without a wrong
-result. And what a kernel only reads of an Hbm<T> must go through the read-only path (ld.global.nc),
-as it does from a raw T* __restrict__ and from no struct.
+a warpgroup wait (ptxas reports it as C75xx, and the overlap is gone), without a wrong result. And
+reads from an Hbm<T> that a kernel never writes must use the read-only path (ld.global.nc), as those
+from a raw T* __restrict__ do, and those from other structs do not.
 
-Run alone: python3 scripts/tests machine_code BUILD CUDA NVCC (such as build 13.0 nvcc)
+To run it alone: python3 scripts/tests machine_code BUILD CUDA NVCC (such as build 13.0 nvcc)
 """
 
 import json
@@ -25,7 +25,7 @@ from ladder.base.sources import read_sources
 ROOT = os.path.realpath(support.ROOT)
 BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
 BUILD = os.path.abspath(BUILD)
-CUDA = "13.0"  # other compilers may spill a little, and nobody measured what that costs
+CUDA = "13.0"  # other compilers may spill a little, at a cost that was not measured
 
 
 def output_of(*command):
@@ -34,7 +34,7 @@ def output_of(*command):
 
 
 def report(source, whole=False):
-    """What ptxas said of a source's kernels for Hopper, or the whole."""
+    """Returns ptxas's report on a source's kernels for Hopper, or with `whole` the whole report."""
     objects = {entry["file"]: re.search(r" -o (\S+)", entry["command"])[1]
                for entry in json.loads(read(os.path.join(BUILD, "compile_commands.json")))}
     said = read(os.path.join(BUILD, objects[os.path.join(ROOT, source)] + ".ptxas"))
@@ -43,7 +43,7 @@ def report(source, whole=False):
 
 
 class HopperTest(unittest.TestCase):
-    """Of what was built for Hopper, by a compiler whose output is known."""
+    """Tests the code built for Hopper, if the compiler is the one that the budgets are for."""
 
     def setUp(self):
         if not BUILT_BY.startswith(CUDA):

@@ -1,5 +1,5 @@
-"""Tests of what scripts/run, test and figures do before and after the ladder: they find or install
-the tools, configure, build, choose parts, and say how it went; with stand-ins for all tools."""
+"""Tests scripts/run, test and figures before and after the programs run: they find or install
+tools, configure, build, choose parts and report the outcome. All tools are stand-ins."""
 
 import fcntl
 import os
@@ -12,13 +12,13 @@ from support import ROOT, Scratch, read
 
 
 class Machine(Scratch):
-    """A machine that has just what the test puts there."""
+    """A test on a machine with only the tools that the test installs."""
 
-    # What the scripts use of any Unix machine.
+    # The tools of any Unix machine that the scripts use.
     ALWAYS_THERE = ["bash", "basename", "cat", "chmod", "dirname", "env", "grep", "mkdir", "rm",
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
-    # All but the testing, and what stands in ready.sh, is done by a stand-in.
+    # Python itself runs only front.test, and the code in ready.sh; all else is a stand-in.
     PYTHON = f"case \"$*\" in *'ladder front.test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
 
     def setUp(self):
@@ -29,7 +29,7 @@ class Machine(Scratch):
         for name in self.ALWAYS_THERE:
             os.symlink(shutil.which(name), self.at("path", name))
         self.environment |= {"PATH": self.at("path"), "CUDA_HOME": self.root}
-        ready = self.read("scripts/ladder/front/ready.sh")  # whoever runs the test
+        ready = self.read("scripts/ladder/front/ready.sh")  # as for a user who is not root
         self.write("scripts/ladder/front/ready.sh", ready.replace("((EUID))", "true"))
         self.tools()
 
@@ -38,7 +38,7 @@ class Machine(Scratch):
                    f"#!/bin/sh\necho {name} \"$*\" >>'{self.root}/called'\n{does}\n", 0o755)
 
     def tools(self, *leave_out, **others):
-        """A machine with everything but; and others, with what they do (_ for a dash)."""
+        """Installs all TOOLS except `leave_out`, and `others`, {name: script} with _ for a dash."""
         for name in set(os.listdir(self.at("path"))).difference(self.ALWAYS_THERE):
             os.unlink(self.at("path", name))
         for name in set(self.TOOLS).difference(leave_out):
@@ -51,7 +51,7 @@ class Machine(Scratch):
         return self.run_it("bash", *words, status=status, **environment)
 
     def called(self):
-        """What stand-ins were asked since the last time."""
+        """Returns the commands that the stand-ins received since the last call."""
         said = self.read("called") if os.path.exists(self.at("called")) else ""
         self.write("called", "")
         return said
@@ -61,7 +61,7 @@ class Machine(Scratch):
 
 
 ALL = "g++ cmake ninja-build python3 libfmt-dev libgtest-dev"
-# An apt-get that brings Ninja, and one that fetches nothing.
+# An apt-get that installs Ninja, and one that fails.
 BRINGS = "case \"$*\" in *install*) printf '#!/bin/sh\\n' >'{0}'; chmod +x '{0}';; esac"
 FAILS = "case \"$*\" in *install*) exit 9;; esac"
 NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1"
@@ -69,8 +69,8 @@ NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1
 
 class Ready(Machine):
     def test_missing_packages_are_installed_or_named(self):
-        """(what is not there, what is; its status, what it says, what it installs)"""
-        # By these words ready.sh knows that a package is missing.
+        """Each case: missing tools, other tools; status, message, packages installed."""
+        # ready.sh recognises a missing package by these words.
         self.assertEqual(read(ROOT, "common/cmake/ladder.cmake").count("apt-get install lib"), 2)
         brings = BRINGS.format(self.at("path/ninja"))
         for missing, others, status, said, installed in (
@@ -79,7 +79,7 @@ class Ready(Machine):
                 ("", {"python3": "exit 1"}, 1, "lacks python3", []),
                 ("ninja", {"apt_get": brings}, 0, "apt-get installs", [ALL]),
                 ("ninja", {"apt_get": FAILS}, 1, "lacks ninja", [ALL]),
-                # What CMake does not find.
+                # A library that CMake does not find.
                 ("", {"cmake": NO_FMT, "apt_get": brings.replace("ninja", "cmake")}, 0, "installs",
                  [ALL]),
                 ("", {"cmake": NO_FMT}, 1, "fmt is missing(.*\n)*scripts/run: CMake failed", [])):
@@ -100,8 +100,8 @@ class Ready(Machine):
         self.script("scripts/run", CI="False")
 
     def test_configured_options_are_kept(self):
-        """Until other compilers or flags are chosen, or more is asked for; but nothing that failed.
-        (The options that CMake gets; before them, whether it begins anew.)"""
+        """CMake keeps its options until the compilers, flags or options change, or it failed. Each
+        case ends with CMake's options, after "anew" if it starts again."""
         compilers = ("CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")
         self.tools(cmake="exit ${FAILS:-0}")
         for script, environment, expected in (
@@ -131,7 +131,7 @@ class Ready(Machine):
         self.tools(ninja="echo a.cu:3: unused; exit 1")
         self.assertRegex(self.script("scripts/run", status=1).stderr,
                          "^a.cu:3: unused\nscripts/run: the build failed")
-        # As Ctrl-C does of which Ninja ends well: bash would go on.
+        # After Ctrl-C, Ninja ends normally, so bash would continue.
         self.tools(ninja="kill -INT $PPID")
         self.script("scripts/run", status=130)
         self.assertNotIn("ladder front.run", self.called())
@@ -157,10 +157,10 @@ class Ready(Machine):
 
 
 class Configuring(Scratch):
-    """What CMake finds and decides."""
+    """Tests what CMake finds and decides."""
 
     def configure(self, gpu, *options, **environment):
-        """What CMake says of the GPU half where this compute capability answers."""
+        """Returns CMake's message on the GPU half, for a GPU of this compute capability."""
         python = self.write("python", mode=0o755, text=f"""#!/bin/sh
 case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@";; esac
 """)
@@ -179,9 +179,9 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
                              f"left out, because .*{said}")
 
     def test_a_folder_and_a_line_are_a_rung(self):
-        """The recipe of CONTRIBUTING, "Add a rung", points 1 and 2, beside the tree: in an
-        odd path, as part of another project, for a GPU newer than the Toolkit. (That a new rung has
-        its rows and its colour without another line, figures_test shows.)"""
+        """Follows points 1 and 2 of "Add a rung" in CONTRIBUTING, in a copy with an odd path, as
+        part of another project, for a GPU newer than the Toolkit. (figures_test shows that a new
+        rung needs no more lines for its rows and its colour.)"""
         os.mkdir(self.at("@x@"))
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
             os.symlink(os.path.join(ROOT, name), self.at("@x@", name))
@@ -201,7 +201,7 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
 
 
 class Parts(Machine):
-    """scripts/test PART... (How a step may be called, diff_test tries.)"""
+    """Tests scripts/test PART... (diff_test tests the names of steps.)"""
 
     LOG = "build/Testing/Temporary/LastTest.log"
 
@@ -219,7 +219,7 @@ class Parts(Machine):
         tests = "tests_05_flash_v2"
         for parts, *expected in (
                 ("05", [tests], ["^(05_flash_v2)$"], []),
-                # Another step's name begins as this one's.
+                # The name of another step begins with this one's.
                 ("05/rows", [tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
                 ("sim 05_flash_v2 05/large_tiles", ["tests_sim", tests, tests],
                  ["^(sim|05_flash_v2)$"], ["*/large_tiles:*/large_tiles_*-"])):
@@ -232,15 +232,15 @@ class Parts(Machine):
                              expected, parts)
         self.assertRegex(out, r"\n\n3 tests ran, 1 failed, 0 were skipped\.\n$")
         self.assertIn("no 07. A part is sim, ", self.script("scripts/test", "07", status=2).stderr)
-        self.assertNotIn("cmake -S", self.called())  # it is said before anything is built
-        self.tool("05_flash_v2_test", "")  # what failed before it still counts
+        self.assertNotIn("cmake -S", self.called())  # the refusal comes before any build
+        self.tool("05_flash_v2_test", "")  # passes now, but ctest's failure still counts
         self.tool("ctest", '[ "$LADDER_BUILD_TASKS" = all ] || exit 8')
         self.script("scripts/test", "sim", "05/large_tiles", status=8)
         self.script("scripts/test", "build_tasks")
 
     def test_the_summary_says_how_it_went(self):
-        """(ctest's status, what its tests printed, the last lines)"""
-        self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # of the last time
+        """Each case: ctest's status, its tests' output, the last lines of scripts/test."""
+        self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # left by an earlier run
         for status, printed, verdict in (
                 (8, """\
 [  FAILED  ] A.a (2 ms)

@@ -1,5 +1,5 @@
-"""Holds what is committed in scripts/results, and what steps say that they change, to what the
-programs count."""
+"""Compares the committed files of scripts/results, and the counts that steps claim to change, with
+the programs' counts."""
 
 import os
 import unittest
@@ -17,7 +17,8 @@ BIN = programs()
 
 class Committed(unittest.TestCase):
     def test_a_gpus_file_has_what_is_planned(self):
-        """Of its own steps the grid paper, with peers at each point; else long and models."""
+        """It has all of the grid paper, with peers, for its own steps; and else only long and
+        models."""
         files = Files(newest_measured())
         there, ladder = files.gpu, files.ladder
         paper, known = (
@@ -35,7 +36,7 @@ class Committed(unittest.TestCase):
 
 
 def counted(steps, options):
-    """(rung, step) → the record of the last of its passes."""
+    """Returns the record of each step's last pass, by (rung, step)."""
     records = {}
     for program in dict.fromkeys(step.program for step in steps):
         names = ",".join(step.name for step in steps if step.program == program)
@@ -65,7 +66,7 @@ class OfTheCode(unittest.TestCase):
             now = [results.kept({**before, **record, "device_name": before["device_name"]})
                    for before, record in zip(records, printed(*command))]
             self.assertEqual(now, records, f"{command}; scripts/figures measure --sim --again "
-                             "counts anew")
+                             "counts again")
 
     def test_sim_jsonl_has_what_is_planned(self):
         planned = {grid.key(work.fields()) for work in grid.plan(
@@ -76,7 +77,7 @@ class OfTheCode(unittest.TestCase):
                                       for step in self.ladder.steps if not step.decoding])
 
     def test_a_step_changes_the_count_of_its_idea(self):
-        """As its registration says. (What `heads` changes only a GPU's counters see.)"""
+        """Each registered change happens. (Only a GPU's counters see what `heads` changes.)"""
         steps = self.ladder.steps
         pairs = [(self.ladder.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],

@@ -1,5 +1,5 @@
-"""Tests of scripts/run without its building: over programs that do what they are told to. (Of units
-README's tables are the test, in results_test.) And of --alone."""
+"""Tests scripts/run without its build, with stand-ins for the programs; and --alone. (results_test
+tests units in README's tables.)"""
 
 import os
 import re
@@ -17,7 +17,7 @@ from ladder.front import alone, run, table
 
 
 def asks(total, workspace=500):
-    """What a record says of a step that requests so many bytes."""
+    """Returns the record's changes for a step that requests `total` bytes."""
     return {"changes": {"requested_read_bytes": total, "model_read_bytes": total,
                         "requested_write_bytes": 0, "model_write_bytes": 0,
                         "workspace_bytes": workspace}}
@@ -35,7 +35,7 @@ class RunTest(FakeLadder):
     def table(self, *options, status=0):
         return self.call(run, *options, status=status)
 
-    # ---- what runs, and what is shown of it (of README's table lessons_test is the test) ----
+    # ---- what runs, and the tables (lessons_test tests README's table) ----
 
     def test_all_columns_and_steps(self):
         self.ladder({"06_backward": ["split_sums"], "10_first": ["a", "b"]})
@@ -45,7 +45,7 @@ class RunTest(FakeLadder):
         self.assertIn("10_first --load scripts/results/captured --step a,b --device sim --json",
                       self.calls())
         self.tell({"10_first/b": {"changes": {"pass": None}}})
-        self.assertNotIn("are right", self.table("--all").stdout)
+        self.assertNotIn("are correct", self.table("--all").stdout)
 
     def test_options_are_passed_on(self):
         self.ladder({"05_flash_v2": ["large_tiles", "aside"]}, gpu=True)
@@ -58,28 +58,28 @@ class RunTest(FakeLadder):
                 (f"{causal} --all", f"{called}{causal} --dram {both} gpu --json"),
                 ("--device sim --all", f"{called}{both} sim --json"),
                 ("--device=sim", f"{called}--step large_tiles --device sim --json"),
-                # Which they refuse.
+                # An option that the programs refuse.
                 ("--dev sim", f"{called}--dev sim --dram --step large_tiles --device gpu")):
             self.table(*words.split())
             calls = "\n".join(self.calls())
             self.assertIn(asked, calls, words)
             self.assertEqual("--device sim" in calls, words == "--all" or "device" in words, words)
             self.assertNotIn("--all", calls)
-        self.tell({"probe bf16": {"status": 2}})  # a GPU of 7.5
+        self.tell({"probe bf16": {"status": 2}})  # as on a GPU of compute capability 7.5
         self.table()
         self.assertIn("05_flash_v2 --batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 "
                       "--dtype fp16 --dram --step large_tiles --device gpu --json", self.calls())
 
-    # ---- what goes wrong ----
+    # ---- failures ----
 
     def assert_said(self, *words):
-        """All, as expected_output.md has it."""
+        """Compares all that the command prints, and its status, with expected_output.md."""
         said = self.table(*words, status=None)
         expect_output(self, shlex.join(("scripts/run", *words)),
                       f"{said.stdout}{said.stderr}{said.status}\n")
 
     def test_the_table_matches_the_expected_output(self):
-        """02's steps are about their workspace: what of it falls, and what that costs."""
+        """The ideas of 02's steps are about workspace; rows show its fall and its price."""
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
                      "02_safe_softmax": ["space", "fewer", "costly", "as_much"],
                      "03_online_softmax": ["softmax", "two_pass"],
@@ -102,7 +102,7 @@ class RunTest(FakeLadder):
         self.assertNotRegex("\n".join(self.calls()), "--dram .*--device sim")
 
     def test_failures_match_the_expected_output(self):
-        """And each step of a program that failed is run once more alone."""
+        """Also, each step of a program that failed is run again alone."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
         told = {"overflow": {"status": 1, "changes": overflow,
@@ -121,7 +121,7 @@ class RunTest(FakeLadder):
                       self.calls())
 
     def test_refusals_of_programs_are_shown_once(self):
-        """It is said once, alone where all say it, and the worst status is the status."""
+        """A message is shown once, without a table if all say it, and the worst status counts."""
         ladder = {"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]}
         self.ladder(ladder)
         self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
@@ -172,12 +172,12 @@ class Console(Scratch):
             GTEST_COLOR="yes", GTEST_SHARD_INDEX="49", PYTHONPATH=SCRIPTS).stdout, "[]\n")
 
     def test_messages_of_a_program_are_shown(self):
-        """Its last lines."""
+        """The last six lines are kept."""
         self.assertEqual(programs.run_quietly(
             ["sh", "-c", "seq 9 >&2; echo out; kill -9 $$"]), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
 
     def test_an_option_stays_in_one_line(self):
-        """So that it can be copied."""
+        """An option and its value stay on one line, so that they can be copied."""
         self.assertEqual(console.wrap(90 * "x" + " --head-dim 40"), [90 * "x", "--head-dim 40"])
 
     def test_colour_is_for_terminals_that_want_it(self):
@@ -190,7 +190,7 @@ class Console(Scratch):
 
 class Told(unittest.TestCase):
     def test_numbers_match_the_expected_output(self):
-        """At the limits between two ways to tell them."""
+        """Tests numbers at the limits between two formats."""
         lines = [" | ".join(map(told, numbers)) for told, *numbers in (
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
             (text.time_text, 0.0005, 0.9996, 1e6),
@@ -206,13 +206,13 @@ class Told(unittest.TestCase):
 
 
 class AloneTest(Scratch):
-    """scripts/run --alone: a step in one file. Compiled here are three of them, where there is
-    nvcc; on a GPU all are, and run."""
+    """Tests scripts/run --alone. If there is nvcc, three of the files are compiled here; on a GPU
+    all are compiled and run."""
 
     def test_every_portable_step_has_what_it_names(self):
         contract = set().union(*map(alone.names_of, alone.definitions("machine/machine.h", set())))
         sources = read_sources()
-        for source in sources:  # which say at their head how to run them
+        for source in sources:  # each says at its head how to run it
             self.assertRegex(source.text.split("\n\n")[0],
                              rf"\n//   build/bin/{source.rung} --step \w+")
         for source in filter(alone.portable, sources):
@@ -224,7 +224,7 @@ class AloneTest(Scratch):
             there = set().union(*map(alone.names_of, alone.DEFINITION.findall(text)))
             code = re.sub("//.*", "", text)
             self.assertEqual(alone.words(code) & contract - there, set(), source.path)
-            self.assertLessEqual({name for name in there & contract  # not used: two of its frame
+            self.assertLessEqual({name for name in there & contract  # only two may be unused
                                   if len(re.findall(rf"\b{name}\b", code)) < 2},
                                  {"SharedMemory", "grid_blocks"}, source.path)
             if source.name in ("00", "01/tile"):
@@ -239,11 +239,11 @@ class AloneTest(Scratch):
         self.assertIn("build/alone/00_naive.cu: 00_naive/attention.cu and the code it needs", said)
         self.assertIn("\nnvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o "
                       "build/alone/00_naive build/alone/00_naive.cu && ", said)
-        path = self.at("01_tiled_matmul/attention.cu")  # a step's name, with nothing built
+        path = self.at("01_tiled_matmul/attention.cu")  # found by its step's name, without a build
         self.run_it(run, "--alone", "01/pipeline")
         whole = read(self.at("build/alone/01_pipeline.cu"))
         head, start, rest = read(path).partition("namespace ladder::MACHINE {\nnamespace {\n")
-        moved, _, rest = rest.partition("\n/// ")  # to a header of the folder
+        moved, _, rest = rest.partition("\n/// ")  # goes into a header of the folder
         self.write("01_tiled_matmul/moved.h", '#pragma once\n\n#include "rung.h"\n\n' + start +
                    moved + "}  // namespace\n}  // namespace ladder::MACHINE\n")
         self.write(path, head.replace("#include", '#include "moved.h"\n#include', 1) + start +

@@ -1,5 +1,5 @@
-"""Tests of what all scripts have in common: modules, Python and help of 100 columns. (That macOS
-runs the shell, the workflow's macOS job tests.)"""
+"""Tests rules for all scripts: imports between modules, and at most 100 columns in Python and in
+help. (The workflow's macOS job tests the shell scripts on macOS.)"""
 
 import os
 import re
@@ -32,8 +32,8 @@ class Width(unittest.TestCase):
 
 
 class Modules(unittest.TestCase):
-    """scripts/ladder has a folder for each concern. What several need is in base or trace; nothing
-    else of another module is imported."""
+    """scripts/ladder has one folder per concern. Code that several need is in base or trace, and
+    nothing else of another module is imported."""
 
     SHARED = r"base\b|trace\b"
 
@@ -52,7 +52,7 @@ class Modules(unittest.TestCase):
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
-        """Wherever Python looks for modules."""
+        """The help works with every setting of Python's module path."""
         commands = [name for name in os.listdir(SCRIPTS)
                     if os.path.isfile(f"{SCRIPTS}/{name}") and "." not in name]
         self.assertIn("figures", commands)

@@ -1,4 +1,4 @@
-"""What the tests of the scripts share: places, limits, and commands run in their own folder."""
+"""Code that the scripts' tests share: places, limits, and commands run in their own folder."""
 
 import functools
 import json
@@ -14,20 +14,20 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPTS = os.path.join(ROOT, "scripts")
 RESULTS = os.path.join(SCRIPTS, "results")
-# A limit is for what hangs. A machine may be under load, or be slow: so minutes.
+# A limit for commands that hang: minutes, because a machine may be slow or under load.
 SECONDS = 600
-# What a person may have set, and a test sets by itself.
+# Variables that a user may have set, and that tests set themselves.
 SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
             "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
-# A command behind which a shell's & stands ignores Ctrl-C, and so would all that it starts.
+# A command started with a shell's & ignores Ctrl-C, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
 
 
 def programs():
-    """The folder of the programs: the first word of the command line where that is no option of
-    unittest's, else build/bin."""
+    """Returns the programs' folder: the first word of the command line, unless that is an option of
+    unittest; else build/bin."""
     folder = os.path.join(ROOT, "build/bin")
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         folder = os.path.abspath(sys.argv.pop(1))
@@ -37,7 +37,7 @@ def programs():
 
 
 def scratch(test):
-    """A folder that goes with a test's class."""
+    """Returns a folder that is removed after the test's class."""
     folder = tempfile.TemporaryDirectory()
     test.addClassCleanup(folder.cleanup)
     return folder.name
@@ -49,7 +49,7 @@ def read(*path):
 
 
 def write(*path, text, mode=0o644):
-    """Writes a file, of bytes, text or JSON, and its folder too; returns its path."""
+    """Writes a file of bytes, text or JSON and, if necessary, its folder; returns its path."""
     path = os.path.join(*path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if not isinstance(text, bytes):
@@ -61,8 +61,8 @@ def write(*path, text, mode=0o644):
 
 
 def expect_output(test, name, text):
-    """expected_output.md has this text under this name. Where LADDER_WRITE_EXPECTED is set, as by
-    scripts/test --write-expected, the text is written there."""
+    """Compares a text with the one of this name in expected_output.md or, if LADDER_WRITE_EXPECTED
+    is set, as by scripts/test --write-expected, writes it there."""
     path = os.path.join(SCRIPTS, "tests/expected_output.md")
     begin, end = f"\n## {name}\n\n```\n", "```\n"
     head, found, rest = read(path).partition(begin)
@@ -70,14 +70,14 @@ def expect_output(test, name, text):
     if os.environ.get("LADDER_WRITE_EXPECTED"):
         write(path, text="".join([head, begin, text, end, rest]))
     else:
-        test.assertEqual(was, text, f"{name}: scripts/test --write-expected writes it anew")
+        test.assertEqual(was, text, f"{name}: scripts/test --write-expected renews it")
 
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def fences(text, language):
-    """(number of the line after the opening fence, lines) of each fenced block."""
+    """Returns (number of its first line, lines) of each fenced block in this language."""
     return [(text.count("\n", 0, found.start()) + 2, found[2].splitlines())
             for found in FENCE.finditer(text) if found[1] == language]
 
@@ -88,7 +88,7 @@ def like(record, **wanted):
 
 @functools.cache
 def printed(program, *options):
-    """The JSON objects of a run, all of which has to pass where it is checked."""
+    """Returns the JSON objects of a run; fails unless the run ends with status 0."""
     done = subprocess.run([program, *options, "--json"], stdin=subprocess.DEVNULL,
                           capture_output=True, timeout=SECONDS, encoding="utf-8")
     if done.returncode != 0:
@@ -97,10 +97,10 @@ def printed(program, *options):
 
 
 class Scratch(unittest.TestCase):
-    """A test in a folder of its own, self.root, and an environment of its own."""
+    """A test with its own folder, self.root, and its own environment."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # whose path is no pattern, or word
+        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # may break globs, shells
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()
@@ -117,15 +117,15 @@ class Scratch(unittest.TestCase):
         return read(self.root, path)
 
     def copy_scripts(self, *names):
-        """These commands, and what they are made of: compiled too, as Python starts sooner then."""
+        """Copies commands and the package behind them, with compiled files, for a faster start."""
         os.makedirs(self.at("scripts"), exist_ok=True)
         for name in names:
             shutil.copy(os.path.join(SCRIPTS, name), self.at("scripts"))
         shutil.copytree(os.path.join(SCRIPTS, "ladder"), self.at("scripts/ladder"),
-                        ignore=shutil.ignore_patterns("*.pyc.*"))  # in the making
+                        ignore=shutil.ignore_patterns("*.pyc.*"))  # half-written files
 
     def run_it(self, *words, status=0, preexec_fn=None, **environment):
-        """Runs a command, which ends with this status (None: any)."""
+        """Runs a command in self.root, checks its status (None: any) and returns the result."""
         result = subprocess.run(words, cwd=self.root, preexec_fn=preexec_fn,
                                 env={**self.environment, **environment},
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
