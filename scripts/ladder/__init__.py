@@ -1,1 +1,1 @@
-"""What the commands in scripts share: a module a concern."""
+"""The code behind the commands in scripts, with one module per concern."""

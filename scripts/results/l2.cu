@@ -1,4 +1,4 @@
-// How fast a GPU's L2 and HBM deliver, and how long one access takes. Compiles by itself:
+// Measures the rates of a GPU's L2 and HBM, and the latency of one access. Compiles by itself:
 //
 //   nvcc -O3 -arch=native -std=c++17 -o l2 scripts/results/l2.cu && ./l2
 
@@ -22,8 +22,8 @@ void require(cudaError_t error) {
   std::exit(1);
 }
 
-/// Every block goes over the whole buffer from a place of its own, as blocks of attention go over K
-/// and V. Past L1, like cp.async.cg.
+/// Every block reads the whole buffer, each from a different start, as blocks of attention read K
+/// and V. The reads bypass L1, like cp.async.cg.
 __global__ void __launch_bounds__(kThreads)
     read_all(const uint4* data, int64_t count, int passes, unsigned* out) {
   unsigned seen = 0;
@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (const uint4& chunk : x) seen ^= chunk.x ^ chunk.y ^ chunk.z ^ chunk.w;
     }
-  if (seen == 12345) *out = seen;  // so that the compiler keeps the reads
+  if (seen == 12345) *out = seen;  // keeps the compiler from removing the reads
 }
 
-/// The blocks share the buffer: each byte once.
+/// The blocks share the buffer, so that each byte is read once.
 __global__ void __launch_bounds__(kThreads)
     read_once(const uint4* data, int64_t count, unsigned* out) {
   unsigned seen = 0;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   if (seen == 12345) *out = seen;
 }
 
-/// One thread, and each address is what the read before it found.
+/// One thread follows a chain: each read returns the address of the next. Writes its cycles.
 __global__ void chase(const unsigned* next, int reads, unsigned* out, int64_t* cycles) {
   unsigned at = 0;
   const int64_t begin = clock64();
@@ -113,7 +113,7 @@ int main() {
   std::printf("HBM, 1 GiB read once: %.2f TB/s\n", 1e-9 * kBytes / ms);
 
   for (const int mib : {4, 512}) {
-    // All lines of 128 bytes in a random circle.
+    // Chains all lines of 128 bytes into a random circle.
     constexpr int kLine = 128, kReads = 20000;
     const int64_t bytes = int64_t{mib} << 20;
     std::vector<int64_t> order(bytes / kLine);
@@ -123,7 +123,7 @@ int main() {
     for (size_t i = 0; i < order.size(); ++i)
       next[order[i] * kLine / 4] = static_cast<unsigned>(order[(i + 1) % order.size()] * kLine / 4);
     require(cudaMemcpy(data, next.data(), bytes, cudaMemcpyHostToDevice));
-    // What is small is in L2 after the first time.
+    // A buffer that fits into L2 is there after the first run, so only the last run counts.
     for (int time = 0; time < (mib > gpu.l2CacheSize >> 20 ? 1 : 3); ++time)
       chase<<<1, 1>>>(reinterpret_cast<unsigned*>(data), kReads, out, cycles);
     require(cudaDeviceSynchronize());

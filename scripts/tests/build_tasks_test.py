@@ -107,7 +107,7 @@ class Judging(unittest.TestCase):
                                for name in names], [program.Case("seven", one) for one in said])
 
     def test_points_follow_results(self):
-        self.assertEqual(self.verdict(0.8).share, 0.4)  # half at most, as common/TEACHING.md says
+        self.assertEqual(self.verdict(0.8).share, 0.4)  # halved, as common/TEACHING.md says
         self.assertEqual(self.verdict(1).share, 1)
         self.assertEqual([kinds.Verdict(False, "", share=share).points(10)
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
@@ -264,7 +264,7 @@ class BugHunts(Scratch):
                         self.assertNotIn(one, seen.text)
 
     def test_answers_and_the_list(self):
-        """(What is said to an answer is in commands.md.)"""
+        """(commands.md has the messages for an answer.)"""
         known = self.exercise()
         self.assertGreaterEqual(len(BUG_HUNTS), 15)
         for name, broken in BUG_HUNTS.items():

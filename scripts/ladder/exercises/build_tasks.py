@@ -185,7 +185,7 @@ def built(task: Task, build: str, path: str) -> Program:
     return program
 
 
-# ---- what is compared ----
+# ---- comparing counts ----
 
 
 def counts_of(record: Record) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""The explorer: the simulator's traces as a page."""
+"""The explorer: shows the simulator's traces on a page."""

@@ -130,7 +130,7 @@ def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun
     return [paint(BOLD, lines[0]), *lines[1:]]
 
 
-# ---- the story ----
+# ---- the story: one number and a bar per step ----
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 BAR = 2  # the number of the bar's column

@@ -1,17 +1,17 @@
 """Trains a small character-level GPT and saves q, k and v of one of its attention layers.
 
-The text is that of the READMEs. The model has 4 layers of causal attention with 2 heads of 64, and
-sees 256 characters. It trains until its loss on the last tenth of the text, which it does not train
-on, stops falling; the best weights are kept. The first window of that tenth then passes through it,
-and q.npy, k.npy, v.npy (batch 1, heads 2, seqlen 256, head-dim 64; fp16) and capture.json, which
-says how they came about, are written into a folder.
+The training text is that of the READMEs. The model has 4 layers of causal attention with 2 heads of
+64, and a context of 256 characters. It trains until its loss on the last tenth of the text, which
+is held out, stops falling, and keeps the best weights. Then the first window of that tenth passes
+through the model, and the script writes q.npy, k.npy and v.npy (batch 1, heads 2, seqlen 256,
+head-dim 64; fp16) into a folder, with capture.json, which records how they were made.
 
-capture.json beside this file names the text of the committed arrays by its SHA-256: the READMEs as
-they were on 2026-11-21. Today's are longer, so the script trains another model from them.
+The capture.json in this folder names the text of the committed arrays by its SHA-256: the READMEs
+as they were on 2026-11-21. Today's are longer, so the script would train another model from them.
 
-q is saved as the layer makes it, before it is scaled: O = softmax(q·kᵀ/√64)·v, with a causal mask.
+q is saved unscaled, so O = softmax(q·kᵀ/√64)·v with a causal mask, which this command computes:
     build/bin/00_naive --load scripts/results/captured --causal
-computes just that. It needs PyTorch, and runs on a CUDA GPU if there is one, else on the CPU.
+The script needs PyTorch, and runs on a CUDA GPU if there is one, else on the CPU.
 
 Usage: python3 scripts/results/captured/capture.py FOLDER
 """
@@ -34,8 +34,8 @@ from ladder.base.npy import npy  # noqa: E402
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 4, 2, 64, 256
 WIDTH = HEADS * HEAD_DIM
 DROPOUT, BATCH, LEARNING_RATE = 0.2, 64, 1e-3
-EVALUATE_EVERY, PATIENCE = 50, 400  # steps; it stops after so many without a better loss
-MOST_STEPS, LAYER = 2000, 2  # LAYER: the one that is captured, from 0
+EVALUATE_EVERY, PATIENCE = 50, 400  # steps; training stops after PATIENCE without a better loss
+MOST_STEPS, LAYER = 2000, 2  # LAYER: the captured layer, counted from 0
 
 
 def make_gpt(alphabet):
@@ -70,7 +70,7 @@ def make_gpt(alphabet):
                     nn.init.normal_(weights, std=0.02)
 
         def forward(self, tokens, targets):
-            """The loss of predicting each target from the tokens up to it."""
+            """Returns the loss of predicting each target from the tokens before it."""
             x = self.token(tokens) + self.position(torch.arange(CONTEXT, device=tokens.device))
             logits = self.head(self.norm(self.blocks(x)))
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -79,7 +79,7 @@ def make_gpt(alphabet):
 
 
 def train(model, training, validation):
-    """Leaves the best weights in the model and returns how it got them."""
+    """Trains the model, leaves the best weights in it, and returns their step and losses."""
     generator = torch.Generator().manual_seed(0)  # on the CPU, the same for every device
 
     def batch(data):
