@@ -20,11 +20,11 @@ EXERCISES = [
 
 # Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
-    BugHunt("future", "attention.cu", "whole tiles, ragged: right; causal, few keys: o wrong",
+    BugHunt("future", "attention.cu", "whole tiles, ragged: correct; causal, few keys: o wrong",
             "A query attends to itself and to the keys before it. This mask compares with the next "
             "key, so it masks the query's own key.",
             [("p.attends(i, j) ?", "p.attends(i, j + 1) ?")]),
-    BugHunt("borrowed", "attention.cu", "whole tiles, causal, few keys: right; ragged: o wrong",
+    BugHunt("borrowed", "attention.cu", "whole tiles, causal, few keys: correct; ragged: o wrong",
             "Neighbouring query heads share a head of K and V: query head h uses ⌊h·Hk/H⌋. This "
             "takes h mod Hk instead, which is the same only if Hk is 1 or H.",
             [("const int64_t v = p.kv_row(bh) * p.d + c;",

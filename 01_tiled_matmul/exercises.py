@@ -55,12 +55,12 @@ BUILD_TASKS = [
 # Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
-            "always: o wrong, by the order of threads",
+            "always: o wrong, depending on thread order",
             "A barrier is missing after the product: a thread that is done with the tiles writes "
             "the next ones while others still read these. Each single access is correct.",
             [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
               "float(Vs[k * kTile + x]), o);\n")]),
-    BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: right; ragged: a fault",
+    BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: correct; ragged: a fault",
             "A thread copies four elements of a row of V, and each of them needs a bound of its "
             "own: the first may be within d = 40 while those 16, 32 and 48 further on are not. "
             "In V's last row these are beyond the array. In the other rows they only cost bytes, "
@@ -107,7 +107,7 @@ PLANTED = [
     # A thread reads bytes that nobody wrote; then one overwrites bytes that others still read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
     ("tile.cu", "__syncthreads();  // everybody is done with them", "if (!ON) WAS",
-     "by the order of threads"),
+     "depending on thread order"),
     ("tile.cu", "inside && i < p.N", "WAS + ON", "kernel .*"),
     ("tile.cu", "int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",
      "kernel .*wrote in the same kernel"),

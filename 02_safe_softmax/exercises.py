@@ -55,13 +55,13 @@ BUILD_TASKS = [
 
 # Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
-    BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: right; few keys: o wrong",
+    BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: correct; few keys: o wrong",
             "The maximum of a row that attends to no key is −∞, and −∞ − (−∞) is NaN. The line "
             "that sets the maximum to 0 is missing.",
             [("  if (m == -INFINITY) m = 0;  // a row that attends to no key: exp(−∞ − 0) = 0\n",
               "")]),
     BugHunt("short", "attention.cu",
-            "whole tiles: right; ragged, causal, few keys: o wrong",
+            "whole tiles: correct; ragged, causal, few keys: o wrong",
             "The last slice of keys is left out if it is not a whole one. The number of slices is "
             "ceil_div(N_kv, kInner), not N_kv / kInner.",
             [("const int slices = ceil_div(p.N_kv, kInner);",

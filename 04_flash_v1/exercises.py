@@ -28,7 +28,7 @@ BUG_HUNTS = [
             "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",
             [("m[i] * kLn2 + logf(l[i])", "m[i] + logf(l[i])")]),
     BugHunt("crowd", "attention.cu",
-            "always: o wrong or right, by the order of threads",
+            "always: o wrong or correct, depending on thread order",
             "The second barrier is missing. A warp that has added up the warps' sums of these 16 "
             "rows writes its sums of the next 16, while other warps still read.",
             [("  __syncthreads();  // the warps' sums may be overwritten\n", "")]),

@@ -224,7 +224,7 @@ BUILD_TASKS = [
 
 # Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
-    BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: right; causal: o, lse wrong",
+    BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: correct; causal: o, lse wrong",
             "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
             "first row attends to the fewest keys, but this tests the last row.",
             [("if (key + Bc > p.keys(row))", "if (key + Bc > p.keys(row + kWarpRows - 1))")]),
@@ -252,8 +252,8 @@ BUG_HUNTS = [
             "phase 1 is over, too.",
             [("V_full[0].wait(kv_tile % 2);", "V_full[0].wait(0);")]),
     BugHunt("stuck", "hopper/producer.cu",
-            "whole tiles, ragged: a fault; causal: never ends or a fault, by the order of threads; "
-            "few keys: right",
+            "whole tiles, ragged: a fault; causal: never ends or a fault, depending on thread "
+            "order; few keys: correct",
             "release() gives V's stage back and moves on to the next one. Without it the consumers "
             "read the first tile every time, and the producer waits for a stage that nobody frees.",
             [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
@@ -264,13 +264,13 @@ BUG_HUNTS = [
             [("    wgmma_wait<0>(S);\n    K.release();\n",
               "    K.release();\n    wgmma_wait<0>(S);\n")]),
     BugHunt("tally", "hopper/counter.cu",
-            "whole tiles, ragged, causal: a fault; few keys: right",
+            "whole tiles, ragged, causal: a fault; few keys: correct",
             "Blocks read the counter, add to it and write it in three steps, so two blocks may "
             "take the same tile. An atomicAdd does all three at once.",
             [("index = gridDim.x + atomicAdd(next, 1);",
               "index = gridDim.x + next[0], next[0] = next[0] + 1;")]),
     BugHunt("let_go", "hopper/q_registers.cu",
-            "whole tiles, ragged, few keys: right; causal: a fault",
+            "whole tiles, ragged, few keys: correct; causal: a fault",
             "The wait for S does not name the registers that hold Q. So the compiler may use "
             "them for something else while a product still reads them.",
             [("    wgmma_wait<groups>(S, Q_rows);", "    wgmma_wait<groups>(S);")]),

@@ -49,11 +49,11 @@ BUILD_TASKS = [
 # Each puts a mistake into a step; the reader finds it by its effects.
 BUG_HUNTS = [
     BugHunt("alone", "stored.cu",
-            "whole tiles, causal, few keys: right; ragged: dk, dv wrong",
+            "whole tiles, causal, few keys: correct; ragged: dk, dv wrong",
             "All query heads that share a head of K and V add to its dK and dV: H/Hk·N queries.",
             [("const int queries = p.H / p.Hk * p.N;", "const int queries = p.N;")]),
     BugHunt("late", "recompute.cu",
-            "whole tiles, ragged, causal: right; few keys: dq, dk, dv wrong",
+            "whole tiles, ragged, causal: correct; few keys: dq, dk, dv wrong",
             "The rows for a tile of keys begin with the first that attends to its first key. Here "
             "they begin with the first that attends to its last key, so the rows that attend to "
             "only some of the keys are left out.",

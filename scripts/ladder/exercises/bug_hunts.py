@@ -68,7 +68,7 @@ class MutatedSource:
             lines += [f"  {shape:<12}{text}" + (f"  ({order})" if ordered else "")
                       for order, text in zip(ORDERS, told)][:len(told) if ordered else 1]
             shapes.setdefault(" or ".join(dict.fromkeys(map(short_of, runs)))
-                              + (", by the order of threads" if ordered else ""), []).append(shape)
+                              + ordered * ", depending on thread order", []).append(shape)
         line = "; ".join(f"{', '.join(shapes[short]) if len(shapes) > 1 else 'always'}: {short}"
                          for short in shapes)
         lines += [f"({shape}: {options})" for shape, options in SHAPES.items()]
@@ -89,7 +89,7 @@ def short_of(run: ProgramRun) -> str:
     """Returns a run's symptom in a few words, such as "o, lse wrong"."""
     if not run.records:
         return "never ends" if "deadlock" in run.err else "a fault"
-    return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "right"
+    return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "correct"
 
 
 def read_bug_hunts() -> dict[str, MutatedSource]:
