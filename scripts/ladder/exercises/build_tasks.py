@@ -324,7 +324,8 @@ def targets(task: Task, build: str) -> str:
         lines.append(f"The trade: for whole tiles, {more:,} more bytes of "
                      f"{' and '.join(name for name in price if name in arrays)} buy "
                      f"{'; '.join(buys)}.")
-    lines += [f"In a run of {move.options}, {move.count} {MUST[move.how]} in total."
+    named = {"product_blocks": "product_blocks (blocks of kernels that multiply matrices)"}
+    lines += [f"In a run of {move.options}, {named.get(move.count, move.count)} {MUST[move.how]}."
               for move in task.moves.values() if move.count not in task.check.fails]
     lines += ["The blocks with the most work must start first."] if task.check.longest_first else []
     others = [array for array in arrays if array not in task.check.fails]
