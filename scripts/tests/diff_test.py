@@ -13,7 +13,7 @@ class DiffTest(FakeLadder):
     def setUp(self):
         super().setUp()
         self.copy_scripts("diff")
-        # No step has its file's name, and the files' names are not in the steps' order.
+        # The steps' names differ from their files', and the files are not in the steps' order.
         for path, step, lines in ((FIRST, "only", "a b c"), (ZIG, "early", "a b c"),
                                   (ALPHA, "late", "a B c"), (LAST, "last", "a B c d"),
                                   ("01_second/sm90.cu", "sm90", "a tma"),

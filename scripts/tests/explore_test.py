@@ -1,5 +1,5 @@
-"""Tests traces and the explorer: the tiles of S, the command, and its page in a browser, for which
-Chromium is needed. (results_test compares the replay's counts with the programs'.)
+"""Tests traces and the explorer: the tiles of S, the command, and its page in a browser. The page's
+tests need Chromium. (results_test compares the replay's counts with the programs'.)
 """
 
 import base64
@@ -52,7 +52,7 @@ OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .e
     return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
       (innerWidth > 900 && r.bottom > innerHeight + 0.5);
   }).map(e => e.outerHTML.slice(0, 99))"""
-# Elements with an action that are no control, or that have no name for screen readers.
+# Elements with an action that are no control, or lack a name for screen readers.
 NAMELESS = """[...document.querySelectorAll('button, summary, input, [data-key], [role=img]')]
   .filter(e => !(e.ariaLabel || e.closest('label')) ||
     !e.matches('button, summary, input, [role=img]')).map(e => e.outerHTML)"""
@@ -298,7 +298,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(verdict, SAME, pane["command"])
 
     def check_events(self, trace, pane):
-        """Each event has a line in a rung, and ticks in order."""
+        """Each event names a line in a rung, and its ticks are in order."""
         lines = {(event.file, event.line) for event in trace.events if event.file}
         self.assertTrue(lines)
         for path, line in lines:  # the rung's own, or of a forward pass that the step names
@@ -357,7 +357,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(wrong[1], SAME)
 
     def test_a_click_on_an_event_chooses_it(self):
-        """The line below the timeline says who is missing, at any tick."""
+        """The line below the timeline names the missing warps, at any tick."""
         self.assertRegex(self.found("""
             const wait = explorer.panes[0].run.events.find((e) =>
               e.kind === "__syncthreads" && e.end - e.begin > 3);
@@ -470,7 +470,7 @@ class PageTest(unittest.TestCase):
 
     def test_numbers_are_asked_for_before_the_counters(self):
         """As in the lesson. Keys go to the number's field; the maps of the arrays are shown; hidden
-        parts leave no gap, and the source has room."""
+        parts leave no gap, and the source is visible."""
         before, lines, asked, typed, answer, after = self.found("""
             const pane = explorer.panes[0], look = () => [pane.find("dl").offsetHeight > 0,
               pane.find(".maps").checkVisibility({ visibilityProperty: true }), text(".most")[0]];

@@ -32,7 +32,7 @@ class Changed(Scratch):
         self.addCleanup(patch.stop)
 
     def drop(self, which, *names, kind="run"):
-        """Drops the lines of a kind for which `which` holds from these files, or the GPU's."""
+        """Drops the lines of a kind that satisfy `which` from these files, or the GPU's."""
         for name in names or [GPU]:
             self.data[name] = [r for r in self.data[name] if r["kind"] != kind or not which(r)]
 

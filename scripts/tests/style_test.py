@@ -32,7 +32,7 @@ class Width(unittest.TestCase):
 
 
 class Modules(unittest.TestCase):
-    """scripts/ladder has one folder per concern. Code that several need is in base or trace, and
+    """Each folder of scripts/ladder is a module. Code that several need is in base or trace, and
     nothing else of another module is imported."""
 
     SHARED = r"base\b|trace\b"

@@ -58,7 +58,7 @@ def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
 
 def count_of(record: Record, count: str) -> int | None:
     """Returns the count of this key; for a key without _read or _write, such as "hbm_sectors", the
-    sum of both. Raises CommandError if the record has no such count."""
+    sum of both. Raises CommandError if the record lacks it."""
     kind, _, unit = count.rpartition("_")
     if not {count, f"{kind}_read_{unit}"} & record.keys():
         raise CommandError(f"a step's .change names {count}, which no record has; "

@@ -1,5 +1,5 @@
-"""Makes mistakes in sources. Readers look for them in bug hunts and make them in experiments, and
-the tests imitate what readers may hand in."""
+"""Edits sources to plant mistakes. Readers look for mistakes in bug hunts and make them in
+experiments, and the tests imitate code that readers may hand in."""
 
 from __future__ import annotations
 

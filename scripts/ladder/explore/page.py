@@ -70,7 +70,7 @@ def page_event(event: Event) -> dict[str, Any]:
 
 def fault_of(trace: Trace) -> dict[str, Any] | None:
     """Returns the fault's message, file, line and last event of its warp (-1 for none), or None for
-    a run without a fault. The file may be one that has no event."""
+    a run without a fault. The file may be one without events."""
     fault = trace.fault
     if not fault:
         return None

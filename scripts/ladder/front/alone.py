@@ -94,7 +94,7 @@ def alone(sources: list[Source], source: Source) -> str:
 
 
 def portable(source: Source) -> bool:
-    """Returns whether the file has a step that every GPU runs."""
+    """Returns whether the file registers a step that every GPU runs."""
     return bool(source.step) and ".exact_architecture = true" not in source.text
 
 

@@ -26,7 +26,7 @@ def error(files: Files) -> Data:
             if values and values["tolerance"] and name != "lse" and not (
                     name == "o" and files.own_way(step) == "bwd"):
                 what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dq becomes dQ
-                # A missing value is an error that is not finite, because JSON has no infinity.
+                # A missing value is an error that is not finite, because JSON lacks infinity.
                 rows.append({**files.look(step, what), "tolerance": values["tolerance"],
                              "max": values["max"] if not values["nonfinite"] else None})
         if rows:
@@ -68,7 +68,7 @@ def fp8_error(files: Files) -> Data:
         errors = need([r["errors"] for r in counted.find(
             rung=step[0], step=step[1], input=kind, **dataclasses.asdict(point), **settings)
             if "errors" in r])[0]
-        # A step that rounds its inputs has two errors; o_full is against the unrounded inputs.
+        # For a step that rounds its inputs, o_full is the error against the unrounded inputs.
         return (errors.get("o_full") or errors["o"])["rms"]
 
     rows: list[tuple[str, StepKey, Record]] = [

@@ -1,7 +1,7 @@
 """Lists every figure and table with its functions.
 
-A figure has two functions: the first takes Files and returns plain data, or raises Missing; the
-second draws the data with matplotlib. A table has one, which takes Files and returns lines.
+For a figure, the first function takes Files and returns plain data, or raises Missing; the second
+draws the data with matplotlib. For a table, one function takes Files and returns lines.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 
 # ---- tables ----
 
-# Name → function; `pays` also takes one step, for that step's lesson: "pays 05/rows".
+# Name → function; `pays` also takes one step, as in "pays 05/rows", for the step's lesson.
 TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,

@@ -28,7 +28,7 @@ class Pair:
             f"N = {length_text(new['seqlen'])}, {point_text(new['head_dim'], new['causal'])}")
 
     def moved(self, step: Step) -> float:
-        """Returns the factor by which the step's count moves; 0 if it does not move as registered,
+        """Returns how many times the step's count rises or falls; 0 if it does not as registered,
         or if it is registered with the other mask."""
         count, how, options = step.change
         if not count or self.records[1]["causal"] != ("--causal" in options):
