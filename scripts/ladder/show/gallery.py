@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import errors, lessons, memory, one_rung, pays, rates, tables
+from ladder.show import cards, errors, lessons, memory, one_rung, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -77,7 +77,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "large_tiles", "producer"),
                                  ("schedule", "producer", "sm90"))},
-    "fp8_times": errors.fp8_times_table, "pays": pays.pays,
+    "fp8_times": errors.fp8_times_table, "pays": pays.pays, "cards": cards.cards_table,
 }
 
 

@@ -1,0 +1,59 @@
+"""Which tile a step takes on which GPU, and how many of its blocks share an SM: from the plans that
+the suite's test GpuPlansAreAsWritten keeps in gpu_plans.jsonl."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+
+from ladder.base.files import ROOT, read_lines
+from ladder.show.measured import HEADS, Files, StepKey, linked, markdown, need
+
+PLANS = os.path.join(ROOT, "common/tests/suite/gpu_plans.jsonl")
+PLAN = re.compile(r"([1-9]\d*)x(\d+) (\d+) \d+ ([1-9]\d*);")  # Br, Bc, warps, (parts,) bytes
+GPUS = {"7.5": "T4, RTX 20", "8.0": "A100", "8.6": "RTX 30, A10, A40", "8.9": "RTX 40, L4, L40",
+        "9.0": "H100, H200", "12.0": "RTX 50"}
+WARPS = 8  # as many as an SM's 65,536 registers suffice for, if each thread has 255, the most
+TWO_BLOCKS = ("01_tiled_matmul", "02_safe_softmax")  # of eight warps: __launch_bounds__ asks so
+
+
+def blocks_of_sm(rung: str, kib: int, warps: int, smem_bytes: int) -> int:
+    """How many blocks an SM holds for certain, on a GPU whose blocks have up to `kib` KiB of shared
+    memory. From compute capability 8.0 on CUDA reserves 1 KiB per block, and an SM has 1 KiB more
+    than a block can have. (An SM runs 32 warps or more, so their number is no limit.)"""
+    reserved = 1024 if kib > 64 else 0
+    room = (1024 * kib + reserved) // (smem_bytes + reserved)
+    return min(room, 2 if rung in TWO_BLOCKS else max(1, WARPS // warps))
+
+
+def cards_table(files: Files) -> list[str]:
+    """A row per step, for its last pass: each rung's last step that every GPU runs, and the steps
+    whose tile depends on the GPU. Steps with equal cells share a row, and GPUs a column."""
+    memory: dict[str, int] = {}
+    texts: dict[StepKey, dict[str, str]] = collections.defaultdict(dict)
+    for step, capability, kib, _, *shapes in need(read_lines(PLANS)):
+        memory[capability] = kib
+        rung, name = step.split()
+        texts[rung, name][capability] = " ".join(shapes[:len(HEADS)])
+    rows: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    for key in files.order:
+        tiles: set[tuple[tuple[int, ...], ...]] = set()
+        row: list[str] = []
+        for capability, text in texts[key].items():
+            plans = [tuple(map(int, plan)) for plan in PLAN.findall(text)]
+            plans = plans[1::2] if len(plans) > len(HEADS) else plans  # the backward pass's
+            tiles.add(tuple(plan[:2] for plan in plans))
+            row.append("<br>".join(
+                f"{Br}×{Bc}: {blocks_of_sm(key[0], memory[capability], warps, smem_bytes)}"
+                for Br, Bc, warps, smem_bytes in plans))
+        if len(tiles) > 1 or any(row) and files.about[key] == files.ladder.last_portable(key[0]):
+            rows[tuple(row)].append(linked(key, "../"))
+    columns: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    for capability, *column in zip(memory, *rows):
+        columns[(str(memory[capability]), *column)].append(capability)
+    return markdown(
+        ["", *(f"{', '.join(same)}<br>{kib} KB<br>{', '.join(map(GPUS.__getitem__, same))}"
+               for (kib, *_), same in columns.items())],
+        [[", ".join(steps), *(column[i] for column in columns)]
+         for i, steps in enumerate(rows.values(), 1)])
