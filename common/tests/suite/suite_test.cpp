@@ -553,7 +553,8 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
     }));
   }
 }
-/// The tiles of the plans of both passes, each followed by what `more` says of its plan.
+/// Returns the tile of each pass, followed by the text that `more` makes of its plan; "refused" if
+/// the step has no plan for this.
 template <class More>
 std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& info, More more) {
   try {
@@ -610,10 +611,10 @@ TEST_P(Sizes, PlansAreAsWritten) {
     expect_line(fmt::format("\"{} KiB\"", kib));
   }
 }
-// Compares with gpu_plans.jsonl the plans that a step makes for GPUs that need not be there: tile,
-// warps, parts and bytes of shared memory. The last steps for every GPU choose by a model of its
-// time, which plans for the simulator leave out. Only plans of steps with settings depend on all of
-// the shape. scripts/ladder/show/cards.py makes a table of the first two shapes.
+// Compares a step's plans for six GPUs, without any of them, with gpu_plans.jsonl: tile, warps,
+// parts and bytes of shared memory. Steps with settings choose by the whole shape, large_tiles by a
+// model of a GPU's time that plans for the simulator leave out; for all other steps two shapes
+// suffice. scripts/ladder/show/cards.py makes a table of the first two.
 TEST_P(Sizes, GpuPlansAreAsWritten) {
   const Step& step = GetParam();
   if (step.needs.exact_architecture) return;
