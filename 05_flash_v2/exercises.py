@@ -130,7 +130,11 @@ EXERCISES = [
   begin = max(begin, first);
 """),
         ("""\
-    if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
+    if (key + Bc > p.keys(row))
+      mask_columns(S, [&](int i) {
+        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        return p.keys(row + i) - key;
+      });
 """, """\
     if (key + Bc > p.keys(row) || key < p.keys(row + kWarpRows - 1) - kWindow)
       for_each(S, [&](int i, int j, float& s) {
@@ -153,7 +157,11 @@ EXERCISES = [
     next = max(key + Bc, first);
 """),
         ("""\
-    if (key + Bc > p.keys(row)) mask_columns(S, [&](int i) { return p.keys(row + i) - key; });
+    if (key + Bc > p.keys(row))
+      mask_columns(S, [&](int i) {
+        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        return p.keys(row + i) - key;
+      });
 """, """\
     if (key + Bc > p.keys(row) || key < p.keys(row + kWarpRows - 1) - kWindow)
       for_each(S, [&](int i, int j, float& s) {
