@@ -99,12 +99,17 @@ class OnGpu : public Test {
 using GpuTest = OnGpu<::testing::Test>;
 class GpuLarge : public GpuTest {};
 
+/// Returns the size of the widest heads that a step is compiled for.
+int widest(const Step& step) {
+  return step.tiles.empty() ? 256 : std::ranges::max(step.tiles, {}, &TileSize::max_d).max_d;
+}
+
 /// Whether a step refuses this case: on a GPU with less shared memory than an H100, such as one of
-/// 7.5 for wide heads (SmallerSharedMemory tests which); because it is a Hopper step for narrower
-/// heads, and then the message names `sm90`; or because blocks do not share a tile of the requested
-/// size.
+/// 7.5 for wide heads (SmallerSharedMemory tests which); because it is compiled for narrower heads,
+/// and then the message names wider steps, `sm90` or `large_tiles` among them; or because blocks do
+/// not share a tile of the requested size.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
-  const bool narrow = step.needs.exact_architecture && c.d > 128;
+  const bool narrow = c.d > (step.needs.exact_architecture ? 128 : widest(step));
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
   if (device.info().smem_bytes >= SimOptions{}.smem_bytes && !narrow && !shared) return false;
   try {
@@ -112,7 +117,8 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
   } catch (const Error& e) {
     const std::string said = e.what();
     const size_t others = said.find("; steps that fit: ");
-    EXPECT_TRUE(!narrow || (others != said.npos && said.find("sm90", others) != said.npos)) << said;
+    const char* const wide = step.needs.exact_architecture ? "sm90" : "large_tiles";
+    EXPECT_TRUE(!narrow || (others != said.npos && said.find(wide, others) != said.npos)) << said;
     return e.status == Exit::bad_usage;
   }
   return false;
@@ -282,7 +288,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
         EXPECT_EQ(e.status, Exit::bad_usage);
         for (DeviceInfo less = info; less.smem_bytes > 0; less.smem_bytes = less.smem_bytes * 3 / 4)
           EXPECT_THROW(plan_run(step, spec_of(c).problem, {}, less), Error) << less.smem_bytes;
-        if (!step.needs.exact_architecture) {
+        if (!step.needs.exact_architecture && d <= widest(step)) {
           EXPECT_LT(sram, d > 128 ? kOf86 : kOf75);
           const bool told = std::string(e.what()).find("; steps that fit: ") != std::string::npos;
           EXPECT_TRUE(sram < kOf75 || told || step.rung == "04_flash_v1") << e.what();
@@ -336,7 +342,8 @@ TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {kOf86, kOf75})
     for (const Step& step : steps_)
       for (const int d : {32, 64, 128, 256}) {
-        if (step.needs.exact_architecture || sram > device_->info().smem_bytes) continue;
+        if (step.needs.exact_architecture || d > widest(step) || sram > device_->info().smem_bytes)
+          continue;
         SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
         try {
           const Case c = {"small", 1, 1, 1, 35, 70, d, true};
