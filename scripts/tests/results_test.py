@@ -7,6 +7,7 @@ import unittest
 from support import RESULTS, printed, programs
 from ladder.base.files import course_pages, newest_measured, read_lines
 from ladder.base.programs import ladder_of, programs_in
+from ladder.exercises.build_tasks import counts_of
 from ladder.exercises.checks import Move
 from ladder.measure import grid, results, run as measure
 from ladder.show.draw import stale
@@ -77,12 +78,14 @@ class OfTheCode(unittest.TestCase):
                                       for step in self.ladder.steps if not step.decoding])
 
     def test_a_step_changes_the_count_of_its_idea(self):
-        """Each registered change happens. (Only a GPU's counters see what `heads` changes.)"""
+        """Each registered change happens. (Only a GPU's counters see what `heads` changes, and `flat`
+        is large_tiles in another form.)"""
         steps = self.ladder.steps
         pairs = [(self.ladder.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],
                       [step.name for step in steps if not any(step.change)]):
-            self.assertEqual([name for name in first if name != "heads"], ["naive", "stored"])
+            self.assertEqual([name for name in first if name not in ("heads", "flat")],
+                             ["naive", "stored"])
         for options in {step.change[2] for _, step in pairs}:
             wanted = [pair for pair in pairs
                       if pair[0] and pair[1].change[0] and pair[1].change[2] == options]
@@ -93,6 +96,16 @@ class OfTheCode(unittest.TestCase):
                 with self.subTest(rung=pair[1].rung, step=pair[1].name):
                     checked = Move(*pair[1].change).check(old, new)
                     self.assertTrue(checked.held, checked.text)
+
+    def test_flat_counts_what_large_tiles_counts(self):
+        """At head sizes where both take the same tile."""
+        both = [step for step in self.ladder.steps if step.rung == "05_flash_v2"
+                and step.name in ("large_tiles", "flat")]
+        for options in ("--heads 2 --seqlen 300 --causal", "--seqlen 128 --seqlen-kv 200",
+                        "--heads 2 --seqlen 256 --head-dim 128 --dtype bf16"):
+            with self.subTest(options):
+                of_tiles, of_flat = map(counts_of, counted(both, options).values())
+                self.assertEqual(of_tiles, of_flat)
 
     def test_no_count_depends_on_the_schedule(self):
         forward, random = (counted(self.ladder.steps, "--heads 1 --seqlen 72 --seqlen-kv 88 "
