@@ -14,7 +14,7 @@ from typing import Callable, Iterator
 from ladder.base.npy import read_npy, write_rows
 from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
-                                    Program, Verdict, verdict_of, wrong_or_unlike)
+                                    Program, Stage, Verdict, verdict_of, wrong_or_unlike)
 
 # ---- references for other masks than the causal one, which the programs' reference lacks ----
 
@@ -215,6 +215,30 @@ BUILD_TASKS = [
               longest_first=True),
     BuildTask("large_tiles", 30, ["K", "V", "K sectors", "V sectors"],
               unchecked="that registers suffice, and the sharing of tiles, which is optional"),
+    BuildTask("flat", 360, [], stages=[
+        Stage("stage 1, scores of one tile", "LSE gets each row's largest score times p.scale",
+              "01_tiled_matmul/tensor_cores.md, steps mma, swizzle and pipeline: where chunks go, "
+              "which rows lanes name, which scores a lane holds. (The check takes 64 keys and the "
+              "scale 4000: then the largest score is the LSE, as all other exponentials vanish.)",
+              r"(?s)  const auto at = .*?  cp_async_commit\(\);\n|    // 1\. .*?(?=    if \(key)",
+              {"matmul_flops": 0.5}, ["lse"],
+              ["--heads 1 --seqlen 128 --seqlen-kv 64 --scale 4000"]),
+        Stage("stage 2, softmax over tiles", "LSE = m + ln l, over all keys that a row attends to",
+              "03_online_softmax/README.md, Where infinity comes in and step one_pass_tile; "
+              "05_flash_v2/README.md, What is stored, and the mask below The main loop, whole.",
+              r"(?s)    if \(key \+ Bc > p\.keys.*?(?=    cp_async_w)|    // 2\. .*?(?=    count_)|"
+              r"    l\[r\] \+= .*?(?=    const float inv)|    const int i = row[^\n]*\n[^\n]*\n",
+              {"matmul_flops": 0.5, "exp_count": 0.5}, ["lse"]),
+        Stage("stage 3, the output", "O, right in all cases of the suite",
+              "01_tiled_matmul/tensor_cores.md, step mma, The product PV; 05_flash_v2/README.md, "
+              "the end of The main loop, whole.",
+              r"(?s)    // 3\. .*?(?=  }\n  cp_async_wait)|  // O / l, .*?(?=}\n\nPlan)",
+              {"matmul_flops": 1}),
+        Stage("stage 4, copies in flight",
+              "copies of K and V overlap products, and no count is far above 05/flat's",
+              "05_flash_v2/README.md, the table of waits in The main loop, whole.",
+              r"(?m)^ *(?:cp_async_[wc]|(?:if.*)?copy\.t|__syncthr|for \(int key|[KV]_ti).*\n",
+              {"flops_under_copies": 0.5}, ["o", "lse"])]),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),
     BuildTask("tma", 120, ["consumer_copies"], unchecked="that O leaves by TMA"),
     BuildTask("producer", 120, ["barriers", "consumer_copies"],
@@ -306,6 +330,14 @@ ATTEMPTS = [
      "all results are correct"),
     ("05/swap", "05_flash_v2/defer.cu", [], True,
      "better than the step of the course: workspace_bytes: 0; "),
+    ("05/flat", "05_flash_v2/flat.cu", [  # the maximum alone
+        (r"m\[r\] \* kLn2 \+ logf\(l\[r\]\)", "m[r] * kLn2")], False,
+     r"✓ stage 1.*\n✗ stage 2.*\n  ✗ lse right in 0 of 3"),
+    ("05/flat", "05_flash_v2/flat.cu", [(r" *mma_m16n8k16<T>\(O_sum.*\n", "")], False,
+     r"✓ stage 2.*\n✗ stage 3(?s:.)*✗ matmul_flops"),
+    ("05/flat", "05_flash_v2/flat.cu", [  # every copy is awaited at once
+        (r"cp_async_commit\(\);", "cp_async_commit();\n    cp_async_wait<0>();")], False,
+     r"✓ stage 3.*\n✗ stage 4(?s:.)*✗ flops_under_copies: 0"),
 ]
 
 # Answers that are refused before they run: the task, a pattern in its file, the text that replaces
@@ -330,6 +362,7 @@ REFUSED = [
     ("05/skip", KERNEL, r"\g<0>  float(K.data()[0]);\n", r"has \.data\(\)"),
     ("05/skip", KERNEL, r"\g<0>  what?;\n", r"skip.cu:\d+:\d+: error: .*what"),
     ("05/skip", r"const Register step[^;]*;", "", "registers the step, is gone"),
+    ("05/flat", r'(#include "rung.h")', r'\1\n#include "tile/rows.h"', "a part of common/tile"),
 ]
 
 # Mistakes that are compiled into the tests: the file, a text in it, the text that replaces it, and

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import tempfile
-from typing import Collection, Sequence
+from typing import Collection, Mapping, Sequence
 
 from ladder.exercises.rebuild import compiled, linked
 from ladder.base.console import BAD_USAGE, NO_DEVICE, WRONG_RESULT, CommandError
@@ -19,10 +19,10 @@ from ladder.base.files import ROOT, course_pages, read
 from ladder.base.programs import json_lines, run_json
 from ladder.base.records import Record
 from ladder.base.sources import Diff, Source, defined, find, read_sources
-from ladder.exercises.checks import MUST, Check, Judged, Move, judged
-from ladder.exercises.kinds import BuildTask, Verdict
+from ladder.exercises.checks import MUST, Check, Judged, Move, judged, wrong_in
+from ladder.exercises.kinds import BuildTask, Stage, Verdict
 from ladder.exercises.lessons import of_rungs
-from ladder.exercises.program import OTHER_BITS, Case, Program
+from ladder.exercises.program import OTHER_BITS, Case, Program, ProgramRun
 
 # The runs whose counts are compared.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
@@ -66,9 +66,16 @@ class Task:
         self.check, self.real, self.file = task, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
                         if after else f"{int(real.rung[:2]) - 1:02}")
-        self.diff = Diff(self.old, real)
+        self.begin = self.old
+        if task.stages:
+            self.begin = copy.copy(real)
+            self.begin.text = re.sub(r"(?ms)(__global__[^{;]*\{\n).*?^\}$", r"\1  // yours\n}",
+                                     real.text, count=1)
+            self.begin.lines = self.begin.text.splitlines()
+            self.lacks = [stage.name for stage in task.stages]
+        self.diff = Diff(self.begin, real)
         self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
-        self.lesson, self.answer = self.old.path, f"--- {self.old.path}\n+++ {real.path}"
+        self.lesson, self.answer = self.begin.path, f"--- {self.begin.path}\n+++ {real.path}"
         # The part of the head comment that says what changed since the step before.
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
@@ -80,7 +87,7 @@ class Task:
 
     def start(self) -> str:
         """Returns the text that the reader starts from."""
-        return self.old.text
+        return self.begin.text
 
     def diffs(self) -> list[str]:
         """Returns the hunks that lead from the step before to the real step."""
@@ -97,6 +104,10 @@ class Task:
                       for number, line in enumerate(read(page).splitlines(), 1)
                       if f"`scripts/exercise {self.real.rung[:2]}/{self.real.step}`" in line),
                      "the lesson, which has no line for it yet")
+        if self.check.stages:
+            return [f"The idea is in {place}.", *(hint for stage in self.check.stages for hint in (
+                f"{stage.name}: {stage.hint}",
+                "\n" + re.sub("(?m)^", "+", "".join(re.findall(stage.lines, self.real.text)))))]
         return [f"The idea is in {place}.", f"In {self.old.path}, {'; '.join(changes)}.",
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
@@ -169,19 +180,25 @@ def built(task: Task, build: str, path: str) -> Program:
     a copy, or with the compiler's first error."""
     text = read(path)
     code = re.sub("//.*", "", text)
+    own = re.sub("//.*", "", "\n".join([task.real.text if task.check.stages else "",
+                                        *task.real.headers.values()]))
     for within, words, said in NOT_IN_A_COPY:
-        found = re.search(words, code.partition("\nPlan plan(")[0] if within else code,
-                          re.MULTILINE)
-        if found and found[0] not in "".join(task.real.headers.values()):
+        kept = {one[0] for one in re.finditer(words, own, re.MULTILINE)}
+        found = next((one for one in re.finditer(words, code.partition("\nPlan plan(")[0] if within
+                                                 else code, re.MULTILINE) if one[0] not in kept),
+                     None)
+        if found:
             line = code.count("\n", 0, found.start()) + 1
             raise CommandError(f"Not yet: line {line} has {found[0].strip()}: {said}", WRONG_RESULT)
     program = Program(build, task.file, path, task.registered(text))
     others = [source for source in program.included
-              if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source]
+              if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source
+              or task.check.stages and f"{os.sep}tile{os.sep}" in source]
     if others:
         other = os.path.relpath(others[0], ROOT)
-        raise CommandError(f"Not yet: it includes {other}, another step's file. Write the kernel "
-                           "in your copy instead", WRONG_RESULT)
+        what = "a part of common/tile" if "tile" in other.split(os.sep) else "another step's file"
+        raise CommandError(f"Not yet: it includes {other}, {what}. Write the kernel in your copy "
+                           "instead", WRONG_RESULT)
     return program
 
 
@@ -190,7 +207,7 @@ def built(task: Task, build: str, path: str) -> Program:
 
 def counts_of(record: Record) -> dict[str, int]:
     """Returns the counts of a record by name: its own, and each array's bytes and sectors."""
-    counts = {key: value for key, value in record.items() if isinstance(value, int)}
+    counts = {key: value for key, value in record.items() if type(value) is int}
     for kernel in record.get("kernels", ()):
         for array, count in kernel["arrays"].items():
             for name, way in ((array, ""), (f"{array} sectors", "_sectors")):
@@ -288,6 +305,10 @@ def shown(names: Collection[str]) -> list[str]:
 def targets(task: Task, build: str) -> str:
     """Returns a table of the counts that must change and of those that may rise, in the step before
     and in the real step, and a sentence about the trade that the step makes."""
+    if task.check.stages:
+        return "\n".join(["The kernel's body is empty. Write it in these stages:",
+                          *(f"  {stage.name}: {stage.asks}" for stage in task.check.stages),
+                          "--check says which one is reached."])
     if RESULTS in task.check.fails:
         return "The copy's results are wrong in runs of " + "; ".join(task.check.cases)
     counts = [[counts_of(counted_by(build, step, options)) for step in (task.old, task.real)]
@@ -357,6 +378,8 @@ def times(task: Task, build: str, path: str) -> str:
 
 def check(task: Task, copy: Program) -> Verdict:
     """Returns the verdict on a reader's copy."""
+    if task.check.stages:
+        return check_stages(task, copy)
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
@@ -376,6 +399,69 @@ def check(task: Task, copy: Program) -> Verdict:
     checks += [Check(name, False, 0, f"{name}: not counted, because no run finished")
                for name in task.check.fails if name not in {one.name for one in checks}]
     return verdict_of(task, checks, of_copy.cases + [case for case in of_copy.orders if case.said])
+
+
+def check_stages(task: Task, copy: Program) -> Verdict:
+    """Checks one stage after another, up to the first that is not reached."""
+    lines: list[str] = []
+    stages = [(stage.name, False, "not checked yet") for stage in task.check.stages]
+    for reached, stage in enumerate(task.check.stages):
+        checks, cases = of_stage(task, stage, copy)
+        said = [f"{'✗' if not one.held else '–' if one.text == UNJUDGED else '✓'} {one.text}"
+                for one in checks]
+        held = all(one.held for one in checks)
+        stages[reached] = stage.name, held, "; ".join(said)
+        lines += [f"✓ {stage.name}"] if held else [f"✗ {stage.name}: {stage.asks}"]
+        if not held or stage is task.check.stages[-1]:
+            lines += [f"  {one}" for one in said]
+        if not held:
+            wrong, verdict = smallest(cases), Verdict(False, "", share=reached / len(stages))
+            lines += [*(f"  {case.options or case.name}: {case.said}" for case in wrong[:3]),
+                      f"Not yet: {verdict.points(BuildTask.points)} of {BuildTask.points} points."]
+            return verdict._replace(why="\n".join(lines), cases=[case[:2] for case in cases],
+                                    checks=stages, rerun=rerun_of(wrong))
+    lines.append(f"Correct: {BuildTask.points} of {BuildTask.points} points.")
+    return Verdict(True, "\n".join(lines), share=1, checks=stages)
+
+
+def of_stage(task: Task, stage: Stage, copy: Program) -> tuple[list[Check], list[Case]]:
+    """Returns the checks of one stage, and the cases that they are about."""
+    options = stage.runs or [*SHAPES.values()]
+    runs: Mapping[str, ProgramRun]
+    if stage.right:
+        runs = {words: copy.run(f"{words} --check full") for words in options}
+        cases = [Case(words, wrong_in(run, stage.right), "", words) for words, run in runs.items()]
+        good = sum(not case.said for case in cases)
+        checks = [Check(RESULTS, good == len(cases), 0, f"{' and '.join(stage.right)} correct in "
+                                                        f"{good} of {len(cases)} runs")]
+    else:
+        runs, cases, orders = judged(copy, {words: words for words in options})
+        checks, cases = of_results(Judged(runs, cases, orders)), cases + orders
+    counts = [(counts_of(counted_by(copy.build, task.real, words)), counts_of(run.records[-1]))
+              for words, run in runs.items() if run.records]
+    checks += [Check(name, mine[name] >= part * real[name], 0,
+                     f"{name}: {mine[name]:,}, at least {int(part * real[name]):,} ({options[0]})")
+               for real, mine in counts[:1] for name, part in stage.at_least.items()]
+    if stage is task.check.stages[-1]:
+        other = {unit(name): (number, real.get(name, 0)) for real, mine in counts
+                 for name, number in mine.items() if number != real.get(name, 0)}
+        checks.append(Check("counts", all(mine <= 1.5 * real for mine, real in other.values()), 0,
+                            f"counts as {task.real.name}'s" + ", except " * bool(other)
+                            + ", ".join(f"{name} {mine:,} ({real:,} there)"
+                                        for name, (mine, real) in other.items())))
+    return checks, cases
+
+
+def rerun_of(cases: Sequence[Case]) -> str:
+    """Returns the options of the first case that can be run again by options alone."""
+    return next((case.options for case in cases
+                 if case.options and "values of its own" not in case.options), "")
+
+
+def smallest(cases: Sequence[Case]) -> list[Case]:
+    """Returns the smallest case of each fault, the smallest first."""
+    wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
+    return [*reversed(wrong.values())]
 
 
 def of_results(copy: Judged) -> list[Check]:
@@ -439,10 +525,8 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
     lines += [f"✓ safer than the step of the course: {case.name} {case.options}" for case in cases
               if case.safer][:1]
     lines += [f"✗ {lacks[name].text}" for name in shown(lacks)]
-    # The smallest case of each fault.
-    wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
-    lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}"
-              for case in [*reversed(wrong.values())][:3]]
+    wrong = smallest(cases)
+    lines += [f"  {case.name} {case.options}".rstrip() + f": {case.said}" for case in wrong[:3]]
     failed = [case for case in cases if case.said and case.options]
     if failed and all("--causal" in case.options for case in failed):
         lines.append("  All wrong cases have --causal.")
@@ -451,10 +535,8 @@ def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Ve
                  "the step, or better" +
                  (f"; not checked: {task.check.unchecked}" if task.check.unchecked else "") + "."
                  if not lacks else f"Not yet: {points} points.")
-    rerun = next((case.options for case in [*reversed(wrong.values())]
-                  if case.options and "values of its own" not in case.options), "")
     return Verdict(not lacks, "\n".join(lines), [case[:2] for case in cases], share,
-                   [(one.name, one.held, one.text) for one in checks], rerun)
+                   [(one.name, one.held, one.text) for one in checks], rerun_of(wrong))
 
 
 def size_of(case: Case) -> int:

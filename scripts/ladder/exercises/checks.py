@@ -7,7 +7,7 @@ import concurrent.futures
 import dataclasses
 import os
 import re
-from typing import Mapping, NamedTuple
+from typing import Collection, Mapping, NamedTuple
 
 from ladder.base.records import MOVES, Record, count_of, uneven_counts
 from ladder.exercises.program import Case, Program, ProgramRun
@@ -63,23 +63,27 @@ def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
                                                    or error["max"] > error["tolerance"])}
 
 
-def said_of_outputs(run: ProgramRun) -> str:
-    """Returns a line with each wrong output and its error, "" if none is wrong."""
+def said_of_outputs(run: ProgramRun, of: Collection[str] = ()) -> str:
+    """Returns a line with each wrong output and its error, "" if none is wrong; with `of`, of these
+    outputs alone."""
     return "; ".join(f"{name}: " + (f"{error['nonfinite']} not finite, "
                                     if error["nonfinite"] else "")
                      + f"max error {error['max']}, tolerance {error['tolerance']}"
-                     for name, error in wrong_outputs(run).items())
+                     for name, error in wrong_outputs(run).items() if not of or name in of)
 
 
-def wrong_in(run: ProgramRun) -> str:
-    """Returns what is wrong with a run's results, and where; "" if nothing is. A step that
-    subtracts no maximum is excused where its sums overflow."""
+def wrong_in(run: ProgramRun, of: Collection[str] = ()) -> str:
+    """Returns what is wrong with a run's results, or with the outputs in `of` alone, and where; "" if
+    nothing is. A step that subtracts no maximum is excused where its sums overflow."""
     if not run.records:
         return run.last_words()
     if "so this failure is expected" in run.err:
         return ""
     where = re.search(r"wrong result: (.*)", run.err)
-    return said_of_outputs(run) + (f" ({where[1]})" if where and wrong_outputs(run) else "")
+    said = said_of_outputs(run, of)
+    places = [place for place in where[1].split("; ") if not of or place.split()[0] in of
+              ] if where else []
+    return said + (f" ({'; '.join(places)})" if said and places else "")
 
 
 def uneven_in(run: ProgramRun) -> str:

@@ -146,9 +146,24 @@ class Experiment:
         return Verdict(False, f"Not yet: {nothing}.", [("the mistake", nothing)])
 
 
+class Stage(NamedTuple):
+    """A part of a kernel that a reader writes from an empty body. It is reached if its outputs are
+    correct in all of its runs and each count in `at_least` is high enough in the first run. In the
+    last stage no count may exceed one and a half times the real step's."""
+
+    name: str
+    asks: str  # what to write
+    hint: str  # where that is taught
+    lines: str  # a pattern that matches the real step's lines for it
+    at_least: Dict[str, float]  # the required fraction of the real step's count, by the count's name
+    right: Sequence[str] = ()  # the outputs that must be correct; with none, all cases of the suite
+    runs: Sequence[str] = ()  # options; with none, the shapes of all build tasks
+
+
 @dataclasses.dataclass(frozen=True)
 class BuildTask:
-    """The step of this name as an exercise, which starts from the step before."""
+    """The step of this name as an exercise, which starts from the step before, or with `stages` from
+    the real step with an empty kernel. Then nothing but the stages is checked."""
 
     name: str
     minutes: int
@@ -160,8 +175,13 @@ class BuildTask:
     cases: Sequence[str] = ()  # options of runs that must be correct, besides the suite's cases
     blanks: bool = False  # whether the file compiles with the kernels' new lines taken out
     unchecked: str = ""  # what the task asks for and no check covers
+    stages: Sequence[Stage] = ()
 
-    asks, points = "the next step, in code", 10
+    points = 10
+
+    @property
+    def asks(self) -> str:
+        return "a kernel from an empty body" if self.stages else "the next step, in code"
 
 
 class BugHunt(NamedTuple):
