@@ -206,7 +206,8 @@ def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     `last`."""
     found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
-    names = [step for its, step in files.order if its == rung]
+    names = [step for its, step in files.order if its == rung
+             and (step == first or files.about[its, step].exact_architecture)]
     rows = [["*products, then exponentials*"], ["*products overlap exponentials*"]]
     for d in HEADS:
         products, exps = 4 * SIDE**2 * d / MATMUL_FLOPS, SIDE**2 / EXPS
