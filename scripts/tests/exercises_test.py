@@ -126,7 +126,7 @@ class Code(unittest.TestCase):
                 good, why, *_ = exercise.check.check(self.unchanged[exercise.file])
                 self.assertFalse(good)
                 self.assertRegex(why, {Change: r"^Not yet: --.*: it requests .* solution requests ",
-                                       RUNG_05.Mask: r"query \d+ has an LSE of .* should see have"}
+                                       RUNG_05.Mask: r"query \d+ has an LSE of .* should attend to"}
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_the_verdict_names_what_is_wrong(self):
