@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc < end) copy.template operator()<Bc>(Ks, K_tile, end - key - Bc);
     cp_async_commit();
 
-    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers. Even and
-    // odd columns have a maximum and a sum each, so that operations wait less for one another.
+    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers. Even
+    // and odd columns have a maximum and a sum each, so operations wait less for one another.
     float shift[4], alpha[4];
     for (int r = 0; r < 4; ++r) {
       float most[2] = {-INFINITY, -INFINITY};
