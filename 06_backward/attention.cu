@@ -24,8 +24,6 @@
 //   - Several blocks share a tile of keys if blocks are few or many query heads use it
 //     (query_split.h).
 
-#include <bit>
-
 #include "machine/machine.h"
 #include "query_split.h"
 #include "rung.h"
@@ -36,7 +34,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+constexpr float kLog2e = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
 
 /// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
 constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
@@ -160,7 +159,7 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 constexpr int kElementwise = 256;  // threads of a block of a small kernel
 /// Returns the lanes per row in these kernels: a power of two, at least Dh/8.
 constexpr int lanes_of(int Dh) {
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(Dh / 8)));
+  return Dh > 128 ? 32 : Dh > 64 ? 16 : Dh > 32 ? 8 : 4;
 }
 
 /// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's

@@ -8,7 +8,6 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-#include <bit>
 #include <cmath>
 #include <tuple>
 #include <type_traits>
@@ -237,7 +236,7 @@ __device__ __forceinline__ Chunk<T> read_chunk(const T* source, bool valid) {
   static_assert(sizeof(T) == 2);
   uint4 words{};
   if (valid) words = *reinterpret_cast<const uint4*>(source);
-  return std::bit_cast<Chunk<T>>(words);
+  return reinterpret_cast<const Chunk<T>&>(words);
 }
 template <class T>
 __device__ __forceinline__ void write_chunk(T* target, const Chunk<T>& chunk) {
