@@ -37,7 +37,7 @@ ATTEMPTS = [one for _, one in lessons.of_rungs("ATTEMPTS")]
 # ---- mistakes for every kernel, as in a rung's PLANTED; ARRAY is one of the kernel's arrays ----
 
 HEAD = re.compile(r"__global__[^{;]*\{\n")
-BY_ORDER, FORMULA = "by the order of threads", "formula"
+BY_ORDER, FORMULA = "depending on thread order", "formula"
 OF_ANY = [
     (HEAD, "WAS if (ON) for (volatile int x = 0;; x = x + 1) {}", "did not end within 2 seconds"),
     (HEAD, "WAS if (ON) (void)float(ARRAY[int64_t{1} << 40]);", r"\[1099511627776\]"),
