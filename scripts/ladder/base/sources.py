@@ -12,11 +12,13 @@ from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
 # A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
-# a head whose last line ends the definition or opens a brace, closed by a line that begins with }.
+# a head whose last line ends the definition or opens a brace, closed by a line that begins with }
+# or, if it opens an array's, by the first that ends in };.
 DEFINITION = re.compile(
     r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
     r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
-    r"(?:.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)", re.MULTILINE)
+    r"(?:.*\] = \{\n(?: .*\n)*?.*\};|.*\{(?: *//.*)?\n(?:.*\n)*?\}.*|.*[;}](?: *//.*)?)\n)",
+    re.MULTILINE)
 
 
 def included(path: str, text: str) -> dict[str, str]:
