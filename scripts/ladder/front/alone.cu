@@ -1,138 +1,155 @@
-// The code that scripts/run --alone writes around a step, in the place of the harness. alone.py
-// decides #ifdef and #ifndef: a name is defined if the step uses it.
+// What scripts/run --alone writes around a step, where the harness was. Python reads #ifdef and its
+// like: whether the step uses that name. It puts the step's pass, with its tile, for run(p, a).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <algorithm>
-#include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <numeric>
 #include <random>
-#include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace ladder::gpu {
-using WorkspaceArray = std::pair<std::string, int64_t>;  // its bytes
-struct Plan {
-  int block_q, block_kv, head_dim, warps, stages, parts = 1;
-  int64_t smem_bytes;
-  std::vector<WorkspaceArray> workspace;
-  std::map<std::string, std::string> settings;
-  std::string note;
-};
-struct KernelTraffic {
-  const char* kernel;
-  std::vector<std::tuple<const char*, int64_t, int64_t>> arrays;  // bytes read, bytes written
-};
-using Traffic = std::vector<KernelTraffic>;
-#ifndef choose_tile
-struct TileRequest {};
-#endif
 #include "common"
-
-struct Arrays {
-  mutable std::map<std::string, void*> by_name;
-  void*& operator[](const std::string& name) const { return by_name[name]; }
+#ifdef SharedMemory
+extern __shared__ __align__(128) unsigned char dynamic_shared_memory[];
+/// The block's shared memory, handed out front to back in whole pieces of 128 bytes.
+struct SharedMemory {
+  unsigned used = 0;
+  template <class T>
+  __device__ T* take(const char*, int64_t count) {
+    T* piece = reinterpret_cast<T*>(dynamic_shared_memory + used);
+    used += (count * sizeof(T) + 127) / 128 * 128;
+    return piece;
+  }
 };
+
+#endif
+thread_local cudaStream_t stream = nullptr;   // that kernels run on
+using Arrays = std::map<std::string, void*>;  // by their names
 template <class T>
 T* hbm(void* array) {
   return static_cast<T*>(array);
 }
-constexpr auto& grid_blocks = ceil_div;
-inline void check(cudaError_t status) {
+/// Starts a kernel, which has to be told first of more than 48 KB of shared memory.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, dim3 block, int smem, A... a) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
+  kernel<<<grid, block, smem, stream>>>(a...);
+}
+void check(cudaError_t status) {
   if (status != cudaSuccess) std::exit((std::puts(cudaGetErrorString(status)), 3));
 }
-template <auto start = 0, class... P, class... A>
-void launch(const char*, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem, A... a) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
-  kernel<<<grid, block, smem>>>(a...);
-  check(cudaGetLastError());
-}
+
 #include "step"
+#ifdef kHeadSizes
+/// The same for other languages, of contiguous arrays in fp16 or, where is_bf16 is not 0, bf16: Q
+/// and O (B, H, N, d), K and V (B, Hk, N_kv, d); LSE (B, H, N) is fp32. Returns a cudaError_t:
+/// cudaErrorInvalidValue for a null pointer or for sizes that the kernel cannot take.
+extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, int B, int H,
+                                 int Hk, int N, int N_kv, int d, float scale, int causal,
+                                 int is_bf16, cudaStream_t stream) {
+  const bool fits = std::min({B, H, Hk, N, N_kv, d}) > 0 && H % Hk == 0 && d % 8 == 0 && d <= 128;
+  if (!Q || !K || !V || !O || !LSE || !fits) return cudaErrorInvalidValue;
+  const Problem p{B, H, Hk, N, N_kv, d, causal != 0, scale};
+  Arrays a{{"Q", Q}, {"K", K}, {"V", V}, {"O", O}, {"LSE", LSE}};
+  ::stream = stream;
+  is_bf16 ? d <= 64 ? forward<bf16, 64>(p, a) : forward<bf16, 128>(p, a)
+          : d <= 64 ? forward<fp16, 64>(p, a) : forward<fp16, 128>(p, a);
+  return cudaGetLastError();
+}
 
-int main() {
-  using namespace ladder::gpu;
-  const Problem p{.B = 1, .H = 8, .Hk = 8, .N = 1000, .N_kv = 1000, .d = 64, .scale = 0.125f};
-  cudaDeviceProp gpu;
-  check(cudaGetDeviceProperties(&gpu, 0));
-  const DeviceInfo device{.kind = DeviceKind::gpu,
-                          .smem_bytes = static_cast<int64_t>(gpu.sharedMemPerBlockOptin),
-                          .multiprocessors = gpu.multiProcessorCount};
-  const Plan chosen = plan(p, device, {});
-  const int64_t q = p.q_row(p.B * p.H) * p.d, k = p.kv_row(p.B * p.H) * p.d;  // elements
-  std::map<std::string, int64_t> bytes{
-      {"Q", 2 * q}, {"K", 2 * k}, {"V", 2 * k}, {"O", 2 * q}, {"LSE", 4 * q / p.d}};
-  for (const auto& [name, size] : chosen.workspace) bytes[name] = size;
-  Arrays a;
-#ifdef backward_plan
-  const Plan back = backward_plan(p, device, {});
-  for (const auto& [name, size] : back.workspace) bytes[name] = size;
-  bytes.insert({{"dO", 2 * q}, {"dQ", 2 * q}, {"dK", 2 * k}, {"dV", 2 * k}});
-  const auto run = [&] { backward(p, back, a); };
-  const Traffic requests = backward_traffic(p, back);
-  static_cast<void>(traffic);  // unused: the forward pass is not timed
-#else
-  const auto run = [&] { forward(p, chosen, a); };
-  const Traffic requests = traffic(p, chosen);
 #endif
+int main() {
+  using T = __half;  // or __nv_bfloat16
+  const Problem p{.B = 1, .H = 8, .Hk = 8, .N = 1000, .N_kv = 1000, .d = 64, .scale = 0.125f};
+  const int q = p.q_row(p.B * p.H) * p.d, k = p.kv_row(p.B * p.H) * p.d;  // elements
+  Arrays a;
   std::mt19937 seed(1);
-  std::normal_distribution<float> normal;
-  for (const auto& [name, size] : bytes) {
-    check(cudaMallocManaged(&a[name], size));
-    std::generate_n(hbm<fp16>(a[name]), size / 2, [&] { return fp16(normal(seed)); });
-  }
-
-  forward(p, chosen, a);
-  cudaEvent_t start, stop;
-  check(cudaEventCreate(&start)), check(cudaEventCreate(&stop));
-  run();  // not timed, because it also loads the kernels
-  cudaEventRecord(start);
-  for (int i = 0; i < 20; ++i) run();
-  cudaEventRecord(stop);
-  check(cudaEventSynchronize(stop));
-  float ms;  // of all 20 runs
-  cudaEventElapsedTime(&ms, start, stop);
-  int64_t requested = 0;
-  for (const auto& [kernel, arrays] : requests)
-    for (const auto& [name, read, written] : arrays) requested += read + written;
-
-  // The last head of K and V, and the queries that it serves, against float64.
-  const int rows = p.H / p.Hk * p.N, keys = p.N_kv, d = p.d;
-  const auto last = [&](const char* name, int n) {  // rows of an array; 0 where there is none
-    std::vector<double> x(n * d);
-    if (bytes.contains(name))
-      std::copy_n(hbm<fp16>(a[name]) + bytes[name] / 2 - x.size(), x.size(), x.begin());
-    return x;
+  const auto allocate = [&](const char* name, int64_t bytes) {
+    check(cudaMallocManaged(&a[name], bytes));
+    std::normal_distribution<float> normal;
+    std::generate_n(hbm<T>(a[name]), bytes / 2, [&] { return T(normal(seed)); });
   };
-  const auto Q = last("Q", rows), K = last("K", keys), V = last("V", keys), dO = last("dO", rows);
-  std::vector<double> O(rows * d), dQ(O), dK(keys * d), dV(dK), P(keys), dP(keys);
-  const auto dot = [d](auto* x, auto* y) { return std::inner_product(x, x + d, y, 0.0); };
-  for (int i = 0; i < rows; ++i) {
-    double sum = 1e-300, D = 0;  // not 0, because a row may attend to no key
-    for (int j = 0; j < keys; ++j)
-      sum += P[j] = p.attends(i % p.N, j) ? std::exp(p.scale * dot(&Q[i * d], &K[j * d])) : 0;
-    for (int j = 0; j < keys; ++j) D += (P[j] /= sum) * (dP[j] = dot(&dO[i * d], &V[j * d]));
-    for (int j = 0; j < keys; ++j)
-      for (int c = 0; c < d; ++c) {
-        const double dS = p.scale * P[j] * (dP[j] - D);
-        O[i * d + c] += P[j] * V[j * d + c];
-        dQ[i * d + c] += dS * K[j * d + c];
-        dK[j * d + c] += dS * Q[i * d + c];
-        dV[j * d + c] += P[j] * dO[i * d + c];
+  allocate("Q", 2 * q), allocate("K", 2 * k), allocate("V", 2 * k), allocate("O", 2 * q);
+#ifdef LSE
+  allocate("LSE", q / p.d * 4);
+#endif
+#ifdef backward
+  allocate("dO", 2 * q), allocate("dQ", 2 * q), allocate("dK", 2 * k), allocate("dV", 2 * k);
+#endif
+#ifdef launch_backward
+  allocate("P", 2 * p.B * p.H * p.N * pitch(p));
+#endif
+#include "workspace"
+
+  // Attention in float64.
+  const auto wide = [](void* x, int n) { return std::vector<double>(hbm<T>(x), hbm<T>(x) + n); };
+  const auto dot = [&](auto* x, auto* y) { return std::inner_product(x, x + p.d, y, 0.0); };
+  const auto Q = wide(a["Q"], q), K = wide(a["K"], k), V = wide(a["V"], k);
+  std::vector<double> O(q);
+#ifdef backward
+  std::vector<double> LSE(q / p.d);
+#endif
+  for (int i = 0; i < q / p.d; ++i) {
+    const int first = p.kv_row(i / p.N) * p.d;  // element of K and V
+    double l = 1e-300;                          // a row may attend to no key
+    for (int j = 0; j < p.N_kv; ++j) {
+      if (!p.attends(i % p.N, j)) continue;
+      const double e = std::exp(p.scale * dot(&Q[i * p.d], &K[first + j * p.d]));
+      for (int c = 0; c < p.d; ++c) O[i * p.d + c] += e * V[first + j * p.d + c];
+      l += e;
+    }
+    for (int c = 0; c < p.d; ++c) O[i * p.d + c] /= l;
+#ifdef backward
+    hbm<float>(a["LSE"])[i] = LSE[i] = std::log(l);
+#endif
+#ifdef launch_backward
+    for (int j = 0; j < p.N_kv; ++j)
+      hbm<T>(a["P"])[i * pitch(p) + j] = std::exp(
+          p.attends(i % p.N, j) ? p.scale * dot(&Q[i * p.d], &K[first + j * p.d]) - LSE[i] : -99);
+#endif
+  }
+#ifdef backward
+  std::copy_n(O.begin(), q, hbm<T>(a["O"]));
+
+  // The gradients of the first head of K and V, and of the queries that it serves.
+  const auto dO = wide(a["dO"], q);
+  std::vector<double> dQ(p.q_row(p.H / p.Hk) * p.d), dK(p.N_kv * p.d), dV(dK);
+  for (size_t i = 0; i < dQ.size() / p.d; ++i) {
+    const double D = dot(&dO[i * p.d], &O[i * p.d]);
+    for (int j = 0; j < p.N_kv; ++j) {
+      if (!p.attends(i % p.N, j)) continue;
+      const double P = std::exp(p.scale * dot(&Q[i * p.d], &K[j * p.d]) - LSE[i]);
+      const double dS = p.scale * P * (dot(&dO[i * p.d], &V[j * p.d]) - D);
+      for (int c = 0; c < p.d; ++c) {
+        dQ[i * p.d + c] += dS * K[j * p.d + c];
+        dK[j * p.d + c] += dS * Q[i * p.d + c];
+        dV[j * p.d + c] += P * dO[i * p.d + c];
       }
+    }
   }
+#endif
+
+  run(p, a), check(cudaDeviceSynchronize());  // loads the kernels
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) run(p, a);
+  check(cudaGetLastError()), check(cudaDeviceSynchronize());
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+
   int wrong = 0;
-  for (const auto& [name, x] : {std::pair{"O", O}, {"dQ", dQ}, {"dK", dK}, {"dV", dV}}) {
-    const auto got = last(name, x.size() / d);
-    for (size_t e = 0; bytes.contains(name) && e < x.size(); ++e)
-      wrong += !(std::abs(x[e] - got[e]) < 1e-3 + 4e-3 * std::abs(x[e]));
+#ifdef backward
+  for (const auto& [name, right] : {std::pair{"dQ", dQ}, {"dK", dK}, {"dV", dV}}) {
+    const T* got = hbm<T>(a[name]);
+    for (double x : right) wrong += !(std::abs(x - double(*got++)) < 1e-3 + 4e-3 * std::abs(x));
   }
-  std::printf("%.3f ms, %.1f MB requested, %d wrong\n", ms / 20, requested / 1e6, wrong);
+#else
+  const T* got = hbm<T>(a["O"]);
+  for (double x : O) wrong += !(std::abs(x - double(*got++)) < 1e-3 + 4e-3 * std::abs(x));
+#endif
+  std::printf("%.3f ms, %d wrong\n", time.count() / 20, wrong);
   return wrong > 0;
 }

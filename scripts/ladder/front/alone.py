@@ -1,117 +1,214 @@
-"""Writes a step, with the code that it needs from common/, as one file that nvcc alone compiles,
-for scripts/run --alone. In that file, alone.cu replaces the contract (rung.h) and the harness."""
+"""Writes a step, and what it needs of common/, as one file that nvcc alone compiles: what
+scripts/run --alone does. There alone.cu stands for the contract (rung.h) and for the harness. The
+file has one type, head size and tile, so no plan; of a backward step it has that pass alone."""
 
 from __future__ import annotations
 
 import os
 import re
+import textwrap
 from typing import Container
 
 from ladder.base.console import BAD_USAGE, GOOD, CommandError
 from ladder.base.files import ROOT, read, write_whole
-from ladder.base.sources import DEFINITION, Source, find, names_of, read_sources
+from ladder.base.sources import DEFINITION, Source, defined, find, names_of, read_sources
 
 COMMAND = "scripts/run"
-NVCC = "nvcc -O3 -arch=native -std=c++20 --expt-relaxed-constexpr -o"
+NVCC = "nvcc -O3 -std=c++20 -arch=native -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
+HEAD_SIZE = 64  # of the workload in FRAME
+TILE = 64 * 128  # elements of the largest tile that fits into the 99 KB of each GPU from 8.0 on
+PARTS = {"split_kv": 4}  # blocks that share a tile's keys, where that is the step's idea
+TYPE = re.compile(r"^(?:struct|class|enum|using) ", re.MULTILINE)
+
+
+def value(text: str, start: int) -> str:
+    """Returns the expression that begins there, up to the comma, semicolon or bracket after it."""
+    depth, end = 0, start
+    while end < len(text) and (depth > 0 or text[end] not in ",;)}"):
+        depth += (text[end] in "({[") - (text[end] in ")}]")
+        end += 1
+    return text[start:end]
 
 
 def words(code: str) -> set[str]:
-    """Returns the words of C++ code, without comments."""
-    return set(re.findall(r"\w+", re.sub(r"//.*", "", code)))
-
-
-def definitions(path: str, seen: set[str]) -> list[str]:
-    """Returns the definitions, as compiled for the GPU, of a header of common/, after those of the
-    headers that it includes. `seen` keeps a header from being read twice."""
-    if path in seen or "/sim/" in path:
-        return []
-    seen.add(path)
-    text = resolve(read(os.path.join(ROOT, "common", path)), ())
-    return [definition for other in re.findall('#include "(.*)"', text)
-            for definition in definitions(other, seen)] + DEFINITION.findall(text)
+    """Returns the words of the code, std's aside, and f(n for each f that it gives n arguments."""
+    code, before = re.sub(r"//.*|\bstd::\w+", "", code), ""
+    found = set(re.findall(r"\w+", code))
+    while code != before:  # the innermost brackets go first
+        before, code = code, re.sub(r"<\w[\w:,& ]*>|[\[{][^][(){}]*[]}]", "", code)
+        found.update(f"{call[1]}({call[2].count(',') + 1}"
+                     for call in re.finditer(r"(\w+)\(([^][(){}]*)\)", code))
+        code = re.sub(r"\([^][(){}]*\)", "", code)
+    return found
 
 
 def resolve(text: str, used: Container[str]) -> str:
-    """Returns the text with its #ifdef and #ifndef decided: the names in `used` are defined."""
+    """Resolves #ifdef and #ifndef, where a NAME is defined if it is used, and drops the code for
+    GPUs before 8.0."""
     def chosen(block: re.Match[str]) -> str:
-        return block[3] if (block[2] in used) != bool(block[1]) else block[4] or ""
+        first = block[3] == ">=" if block[3] else (block[2] in used) != bool(block[1])
+        return block[4] if first else block[5] or ""
 
-    return re.sub(r"(?m)^#if(n?)def (\w+)\n((?:.*\n)*?)(?:#else\n((?:.*\n)*?))?#endif\n", chosen,
-                  text)
+    return re.sub(r"(?m)^#if(?:(n?)def (\w+)| __CUDA_ARCH__ (>=|<) 800)\n((?:.*\n)*?)"
+                  r"(?:#else.*\n((?:.*\n)*?))?#endif\n", chosen, text)
+
+
+def inner(text: str) -> str:
+    """Returns what a file has in its namespace."""
+    return text.partition("namespace ladder")[2].partition("\n")[2].rpartition("}  // namespace")[0]
+
+
+def common(path: str, seen: set[str]) -> str:
+    """Returns a header of common/ for the GPU, after those that it includes."""
+    file = os.path.join(ROOT, "common", path)
+    if path in seen or "/sim/" in path or not os.path.exists(file):
+        return ""
+    seen.add(path)
+    text = resolve(read(file), ())
+    return "".join(common(other, seen) for other in re.findall('#include "(.*)"', text)) + \
+        re.sub(r"// -----.*\n|/// GPUs before 8\.0 .*\n|  DType dtype = .*\n|(?<=0\.125f;)     |"
+               r"  bool operator==.*\n\n?", "", inner(text))
 
 
 def body(source: Source) -> str:
-    """Returns a step's definitions, without its registration, after those of its own headers."""
-    *headers, text = (text.partition("namespace ladder::MACHINE {\n")[2]
-                      for text in (*source.headers.values(), source.text))
-    return "".join(header.rpartition("}  // namespace ladder")[0] for header in headers) + \
-        re.sub(r"const Register step\{.*?\}\};\n\n", "", text, flags=re.DOTALL)
-
-
-def includes(source: Source) -> str:
-    """Returns the #include lines, except those of headers of the step's folder."""
-    own = {os.path.basename(path) for path in source.headers}
-    return "".join(line + "\n" for text in (*source.headers.values(), source.text)
-                   for line in text.splitlines()
-                   if (name := re.match('#include ["<](.*)[">]', line)) and name[1] not in own)
+    """Returns a step's file from its first definition on, without its registration, after the
+    headers of its folder."""
+    return re.sub(r"(?m)^(?:\}  // )?namespace(?: \{)?\n|^const Register (?:.*\n)*?\}\};\n", "",
+                  "".join(map(inner, (*source.headers.values(), source.text))))
 
 
 def file_of(source: Source) -> str:
-    """Returns the name of a step's single file, without .cu, such as "01_tile"."""
     return f"{source.rung[:2]}_{source.step}"
 
 
-def alone(sources: list[Source], source: Source) -> str:
-    """Returns the text of a step's single file."""
-    headers, step = includes(source), body(source)
-    for other in re.findall(r'\.forward_of = "(\w+/\w+)"', source.text):
-        forward = find(sources, other)  # goes into a namespace of its step's name
-        name = forward.step
-        headers += includes(forward)
-        step = (f"\nnamespace {name} {{\n" +
-                body(forward).replace("namespace ladder::MACHINE", f"namespace {name}") +
-                f"using {name}::plan, {name}::forward, {name}::traffic;\n{step}")
+def needed(text: str, used: set[str]) -> str:
+    """Drops the definitions, and members of structs, that neither `used` nor other definitions use.
+    A function that has overloads is used if the number of arguments and the types are."""
+    everything = DEFINITION.findall(text)
+    types = set().union(*(names_of(one) for one in everything if TYPE.search(one)))
+    names = [name for one in everything for name in names_of(one)]
 
-    frame = resolve(read(FRAME).partition("\n\n")[2], words(step))
-    own = set().union(*map(names_of, DEFINITION.findall(frame)))
-    seen: set[str] = set()
-    common = {definition: names for path in re.findall('#include "(.*)"', headers)
-              for definition in definitions(path, seen)
-              if not (names := names_of(definition)) & own}
-    used, kept = words(frame + step), set()
-    while more := {definition for definition, names in common.items()
-                   if definition not in kept and (not names or names & used)}:
-        kept |= more
-        used |= words("".join(more))
+    def is_used(one: str, by: set[str]) -> bool:
+        head = re.sub("//.*", "", one).partition("{\n")[0]
+        called = names_of(one).union(re.findall(r", (\w+) =", head.partition("(")[0]))
+        if TYPE.search(one) or all(names.count(name) < 2 for name in called):
+            return not called or bool(called & by)
+        name, parameters = min(called), head.partition("(")[2]
+        most = next(n for n in range(1, 99) if f"{name}({n}" in words(head))
+        return types & words(parameters) <= by and any(
+            f"{name}({n}" in by for n in range(most - parameters.count(" = "), most + 1))
 
+    kept: dict[str, set[str]] = {}
+    while more := {one: words(one) for one in everything if one not in kept
+                   and is_used(one, used.union(*kept.values()))}:
+        kept.update(more)
+
+    def left(found: re.Match[str]) -> str:
+        head, begin, rest = found[0].partition("{\n")
+        if found[0] not in kept or not begin or not TYPE.search(head):
+            return found[0] if found[0] in kept else ""
+        members, end, rest = rest.rpartition("}")
+        others = used.union(*(kept[one] for one in kept if one != found[0]))
+        members = needed(re.sub("(?m)^  ", "", members), others)
+        return head + begin + textwrap.indent(members, "  ") + end + rest
+
+    return DEFINITION.sub(left, text)
+
+
+def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
+    """Makes the pass `name` of a step a template with the values that it took from the plan.
+    Returns the step's text, the template's arguments, and statements that allocate workspace."""
+    there = defined(text)
+    run, plan = there[name], there["plan" if name == "forward" else "backward_plan"]
+    planned = re.sub(r"(?m)^  if \(plan\.parts > 1\)\n?.*\n", "", plan) if parts == 1 else plan
+    values = {field[1]: value(planned, field.end())
+              for field in re.finditer(r"\.(\w+) = ", planned)} | {"parts": str(parts)}
+    if smem := re.search(r"\[&\]\(int.*\) \{\s+return ([^;]*);", planned):
+        values["smem_bytes"] = smem[1]
+    parameters = max(re.findall(r"\[&\]<(class T.*)>\(\) \{\n", run), key=len)
+    named = {"parts": "kParts", "smem_bytes": "smem", "head_dim": "Dh"}
+    if "Br" in parameters:
+        named.update(block_q="Br", block_kv="Bc")
+
+    def given(code: str, rest: str = "") -> str:
+        """Returns the code without the plan, after those of its variables that the code uses."""
+        for statement, variable in reversed(re.findall(
+                r"(?m)^(  (?:const )?int\w* (?!Dh\b)(\w+) = [^;]*;).*\n", planned)):
+            if re.search(rf'(?<![."])\b{variable}\b', code):
+                code = f"{statement}\n{code}"
+        return re.sub(r"plan\.(\w+)", lambda field: named.get(field[1], field[1]),
+                      code.replace("device.smem_bytes", "99 * 1024") + rest)
+
+    constants = "".join(f"  const int {named.get(asked, asked)} = {values[asked]};\n"
+                        for asked in dict.fromkeys(re.findall(r"plan\.(\w+)", run))
+                        if named.get(asked) not in ("Br", "Bc", "Dh"))
+    lines = re.sub(r"(?m)^  with_.*\{\n((?:    .*\n|\n)*)  \}\);\n",
+                   lambda lines: re.sub("(?m)^  ", "", lines[1]), run.partition("{\n")[2])
+    new = f"template <{parameters}>\nvoid {name}(const Problem& p, Arrays& a) {{\n" + \
+        re.sub(r"  const int (\w+) = \1;\n", "", given(constants, lines))
+
+    arguments = {"T": "T", "Dh": str(HEAD_SIZE), "kIoBytes": "sizeof(T)", "kParts": str(parts)}
+    if tiles := re.search(r"with_tile<(\w+)", run):
+        sizes = re.findall(r"\{(\d+), (\d+), (\d+)\}", there[tiles[1]])
+        least = min(int(most) for most, _, _ in sizes if int(most) >= HEAD_SIZE)
+        arguments["Br"], arguments["Bc"] = next(
+            (Br, Bc) for most, Br, Bc in sizes if int(most) == least and int(Br) * int(Bc) <= TILE)
+    workspace = given("".join(f"  allocate({array}, {size});\n" for array, size in re.findall(
+        r'\{("\w+"), ((?:[^{}]|\{[^{}]*\})*)\}', values.get("workspace", ""))))
+    return (text.replace(run, new).replace(plan, ""),
+            ", ".join(arguments[word] for word in re.findall(r"(\w+)(?:,|$)", parameters)),
+            re.sub(r"\b(Dh|Br|Bc|kIoBytes|kParts)\b", lambda word: arguments[word[1]], workspace))
+
+
+def alone(source: Source) -> str:
+    """Returns the text of the file."""
+    step, frame = body(source), read(FRAME).partition("\n\n")[2]
+    name = "backward" if "backward" in defined(step) else "forward"
+    step, arguments, workspace = direct(step, PARTS.get(source.step, 1), name)
+    frame = resolve(frame, words(step)).replace('#include "workspace"\n', workspace)
+    frame = frame.replace("run(p, a)", f"{name}<{arguments}>(p, a)")
+    step = re.sub(r'launch(?:<\S+>)?\("\w+",\s', "launch(", needed(step, words(frame)))
+    step = re.sub(r"(?m)^( *launch.*)\n +(.*;)$", lambda lines: lines[0] if len(lines[0]) > 109
+                  else f"{lines[1]} {lines[2]}", step)
+    step = step.replace("grid_blocks(", "ceil_div(").replace("const Arrays& a", "Arrays& a")
+
+    own, seen = set().union(*map(names_of, DEFINITION.findall(frame))), set[str]()
+    shared = DEFINITION.sub(
+        lambda found: "" if names_of(found[0]) & own or "e4m3" in words(found[0]) else found[0],
+        "".join(common(path, seen) for text in (*source.headers.values(), source.text)
+                for path in re.findall('#include "(.*)"', text)))
+    text = frame.replace('#include "common"\n', needed(shared, words(frame + step)))
+    text = text.replace('#include "step"\n', step)
+    text = re.sub(r"(?m)^( *)(?=constexpr [\w:<>*& ]+\()", r"\1__host__ __device__ ", text)
+    text = re.sub(r"(?m)^  (?=.{99}.*\}$)(.*\{) (.*) \}$", r"  \1\n    \2\n  }", text)
+    standard = {*re.findall(r"#include <\w+>\n", text + source.text),
+                "#include <bit>\n" if "std::bit_" in text else ""}
+    text = re.sub(r"(#include <\w+>\n)+", "".join(sorted(standard)), text, count=1)
     head = re.sub("//   build/bin/.*", f"//   {NVCC} {file_of(source)} {file_of(source)}.cu",
                   source.text.partition("\n\n#include")[0])
-    standard = "".join(dict.fromkeys(re.findall("#include <.*>\n", headers)))
-    inlined = "".join("\n" + definition for definition in common if definition in kept)
-    frame = frame.replace('#include "common"\n', inlined).replace('#include "step"\n', step)
-    return f"{head}\n\n{standard}{frame}".replace("ladder::MACHINE", "ladder::gpu")
+    return re.sub(r"\n{3,}", "\n\n", f"{head}\n\n{text}")
 
 
 def portable(source: Source) -> bool:
-    """Returns whether the file registers a step that every GPU runs."""
+    """Whether every GPU runs it."""
     return bool(source.step) and ".exact_architecture = true" not in source.text
 
 
 def main(words: list[str]) -> int:
     if len(words) != 1:
-        raise CommandError("--alone takes one step, such as 00 or 05/rows, and nothing else; "
-                           f"given: {' '.join(words) or 'nothing'}", BAD_USAGE)
+        raise CommandError("--alone takes a step and nothing else, such as 00 or 05/rows",
+                           BAD_USAGE)
     sources = read_sources()
     source = find(sources, words[0])
     if not portable(source):
         command = re.findall("//   (build/bin/.*)", source.text)[0]
-        raise CommandError(f"--alone {words[0]}: only a step that every GPU runs can be written as "
-                           f"one file; after scripts/run, {command} runs this one", BAD_USAGE)
+        raise CommandError(f"--alone {words[0]}: only steps that every GPU runs can stand alone; "
+                           f"after scripts/run, {command} runs this one", BAD_USAGE)
     path = os.path.join(ROOT, "build/alone", file_of(source))
-    text = alone(sources, source)
+    text = alone(source)
     write_whole(f"{path}.cu", text)
     shown = os.path.relpath(path)
-    print(f"{shown}.cu: {source.path} and the code it needs, {len(text.splitlines())} lines\n\n"
+    print(f"{shown}.cu: {source.path} and what it needs, {len(text.splitlines())} lines\n\n"
           f"{NVCC} {shown} {shown}.cu && {os.path.join('.', shown)}")
     return GOOD
