@@ -15,10 +15,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlock = 16;        // S and O: blocks of 16 × 16 threads
-constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
+constexpr int kBlock = 16;        // scores and output: 16 × 16 threads per block
+constexpr int kRowThreads = 128;  // softmax: threads per block, one per row
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -88,7 +88,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
 
 /// Predicts the requested bytes: every thread reads all of its operands from global memory.
 Traffic traffic(const Problem& p, const Plan&) {
-  const int64_t S = int64_t{p.B} * p.H * p.N * p.N_kv * kIoBytes;  // bytes of S, and of P
+  const int64_t S = int64_t{p.B} * p.H * p.N * p.N_kv * kIoBytes;  // bytes of S or P
   const int64_t O = int64_t{p.B} * p.H * p.N * p.d * kIoBytes;
   return {{"scores", {{"Q", S * p.d, 0}, {"K", S * p.d, 0}, {"S", 0, S}}},
           {"softmax", {{"S", 2 * S, 0}, {"P", 0, S}}},
