@@ -6,12 +6,12 @@ from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mista
 
 
 def reads_what_nobody_wrote(program: Program) -> bool:
-    """Whether the simulator stops the program because it reads bytes that no thread has written."""
+    """Returns whether the simulator stops the program because it reads unwritten bytes."""
     return "unwritten" in program.run("").last_words()
 
 
 def depends_on_the_order(program: Program) -> bool:
-    """Whether the result is wrong, or changes with the order of threads, without any fault."""
+    """Returns whether the result, without any fault, is wrong or depends on the thread order."""
     runs = [program.run(f"--schedule {order}") for order in ("forward", "reverse")]
     return all(run.records for run in runs) and (
         any(run.status for run in runs)
@@ -29,14 +29,14 @@ EXERCISES = [
         Mistake(depends_on_the_order,
                 "without the second barrier every single access is correct, but the result is "
                 "wrong, or changes with the order of the threads",
-                [("    __syncthreads();  // everybody is done with them\n", "")])]),
+                [("    __syncthreads();  // all threads are done with them\n", "")])]),
     Numbers("conflicts", {"bank_conflicts of `mma` with d = 128": 172_032}),
     Numbers("heads", {"smallest d": 206,
                       "bytes requested of P at d = 256, one head": 262_144}, 0.01),
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
 ]
 
-# Each names the checks that the previous step fails.
+# Each task names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
@@ -52,7 +52,7 @@ BUILD_TASKS = [
               unchecked="that the copies in flight are those of the next tiles"),
 ]
 
-# Each puts a mistake into a step; the reader finds it by its effects.
+# Each plants a mistake in a step, which the reader finds by its effects.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, depending on thread order",
@@ -74,8 +74,8 @@ BUG_HUNTS = [
               "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]
 
-# Solutions that readers may hand in: the task, a file, edits of that file, whether the solution is
-# correct, and what the verdict says.
+# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
+# correct, text of the verdict).
 ATTEMPTS = [
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"void forward\((?:.|\n)*?\n}\n",
@@ -100,13 +100,14 @@ ATTEMPTS = [
         (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
 ]
 
-# Mistakes that a test plants: the file, a text in it, the text that replaces it, and what the suite
-# reports ("formula": traffic() differs from the count). In the new text ON says whether the mistake
-# is chosen, and WAS is the old text.
+# Mistakes that are compiled into the tests, as (file, text in it, replacement, what the suite then
+# reports); "formula" says that traffic() differs from the count. In a replacement, ON says whether
+# the mistake is chosen, and WAS stands for the replaced text.
 PLANTED = [
-    # A thread reads bytes that nobody wrote; then one overwrites bytes that others still read.
+    # First a thread reads bytes that no thread wrote; then one overwrites bytes that others still
+    # read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
-    ("tile.cu", "__syncthreads();  // everybody is done with them", "if (!ON) WAS",
+    ("tile.cu", "__syncthreads();  // all threads are done with them", "if (!ON) WAS",
      "depending on thread order"),
     ("tile.cu", "inside && i < p.N", "WAS + ON", "kernel .*"),
     ("tile.cu", "int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",

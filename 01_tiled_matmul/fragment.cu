@@ -3,14 +3,14 @@
 //   build/bin/01_tiled_matmul --step fragment --seqlen 512
 //
 // Since `thread_tile`: each warp computes 16 × 8 elements of a product. Its instruction,
-// mma.m16n8k16, adds A·B to C, where A is 16 × 16 and B is 16 × 8. All three matrices are spread
-// over the registers of the 32 lanes, in the PTX manual's fragments. Lane 4·g + t reads its
-// elements of A and B from HBM, two 16-bit elements per register:
+// mma.m16n8k16, adds A·B to C, where A is 16 × 16 and B is 16 × 8. All three matrices are
+// distributed over the registers of the 32 lanes as fragments, which the PTX manual defines. Lane
+// 4·g + t reads its elements of A and B from HBM, two 16-bit elements per register:
 //
 //   A   a[0]: row g      columns 2t, 2t + 1        B   b[0]: rows 2t, 2t + 1 of column g
-//       a[1]: row g + 8  the same                      b[1]: rows 2t + 8, 2t + 9
+//       a[1]: row g + 8  same columns                  b[1]: rows 2t + 8, 2t + 9
 //       a[2]: row g      columns 2t + 8, 2t + 9    C   c[0], c[1]: row g, columns 2t, 2t + 1
-//       a[3]: row g + 8  the same                      c[2], c[3]: row g + 8, the same
+//       a[3]: row g + 8  same columns                  c[2], c[3]: row g + 8, same columns
 //
 // There is no shared memory: warps that need the same elements each read them from HBM.
 
@@ -21,17 +21,17 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 16, kColumns = 8;  // of the product, per warp and so per block
-constexpr int kInner = 16;               // columns of A (and rows of B) of one mma
-constexpr int kRowWarps = 4;             // softmax: warps, and so rows, of a block
+constexpr int kRows = 16, kColumns = 8;  // of the product, per block of one warp
+constexpr int kInner = 16;               // columns of A and rows of B per mma
+constexpr int kRowWarps = 4;             // softmax: warps per block, one per row
 
-/// Elements from one row of S (and P) to the next.
+/// Returns the row pitch of S and P in elements: N_kv rounded up to a multiple of 8.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A is Q and B is Kᵀ: a column of B is a
-/// row of K. grid: (B·H, row tiles, column tiles).
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. A is Q and B is Kᵀ: a column of B is
+/// a row of K. grid: (B·H, row tiles, column tiles).
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t bh = blockIdx.x;
@@ -45,7 +45,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   float s[4] = {};
   for (int first = 0; first < p.d; first += kInner) {
     const int c = first + 2 * t;
-    const bool half = first + 8 < p.d;  // whether there is a second half: d is a multiple of 8
+    const bool half = first + 8 < p.d;  // d, a multiple of 8, may end before the second half
     const unsigned a[4] = {read_pair(Q_i + c, row), read_pair(Q_i + (8 * p.d + c), row_8),
                            read_pair(Q_i + (c + 8), row && half),
                            read_pair(Q_i + (8 * p.d + c + 8), row_8 && half)};
@@ -53,7 +53,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     mma_m16n8k16<T>(s, a, b[0], b[1]);
   }
 
-  const int key = blockIdx.z * kColumns + 2 * t;  // of s[0] and s[2]
+  const int key = blockIdx.z * kColumns + 2 * t;  // the key of s[0] and s[2]
   for (int e = 0; e < 4; ++e)
     s[e] =
         key + e % 2 < p.N_kv && p.attends(i + e / 2 * 8, key + e % 2) ? p.scale * s[e] : -INFINITY;
@@ -62,7 +62,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   if (row_8) store_pair(S_i + 8 * pitch(p), pack<T>(s[2], s[3]));
 }
 
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ in S and 0 in P.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -94,7 +94,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   const auto P_i = P + (bh * p.N + i) * pitch(p);
   const auto V_c = V + (p.kv_row(bh) * p.d + c);
   const bool row = i < p.N, row_8 = i + 8 < p.N;
-  // Packs elements j and j + 1 of a column of V. They are one row apart, so two loads.
+  // Packs elements j and j + 1 of a column of V: two loads, because they lie in different rows.
   const auto column_pair = [&](int j) {
     const float v = j < p.N_kv ? float(V_c[int64_t{j} * p.d]) : 0;
     return pack<T>(v, j + 1 < p.N_kv ? float(V_c[int64_t{j + 1} * p.d]) : 0);
@@ -103,7 +103,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   float o[4] = {};
   for (int first = 0; first < p.N_kv; first += kInner) {
     const int j = first + 2 * t;
-    const bool half = first + 8 < pitch(p);  // a row of P ends with a whole half
+    const bool half = first + 8 < pitch(p);  // pitch(p) is a multiple of 8, too
     const unsigned a[4] = {read_pair(P_i + j, row), read_pair(P_i + (8 * pitch(p) + j), row_8),
                            read_pair(P_i + (j + 8), row && half),
                            read_pair(P_i + (8 * pitch(p) + j + 8), row_8 && half)};
@@ -141,12 +141,12 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column tile of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S or P
   const int64_t row_tiles = ceil_div(p.N, kRows);
   return {
       {"scores", {{"Q", q * ceil_div(p.N_kv, kColumns), 0}, {"K", k * row_tiles, 0}, {"S", 0, S}}},

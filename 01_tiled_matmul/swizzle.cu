@@ -2,8 +2,8 @@
 //
 //   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
-// Since `mma`: the chunks of each row of a tile are permuted in shared memory, so that ldmatrix
-// finds the 8 rows of a matrix in different banks.
+// Since `mma`: the chunks of each tile row are permuted in shared memory, so that ldmatrix reads
+// the 8 rows of a matrix from different banks.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -14,18 +14,18 @@ namespace {
 
 constexpr int kBlockRows = 128;     // rows of the product per block
 constexpr int kScoreColumns = 128;  // columns of S per block
-constexpr int kInner = 64;          // columns of Q and K, or of P and rows of V, in a tile
+constexpr int kInner = 64;          // columns of Q, K and P, and rows of V, per tile
 constexpr int kWarps = 8;           // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+constexpr int kRowWarps = 4;  // softmax: warps per block, one per row
 
-/// Elements from one row of S (and P) to the next.
+/// Returns the row pitch of S and P in elements: N_kv rounded up to a multiple of 8.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block computes
-/// kBlockRows × kScoreColumns of S. grid: (B·H, row blocks, column blocks).
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. A block computes
+/// kBlockRows × kScoreColumns elements of S. grid: (B·H, row blocks, column blocks).
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     copy_in<kThreads>(tile_K, K_rows + c, p.d, p.N_kv - column, p.d - c, thread);
     __syncthreads();  // the tiles are complete
     mma_ABt(S_sum, tile_Q, warp_row, tile_K, warp_column);
-    __syncthreads();  // everybody is done with them
+    __syncthreads();  // all threads are done with them
   }
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
     s = key < p.N_kv && p.attends(query, key) ? p.scale * s : -INFINITY;
   });
-  // Through shared memory, so that S is written in rows of whole 16-byte pieces.
+  // S goes through shared memory, so that its rows are written in whole 16-byte chunks.
   const Tile<T, kBlockRows, kScoreColumns> tile_S{tiles};
   write(tile_S, S_sum, warp_row, warp_column);
   __syncthreads();
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      pitch(p) - column, thread);
 }
 
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ in S and 0 in P.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -83,7 +83,8 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
-/// O = P·V. A block computes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
+/// O = P·V. A block computes kBlockRows × kColumns elements of O.
+/// grid: (B·H, row blocks, column blocks).
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads, 2)
     output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      thread);
 }
 
-/// Columns of O that a block computes.
+/// Returns the number of columns of O that a block computes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
@@ -152,12 +153,12 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per block of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column block of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S or P
   const int64_t row_blocks = ceil_div(p.N, kBlockRows);
   return {
       {"scores",

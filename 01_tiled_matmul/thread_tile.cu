@@ -20,20 +20,20 @@ namespace {
 constexpr int kTile = 64;              // a block computes kTile × kTile elements of S or O
 constexpr int kInner = 16;             // depth of a slice; kInner × kInner threads per block
 constexpr int kEach = kTile / kInner;  // a thread computes kEach × kEach elements
-constexpr int kRowWarps = 4;           // softmax: warps, and so rows, of a block
+constexpr int kRowWarps = 4;           // softmax: warps per block, one per row
 
-/// Elements from one row of K in shared memory to the next. Two elements of padding make a row 9
-/// words of 4 bytes long. A warp reads 16 rows at the same k. Because 9 is odd, these 16 words use
-/// 16 different banks of shared memory. Rows of 8 words would use only four banks, and the warp
+/// Row pitch of K in shared memory, in elements. Two elements of padding make each row 9 words of 4
+/// bytes long. A warp reads 16 rows at the same k. Because 9 is odd, the 16 words that it reads lie
+/// in 16 different banks of shared memory. Rows of 8 words would use only four banks, and the warp
 /// would read them in four passes.
 constexpr int kKeyPitch = kInner + 2;
 
-/// Elements from one row of S (and P) to the next.
+/// Returns the row pitch of S and P in elements: N_kv rounded up to a multiple of 8.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. Thread (x, y) computes
 /// S[i + 16a, j + 16b] for a and b from 0 to 3, with i = 64·blockIdx.y + y and
 /// j = 64·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
@@ -67,7 +67,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
       for (int a = 0; a < kEach; ++a)
         for (int b = 0; b < kEach; ++b) s[a][b] = fmaf(left[a], right[b], s[a][b]);
     }
-    __syncthreads();  // everybody is done with them
+    __syncthreads();  // all threads are done with them
   }
   for (int a = 0; a < kEach; ++a)
     for (int b = 0; b < kEach; ++b) {
@@ -78,7 +78,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     }
 }
 
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ in S and 0 in P.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -167,12 +167,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column tile of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S or P
   const int64_t row_tiles = ceil_div(p.N, kTile);
   return {{"scores", {{"Q", q * ceil_div(p.N_kv, kTile), 0}, {"K", k * row_tiles, 0}, {"S", 0, S}}},
           {"softmax", {{"S", 2 * S, 0}, {"P", 0, S}}},

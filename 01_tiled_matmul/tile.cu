@@ -12,10 +12,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kTile = 16;         // rows and columns of a tile, and of a block of threads
-constexpr int kRowThreads = 128;  // softmax: threads, and so rows, of a block
+constexpr int kTile = 16;         // rows and columns of a tile and of a thread block
+constexpr int kRowThreads = 128;  // softmax: threads per block, one per row
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -37,7 +37,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     Ks[y * kTile + x] = inside && j_loaded < p.N_kv ? K[k_loaded + c] : T(0.0f);
     __syncthreads();  // the tiles are complete
     for (int k = 0; k < kTile; ++k) s = fmaf(float(Qs[y * kTile + k]), float(Ks[x * kTile + k]), s);
-    __syncthreads();  // everybody is done with them
+    __syncthreads();  // all threads are done with them
   }
   if (i < p.N && j < p.N_kv)
     S[(bh * p.N + i) * p.N_kv + j] = T(p.attends(i, j) ? p.scale * s : -INFINITY);
@@ -108,12 +108,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column tile of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * p.N_kv * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * p.N_kv * kIoBytes;  // bytes of S or P
   const int64_t row_tiles = ceil_div(p.N, kTile);
   return {{"scores", {{"Q", q * ceil_div(p.N_kv, kTile), 0}, {"K", k * row_tiles, 0}, {"S", 0, S}}},
           {"softmax", {{"S", 2 * S, 0}, {"P", 0, S}}},

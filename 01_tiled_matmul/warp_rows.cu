@@ -3,8 +3,8 @@
 //   build/bin/01_tiled_matmul --step warp_rows --seqlen 512
 //
 // Since `tile`: one warp computes each row of the softmax. Its lanes read neighbouring chunks of 16
-// bytes, so HBM delivers whole sectors. Because such a load needs an aligned address, rows of S and
-// P are padded to a multiple of 8 elements.
+// bytes, so HBM delivers whole sectors. Because a 16-byte load needs an aligned address, rows of S
+// and P are padded to a multiple of 8 elements.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -13,15 +13,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kTile = 16;     // rows and columns of a tile, and of a block of threads
-constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+constexpr int kTile = 16;     // rows and columns of a tile and of a thread block
+constexpr int kRowWarps = 4;  // softmax: warps per block, one per row
 
-/// Elements from one row of S (and P) to the next.
+/// Returns the row pitch of S and P in elements: N_kv rounded up to a multiple of 8.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. Thread (x, y) computes S[i, j] with
 /// i = 16·blockIdx.y + y, j = 16·blockIdx.z + x; blockIdx.x is the head.
 template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -43,13 +43,13 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     Ks[y * kTile + x] = inside && j_loaded < p.N_kv ? K[k_loaded + c] : T(0.0f);
     __syncthreads();  // the tiles are complete
     for (int k = 0; k < kTile; ++k) s = fmaf(float(Qs[y * kTile + k]), float(Ks[x * kTile + k]), s);
-    __syncthreads();  // everybody is done with them
+    __syncthreads();  // all threads are done with them
   }
   if (i < p.N && j < pitch(p))
     S[(bh * p.N + i) * pitch(p) + j] = T(j < p.N_kv && p.attends(i, j) ? p.scale * s : -INFINITY);
 }
 
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ in S and 0 in P.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -123,12 +123,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per tile of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column tile of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S or P
   const int64_t row_tiles = ceil_div(p.N, kTile);
   return {{"scores", {{"Q", q * ceil_div(p.N_kv, kTile), 0}, {"K", k * row_tiles, 0}, {"S", 0, S}}},
           {"softmax", {{"S", 2 * S, 0}, {"P", 0, S}}},
