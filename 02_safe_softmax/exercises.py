@@ -7,6 +7,7 @@ import math
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Words)
 def every_row_is_zero(program: Program) -> bool:
+    """Returns whether O is finite and zero, which is a relative error of 1."""
     run = program.run("")
     error = run.records[0]["errors"]["o"] if run.records else {}
     return bool(error) and not error["nonfinite"] and math.isclose(error["rel"], 1, rel_tol=1e-3)
@@ -47,13 +48,13 @@ EXERCISES = [
         ('{"S", 3 * S, 0}', '{"S", 2 * seen + S, 0}')]),
 ]
 
-# Each names the checks that the previous step fails.
+# Each task names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
               blanks=True),
 ]
 
-# Each puts a mistake into a step; the reader finds it by its effects.
+# Each plants a mistake in a step, which the reader finds by its effects.
 BUG_HUNTS = [
     BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: correct; few keys: o wrong",
             "The maximum of a row that attends to no key is −∞, and −∞ − (−∞) is NaN. The line "
