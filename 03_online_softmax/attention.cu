@@ -6,8 +6,9 @@
 //   l ← α·l + rowsum P
 //   O ← α·O + P·V                                       at the end O / l
 //
-// Since `one_pass`: the same recurrence for 32 rows of Q and b keys at once. Each warp works alone:
-// it keeps its rows of Q and copies every tile of K and V for itself. Nothing N × N is stored.
+// Since `one_pass`: a warp applies the same recurrence to 32 rows of Q and b keys at once. Each
+// warp works alone: it keeps its rows of Q and copies every tile of K and V for itself. Nothing of
+// size N × N is stored.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -19,14 +20,14 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Rows of Q per warp, for d padded to Dh. The warp's sums for O take kWarpRows·Dh/32 of the 255
-/// registers of each lane.
+/// Returns the rows of Q per warp, for d padded to Dh. The warp's sums for O take kWarpRows·Dh/32
+/// of each lane's 255 registers.
 constexpr int rows_of_warp(int Dh) {
   return Dh <= 128 ? 32 : 16;
 }
-constexpr int kWarpKeys = 32;  // b: keys in a tile
+constexpr int kWarpKeys = 32;  // b: keys per tile
 
-/// Elements of shared memory for one warp's tiles of Q, K and V.
+/// Returns the elements of shared memory for one warp's tiles of Q, K and V.
 constexpr int warp_elements(int Dh) {
   return (rows_of_warp(Dh) + 2 * kWarpKeys) * Dh;
 }
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < p.N_kv; key += kWarpKeys) {
     cp_async_wait<0>();
-    __syncwarp();  // K has arrived, and all lanes are done with the last V
+    __syncwarp();  // K has arrived, and all lanes are done with the previous V
     copy_async<32>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, lane_id());
     cp_async_commit();
 
@@ -89,13 +90,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
   mul_rows(O_sum, inverse_or_zero(l));
 
-  // Through shared memory, so that O is written in rows of whole 16-byte pieces.
+  // O goes through shared memory, so that its rows are written in whole 16-byte chunks.
   write(tile_Q, O_sum, 0, 0);
   __syncwarp();
   copy_out<32>(O + (p.q_row(bh) + row) * p.d, p.d, tile_Q, p.N - row, p.d, lane_id());
 }
 
-/// A block consists of four warps, or of two or one where the tiles of wide heads are too large for
+/// Chooses four warps per block, or two or one where the tiles of wide heads are too large for
 /// four. The warps share nothing.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const int Dh = padded_head_dim(p.d);
@@ -126,7 +127,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 /// Predicts the requested bytes: every warp reads all of K and V.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
   const int64_t k = heads * p.N_kv * p.d * kIoBytes * ceil_div(p.N, plan.block_q);
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};
 }

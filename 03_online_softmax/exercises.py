@@ -22,20 +22,20 @@ EXERCISES = [
         ("p.N_kv - key - kWarpKeys", "keys - key - kWarpKeys"),
         ("  mul_rows(O_sum, inverse_or_zero(l));\n", """\
   cp_async_wait<0>();
-  __syncwarp();  // Q has arrived even where there was no key
+  __syncwarp();  // Q has arrived even if there were no keys
   mul_rows(O_sum, inverse_or_zero(l));
 """),
         ("""\
   const int64_t k = heads * p.N_kv * p.d * kIoBytes * ceil_div(p.N, plan.block_q);
 """, """\
-  int64_t rows = 0;  // of K, and of V, that the warps of a head read
+  int64_t rows = 0;  // rows of K or V that a head's warps read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;
 """)]),
 ]
 
-# Each names the checks that the previous step fails.
+# Each task names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("softmax", 45, ["S", "S sectors"], blanks=True,
               unchecked="that no thread keeps a row of S in its registers"),
@@ -44,15 +44,15 @@ BUILD_TASKS = [
     BuildTask("one_pass", 45, ["K", "K sectors", "exp_count"], blanks=True),
 ]
 
-# Each puts a mistake into a step; the reader finds it by its effects.
+# Each plants a mistake in a step, which the reader finds by its effects.
 BUG_HUNTS = [
     BugHunt("heavy", "one_pass.cu", "always: o wrong",
             "When the maximum grows, the sums so far have to be rescaled by alpha, o as well as l.",
             [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]
 
-# Answers that readers may hand in: the task, a file, its edits, whether the answer is correct, and
-# the verdict.
+# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
+# correct, text of the verdict).
 ATTEMPTS = [
     ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
         (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),

@@ -17,9 +17,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRowThreads = 128;  // threads of a block, one per row of Q
+constexpr int kRowThreads = 128;  // threads per block, one per row of Q
 
-/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh: d padded to a compiled size.
+/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh is d padded to a compiled size.
 /// grid: (B·H, row blocks).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kRowThreads)
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int c = 0; c < Dh / 8; ++c)
     if (8 * c < p.d) q[c] = read_chunk(Q + (q_row + 8 * c));
 
-  // The least float and not −∞, because −∞ − (−∞) would be NaN.
+  // The lowest finite float, not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, l = 0, o[Dh] = {};
   for (int j = 0; j < p.keys(i); ++j) {
     const int64_t kv_row = (p.kv_row(bh) + j) * p.d;
@@ -80,11 +80,11 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: a query reads each of its keys once, and each value once.
+/// Predicts the requested bytes: each query reads each of its keys and values once.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t pairs = 0;                               // of a query and a key that it attends to
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t pairs = 0;                               // pairs of a query and a key that it attends to
   for (int i = 0; i < p.N; ++i) pairs += p.keys(i);
   const int64_t k = heads * pairs * p.d * kIoBytes;
   return {{"attention", {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}}}};

@@ -4,8 +4,9 @@
 //
 //   m_j = max(m_(j−1), S_j),   l_j = l_(j−1)·exp(m_(j−1) − m_j) + exp(S_j − m_j)
 //
-// Since 02: two loops over a row of S where there were three. Whenever the maximum grows, the sum
-// so far is rescaled to it (Milakov and Gimelshein 2018, who write d for l). All else is 02's.
+// Since 02: two loops run over each row of S instead of three. Whenever the maximum grows, the sum
+// so far is rescaled to it (Milakov and Gimelshein 2018, who write d for l). Everything else is as
+// in 02.
 
 #include <cfloat>
 
@@ -18,18 +19,18 @@ namespace {
 
 constexpr int kBlockRows = 128;     // rows of the product per block
 constexpr int kScoreColumns = 128;  // columns of S per block
-constexpr int kInner = 64;          // columns of Q and K, or of P and rows of V, in a stage
+constexpr int kInner = 64;          // columns of Q, K and P, and rows of V, per stage
 constexpr int kWarps = 8;           // 4 down × 2 across
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowWarps = 4;  // softmax: warps, and so rows, of a block
+constexpr int kRowWarps = 4;  // softmax: warps per block, one per row
 
-/// Elements from one row of S (and P) to the next.
+/// Returns the row pitch of S and P in elements: N_kv rounded up to a multiple of 8.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
 
-/// S = scale·Q·Kᵀ, −∞ where the causal mask masks the key. A block computes
-/// kBlockRows × kScoreColumns of S. grid: (B·H, row blocks, column blocks).
+/// S = scale·Q·Kᵀ, or −∞ where the causal mask masks the key. A block computes
+/// kBlockRows × kScoreColumns elements of S. grid: (B·H, row blocks, column blocks).
 template <class T, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
@@ -57,25 +58,25 @@ __global__ void __launch_bounds__(kThreads, 2)
       copy_async<kThreads>(tile_Q(slice), Q_rows + c, p.d, p.N - row, p.d - c, thread);
       copy_async<kThreads>(tile_K(slice), K_rows + c, p.d, p.N_kv - column, p.d - c, thread);
     }
-    cp_async_commit();  // an empty group too: the wait below counts groups
+    cp_async_commit();  // even an empty group, because the wait below counts groups
   };
 
   Accumulator<32, kScoreColumns / 2> S_sum;
   for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
   for (int slice = 0; slice < slices; ++slice) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // the slice is complete, and nobody reads the one before any more
+    __syncthreads();  // the slice is complete, and no thread still reads the previous one
     start_copies(slice + kStages - 1);
     mma_ABt(S_sum, tile_Q(slice), warp_row, tile_K(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();  // nobody reads the last slices any more
+  __syncthreads();  // no thread still reads the last slices
 
   for_each(S_sum, [&](int i, int j, float& s) {
     const int query = row + warp_row + i, key = column + warp_column + j;
     s = key < p.N_kv && p.attends(query, key) ? p.scale * s : -INFINITY;
   });
-  // Through shared memory, so that S is written in rows of whole 16-byte pieces.
+  // S goes through shared memory, so that its rows are written in whole 16-byte chunks.
   const Tile<T, kBlockRows, kScoreColumns> tile_S{stages};
   write(tile_S, S_sum, warp_row, warp_column);
   __syncthreads();
@@ -83,14 +84,14 @@ __global__ void __launch_bounds__(kThreads, 2)
                      pitch(p) - column, thread);
 }
 
-/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ and becomes 0.
+/// P = softmax(S), one warp for each of the B·H·N rows. A row's padding is −∞ in S and 0 in P.
 template <class T>
 __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
   if (row >= int64_t{p.B} * p.H * p.N) return;
 
   const int64_t first = row * pitch(p), last = first + pitch(p);
-  // The least float and not −∞, because −∞ − (−∞) would be NaN.
+  // The lowest finite float, not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, sum = 0;
   for (int64_t j = first + 8 * lane_id(); j < last; j += 8 * 32) {
     const auto s = read_chunk(S + j);
@@ -100,7 +101,7 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
       m = m_new;
     }
   }
-  // The lanes' maxima differ, so each sum is rescaled to the row's maximum before they are added.
+  // The lanes' maxima differ, so each sum is rescaled to the row's maximum before it is added.
   const float m_row = warp_max(m);
   sum = warp_sum(sum * expf(m - m_row));
   m = m_row;
@@ -113,7 +114,8 @@ __global__ void softmax(Hbm<const T> S, Hbm<T> P, Problem p) {
   }
 }
 
-/// O = P·V. A block computes kBlockRows × kColumns of O. grid: (B·H, row blocks, column blocks).
+/// O = P·V. A block computes kBlockRows × kColumns elements of O.
+/// grid: (B·H, row blocks, column blocks).
 template <class T, int kColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     mma_AB(O_sum, tile_P(slice), warp_row, tile_V(slice), warp_column);
   }
   cp_async_wait<0>();
-  __syncthreads();  // nobody reads the last slices any more
+  __syncthreads();  // no thread still reads the last slices
 
   const Tile<T, kBlockRows, kColumns> tile_O{stages};
   write(tile_O, O_sum, warp_row, warp_column);
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      thread);
 }
 
-/// Columns of O that a block computes.
+/// Returns the number of columns of O that a block computes.
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
@@ -171,7 +173,7 @@ int64_t smem_bytes(int columns, int stages) {
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Takes three stages, or two where three do not fit into shared memory.
+/// Takes three stages, or two where three do not fit in shared memory.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
@@ -206,12 +208,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: an operand is read once per block of the other's rows or columns.
+/// Predicts the requested bytes: each operand is read once per row or column block of the other.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K, and of V, as heads use them
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S, and of P
+  const int64_t q = heads * p.N * p.d * kIoBytes;       // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;    // bytes of K or V, once per query head
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;  // bytes of S or P
   const int64_t row_blocks = ceil_div(p.N, kBlockRows);
   return {
       {"scores",

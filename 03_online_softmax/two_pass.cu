@@ -5,9 +5,9 @@
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
 //
-// Since `softmax`: nothing N × N is stored. A score is computed when it is needed, twice. A thread
-// computes a whole row of O without tensor cores, so that the recurrence can be read; the tensor
-// cores return in `one_pass_tile`.
+// Since `softmax`: nothing of size N × N is stored. Each score is computed twice, whenever it is
+// needed. A thread computes a whole row of O without tensor cores, so that the recurrence is easy
+// to read; the tensor cores return in `one_pass_tile`.
 
 #include <cfloat>
 
@@ -17,9 +17,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRowThreads = 128;  // threads of a block, one per row of Q
+constexpr int kRowThreads = 128;  // threads per block, one per row of Q
 
-/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh: d padded to a compiled size.
+/// O = softmax(scale·Q·Kᵀ)·V, one thread for each row of Q. Dh is d padded to a compiled size.
 /// grid: (B·H, row blocks).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kRowThreads)
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kRowThreads)
     return p.scale * s;
   };
 
-  // The least float and not −∞, because −∞ − (−∞) would be NaN.
+  // The lowest finite float, not −∞, because −∞ − (−∞) would be NaN.
   float m = -FLT_MAX, l = 0, o[Dh] = {};
   for (int j = 0; j < p.keys(i); ++j) {
     const float s = score(j);
@@ -85,11 +85,11 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: a query reads each of its keys twice, and each value once.
+/// Predicts the requested bytes: each query reads each of its keys twice and each value once.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t pairs = 0;                               // of a query and a key that it attends to
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t pairs = 0;                               // pairs of a query and a key that it attends to
   for (int i = 0; i < p.N; ++i) pairs += p.keys(i);
   const int64_t k = heads * pairs * p.d * kIoBytes;
   return {{"attention", {{"Q", q, 0}, {"K", 2 * k, 0}, {"V", k, 0}, {"O", 0, q}}}};
