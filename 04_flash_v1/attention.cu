@@ -15,8 +15,8 @@
 // Since 03: a block copies each tile of K and V to shared memory once, and all tiles of Q stream
 // past it. One block computes a whole head, because a row's O, l and m pass through HBM from one
 // tile of keys to the next, and blocks cannot wait for each other. The warps split the keys: each
-// of the four computes Bc/4 columns of S (where Bc is 32, each of two computes Bc/2). So row
-// statistics and the sums for O have to be combined through shared memory.
+// of the four computes Bc/4 columns of S (if Bc is 32, each of two warps computes Bc/2). Therefore
+// row statistics and the sums for O have to be combined through shared memory.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -31,11 +31,11 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kCombineRows = 16;   // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads per block of the elementwise kernels
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the largest tile comes first.
 constexpr TileSize kTiles[] = {{128, 64, 256}, {128, 64, 128}, {128, 64, 64},
                                {128, 64, 32},  {256, 64, 64},  {256, 32, 32}};
 
-/// Warps per block. Each computes at least 16 columns of a tile of S.
+/// Returns the warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -57,7 +57,7 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
 }
 
 /// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
-/// the warp's P·V over its own keys; the block adds the warps' products up through shared memory.
+/// the warp's P·V over its own keys; the block adds up the warps' products through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -75,8 +75,8 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// Computes one head by Algorithm 1. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
-/// grid: (B·H).
+/// Computes one head by Algorithm 1. m is kept in units of ln 2, because exp(scale·s) is computed
+/// as 2^(c·s). grid: (B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<float> O_fp32, Hbm<float> l_hbm,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       cp_async_wait<0>();
       __syncthreads();  // the tiles have arrived
 
-      // l and m of row `thread` are requested early, because they are long in flight from HBM.
+      // l and m of row `thread` are requested early, to hide the latency of HBM.
       const bool has_row = thread < Br && row + thread < p.N;
       Row m{0}, l{0};
       if (has_row) m = {m_head[row + thread]}, l = {l_head[row + thread]};
@@ -179,9 +179,9 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
 }
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
-/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
-/// of four warps; 32 rows are a last resort.
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
+/// down to a compiled size. Br does not depend on d, because 64 rows of S fill the registers of
+/// four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -213,13 +213,13 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: once per tile of K and V, Q is read, and O, l and m are read and
-/// written.
+/// Predicts the requested bytes: for each tile of K and V, Q is read once, and O, l and m are read
+/// and written once.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
-  const int64_t O_fp32 = 2 * q, l = heads * p.N * 4;  // bytes of O in fp32, and of l, m and LSE
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
+  const int64_t O_fp32 = 2 * q, l = heads * p.N * 4;  // bytes of O in fp32; of l, m or LSE
   const int64_t Tc = ceil_div(p.N_kv, plan.block_kv);
   return {
       {"initialise", {{"O_fp32", 0, O_fp32}, {"l", 0, l}, {"m", 0, l}}},
