@@ -1,8 +1,8 @@
-// 05 on Hopper: code that the steps from `overlap` on share, because it no longer changes: threads
-// and registers of a block of one producer and several consumers, store_output, the plan and the
-// tensor maps. `producer` shows all of it first. `produce` here serves `overlap` and `ping_pong`;
-// `persistent` and `counter` define their own, and later steps use work.h's. This header is not a
-// step.
+// 05 on Hopper: code that the steps from `overlap` on share, because it no longer changes: the
+// threads and registers of a block with one producer and several consumers, store_output, the plan
+// and the tensor maps. All of it first appears in `producer`. `produce` here serves `overlap` and
+// `ping_pong`; `persistent` and `counter` define their own, and later steps use work.h's. This
+// header is not a step.
 #pragma once
 
 #include "bytes.h"
@@ -14,17 +14,17 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
+constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3: one per consumer, with the number of its warpgroup.
+// Named barriers 1 to 3 belong to the consumers; each has its consumer's warpgroup number.
 constexpr int kWarpgroupBarrier = 0;
 
-/// Threads per block: one warpgroup for the producer, and one for each consumer.
+/// Returns the threads per block: one warpgroup for the producer, and one for each consumer.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers per thread: the producer needs few, and the two consumers (three if Br is 192) get the
-/// others.
+/// Return the registers per thread: the producer needs few, and the two consumers (three if Br is
+/// 192) get the rest.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -32,15 +32,16 @@ constexpr int consumer_registers(int Br) {
   return Br == 192 ? 160 : 232;
 }
 
-/// Bytes of shared memory for of_Q stages of Q, of_KV stages of K and of V, and their barriers.
+/// Returns the bytes of shared memory for of_Q stages of Q, of_KV stages each of K and V, and their
+/// barriers.
 constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
-  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile, whose panels have 64
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // per tile; a panel has 64 columns
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<fp16>(of_Q * Br * columns) + 2 * array_bytes<fp16>(of_KV * Bc * columns) +
          2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
 }
 
-/// A batch, a head of Q in this batch, and the head of K and V that it uses.
+/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -48,15 +49,15 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// Tiles of K and V that a tile of Q with its last row before `end` attends to: at least one, all
-/// of it masked if need be.
+/// Returns the number of tiles of K and V for a tile of Q whose rows end before row `end`. There is
+/// at least one, which may be entirely masked.
 template <int Bc>
 __device__ __forceinline__ int kv_tiles_of(int end, const Problem& p) {
   const int keys = p.keys(min(end, p.N) - 1);
   return keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 }
 
-/// Runs the producer, one thread: starts the copies of a tile of Q and of its tiles of K and V.
+/// Runs the producer thread: starts the copies of a tile of Q and of its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
@@ -71,11 +72,11 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   }
 }
 
-/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through the
-/// consumer's tile of Q, and TMA stores it from there. A warp writes O over its own rows of Q, and
-/// no barrier comes before: we assume that its part of a product reads no other rows of Q, so that
-/// its own wait is enough. Without kStmatrix, as in `q_registers` and `sm90` at d = 128, addresses
-/// take fewer registers.
+/// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through the consumer's
+/// tile of Q, and TMA stores it from there. Each warp overwrites its own rows of Q with O, without
+/// a barrier before that: we assume that the warp's part of a product reads no other rows of Q, so
+/// that its own wait suffices. Without kStmatrix, as in `q_registers` and `sm90` at d = 128,
+/// addresses take fewer registers.
 template <class T, bool kStmatrix = true, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16> l, const TensorMap& map_O,
@@ -88,7 +89,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
     write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
   else
     write(Q.tile(), O_sum, warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  fence_proxy_async();  // makes this thread's writes visible to TMA
   named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is written
   if (threadIdx.x % kWarpgroup == 0) {
     tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
@@ -99,7 +100,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   });
 }
 
-/// Returns the plan with one of `tiles`.
+/// Returns a plan that takes one of `tiles` and has `stages` stages of K and of V.
 template <class Tiles, class SmemBytes>
 Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& request,
              const Tiles& tiles, int stages, SmemBytes smem_bytes) {

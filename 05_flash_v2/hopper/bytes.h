@@ -1,4 +1,4 @@
-// 05 on Hopper: the formula for the bytes that the steps from `tma` on request. This header is not
+// 05 on Hopper: the formula for the bytes requested by the steps from `tma` on. This header is not
 // a step.
 #pragma once
 
@@ -8,9 +8,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Adds up f(tiles of K and V that a tile of Q reads) over a head's tiles of Q. A tile of Q reads
-/// those that its last row attends to, and at least one. The last tile of Q ends at N, rounded up
-/// to a multiple of `unit`.
+/// Adds up f(n) over a head's tiles of Q, where n is the number of tiles of K and V that a tile of
+/// Q reads: those that its last row attends to, and at least one. The last tile of Q ends at N,
+/// rounded up to a multiple of `unit`.
 template <class F>
 int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   int64_t sum = 0;
@@ -20,11 +20,11 @@ int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   }
   return sum;
 }
-/// Returns the bytes that the forward pass requests of each array: every tile of Q reads whole
+/// Returns the bytes that the forward pass requests from each array: every tile of Q reads whole
 /// tiles of K and V.
 inline std::vector<ArrayTraffic> tiles_traffic(const Problem& p, const Plan& plan, int64_t unit) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
   const int64_t rows = sum_over_tiles(p, plan, unit, [&](int64_t kv_tiles) {
     return std::min<int64_t>(kv_tiles * plan.block_kv, p.N_kv);
   });

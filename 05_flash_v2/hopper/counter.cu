@@ -1,4 +1,4 @@
-// 05 on Hopper, step 7: blocks take their work from a counter. This project's own way.
+// 05 on Hopper, step 7: blocks take their work from a counter (this project's own method).
 //
 //   build/bin/05_flash_v2 --step counter --seqlen 512 --causal
 //
@@ -11,9 +11,9 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `persistent`: whenever a block is done with a tile of Q, it takes the next that no block
-// has taken, from a counter in HBM. So all blocks end at about the same time, however long their
-// tiles take. A kernel before this one sets the counter to 0; the blocks start while it still runs,
+// Since `persistent`: whenever a block finishes a tile of Q, a counter in HBM gives it the next
+// tile that no block has taken. So all blocks end at about the same time, however long their tiles
+// take. A preceding kernel sets the counter to 0; the blocks start while that kernel still runs,
 // and wait for its end only before they ask for their second tile.
 
 #include "block.h"
@@ -27,10 +27,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;    // of Q, of K and of V
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kStages = 2;    // stages of Q, of K and of V
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -45,17 +45,17 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
-/// them, of its tiles of K and V.
+/// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
+/// its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, Hbm<int> next, const Problem& p) {
-  // With a tile of Q comes its number and head, so that consumers need not work them out by
-  // divisions. After the last tile the head is negative.
+  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
+  // last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // each consumer frees its own, the first one too
+      Q.acquire_freed();  // its consumer frees it, even in the first round
       smem_work[Q.number()] = work;
       if (work.head >= 0)
         Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
@@ -63,8 +63,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks run at once as in `large_tiles`, so a group has half the heads, and the
-  // requests to HBM at the start of a group come in smaller bursts.
+  // Half as many blocks run at once as in `large_tiles`, so a group needs only half as many heads,
+  // and the requests to HBM at the start of a group come in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -74,14 +74,14 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     const WorkTile work = longest_first(index, all);
     send(work);
     const int batch = work.head / p.H, head_kv = p.kv_head(work.head % p.H);
-    // At least 1, or index would never change.
+    // At least 1; otherwise index would never change.
     const int kv_tiles = kv_tiles_of<Bc>(row_of<Br>(work, p) + Br, p);
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      // Fetched late for balance, but before the next wait, which hides the latency.
+      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
       if (kv_tile == kv_tiles - 1) {
-        wait_for_kernel_before();  // which sets next to 0
+        wait_for_kernel_before();  // that kernel sets next to 0
         index = gridDim.x + atomicAdd(next, 1);
       }
       V.acquire();
@@ -92,7 +92,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
-/// factors that rescale O.
+/// factors that rescale O. S starts at (row, key).
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -117,8 +117,7 @@ __global__ void clear(Hbm<int> next) {
   next[0] = 0;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -126,14 +125,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -171,9 +170,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // O of the previous tile of Q has left,
-      Q.set_last_free();         // and the next one may come in its place
+      Q.set_last_free();         // so the next one may take its place
     }
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -182,26 +181,26 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
-/// it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
+/// Q, it takes the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -211,14 +210,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

@@ -1,5 +1,5 @@
-// 05 on Hopper, aside: products of e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Half the bits,
-// twice the rate, and numbers of only 4 significant bits.
+// 05 on Hopper, aside: products in e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Numbers take
+// half the bits and have only 4 significant ones; products run at twice the rate.
 //
 //   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
@@ -13,22 +13,23 @@
 //       O ← α·O + e4m3(P)·V̂
 //     O ← O / l,   LSE = m + ln l − ln 2⁵
 //
-// Since `sm90`, new:
+// Since `sm90`, these parts are new:
 //
 //   quantise   runs first: a kernel that writes Q̂, K̂, V̂ᵀ and the scales to HBM (quantise.h). A
-//              scale maps the largest of the numbers that share it to 448, e4m3's largest.
-//   H          is orthogonal, so Q·H·(K·H)ᵀ = Q·Kᵀ. It spreads the outliers of a row (fp8.h).
+//              scale maps the largest magnitude that shares it to 448, e4m3's largest number.
+//   H          is orthogonal, so Q·H·(K·H)ᵀ = Q·Kᵀ. It spreads a row's outliers over all of its
+//              columns (fp8.h).
 //   V̂ᵀ         8-bit operands must be contiguous along the dimension over which the product sums.
-//              So V is transposed, and its keys are in the order of S in a lane (KeyOrder).
-//   s_V        differs from tile to tile. In P's exponent it costs nothing; O would have to be
-//              rescaled for every tile.
+//              So V is transposed, and its keys follow the order of S in a lane (KeyOrder).
+//   s_V        differs from tile to tile. In P's exponent it costs nothing; otherwise O would have
+//              to be rescaled for every tile.
 //   Q and O    Q stays in registers, except at d = 256 with two levels. An O tile takes twice the
 //              bytes of a Q tile, so O leaves through a tile of its own.
-//   two_level  The tensor cores' sums keep 14 bits. With two levels they sum one tile only, and
-//              ordinary additions sum O in fp32.
+//   two_level  The tensor cores' sums keep 14 bits. With two levels they sum only one tile at a
+//              time, and ordinary additions accumulate O in fp32.
 //
-// Gone: tiles chosen by time, tiles that blocks share or take in turn, the second stage of Q, the
-// early start of `attention`, and the mask by rows.
+// These are gone: tiles chosen by time, tiles that blocks share or take in turn, the second stage
+// of Q, the early start of `attention`, and the mask per row.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -43,15 +44,16 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;  // of K and of V
-// P is scaled by 2⁵, and a warp's rows keep their m while no scaled P is above 2^(5 + kSlack). That
-// is 446; e4m3 ends at 448. With a smaller factor m would rise less often, but small P lose bits.
+constexpr int kStages = 2;  // stages of K and of V
+// P is scaled by 2⁵, and a warp's rows keep their m while no scaled P exceeds 2^(5 + kSlack). That
+// is 446, just below e4m3's largest number, 448. With a smaller factor than 2⁵, m would rise less
+// often, but small elements of P would lose bits.
 constexpr int kPExponent = 5;
 constexpr float kSlack = 3.8f;
-constexpr float kLeast = 1e-37f;  // least factor of S: 0 would turn a masked key's −∞ into NaN
-constexpr int kPingPong = 4;      // named barriers: each consumer's turn at the tensor cores
+constexpr float kLeast = 1e-37f;  // lowest factor for S; 0 would turn a masked key's −∞ into NaN
+constexpr int kPingPong = 4;      // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}, {256, 128, 64}};
 const Setting kSettings[] = {
     {"scale", {"tile", "head", "tensor"}, "what shares a scale"},
@@ -59,19 +61,19 @@ const Setting kSettings[] = {
     {"p_scale", {"on", "off"}, "P times 2^5 before it is rounded"},
     {"two_level", {"off", "on"}, "adds a tile's P*V to O in fp32"},
 };
-/// Whether a consumer keeps Q in registers: then each product S = Q·Kᵀ reads only K from shared
-/// memory. With two levels of sums, heads of 256 columns leave no registers for Q, and neither
-/// would tiles of more than 128 keys.
+/// Returns whether a consumer keeps Q in registers, so that each product S = Q·Kᵀ reads only K from
+/// shared memory. With two levels of sums, heads of 256 columns leave no registers for Q, and
+/// neither would tiles of more than 128 keys.
 constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
   return !two_level || (Dh < 256 && Bc <= 128);
 }
-/// With two levels: how many columns of O a tile's sums have registers for at a time.
+/// Returns how many columns of O a tile's sums have registers for at a time, with two levels.
 constexpr int part_columns(int Dh, int Bc) {
   return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int columns = std::max(Dh, 64);  // per tile; a panel has 64 columns
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<e4m3>(Br * columns) + 2 * array_bytes<e4m3>(kStages * Bc * columns) +
          array_bytes<fp16>(Br * columns) + array_bytes<WorkTile>(consumers) +
@@ -79,15 +81,16 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Returns which key of a tile of V is in column i of V̂ᵀ: a lane holds the keys of S, and so of P,
-/// in this order in its registers.
+/// Maps a column i of V̂ᵀ to its key in the tile of V. In this order a lane holds the keys of S,
+/// and thus of P, in its registers.
 struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
 
-/// Returns how many tiles of K and V rows of Q before `end` attend to, and at least 1. Unlike
-/// kv_tiles_of it takes an `end` of 0 or less: in this step a consumer whose rows are all before
-/// row 0 computes one tile too, from rows that TMA filled with zeros, and stores nothing.
+/// Returns the number of tiles of K and V for rows of Q that end before row `end`, and at least 1.
+/// Unlike kv_tiles_of it accepts an `end` of 0 or less, because in this step a consumer whose rows
+/// all lie before row 0 also computes one tile, from rows that TMA filled with zeros, and stores
+/// nothing.
 template <int Bc>
 __device__ __forceinline__ int tiles_seen(int end, const Problem& p) {
   const int last = min(end, p.N) - 1, keys = last >= 0 ? p.keys(last) : 0;
@@ -102,24 +105,24 @@ struct Rings {
   StagesV V;
 };
 template <class StagesQ, class StagesK, class StagesV>
-Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // clang 16 needs it
-/// The data that the producer hands over with the tiles.
+Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // for clang 16
+/// The data that the producer hands over along with the tiles.
 struct WithTiles {
-  Smem<WorkTile> work;   // for each consumer: which tile of Q it is
-  Smem<float> scale_Q;   // for each consumer: its scale
-  Smem<float> scale_KV;  // two for each stage: K's scale, and log2 of V's
+  Smem<WorkTile> work;   // per consumer: its tile of Q
+  Smem<float> scale_Q;   // per consumer: the scale of that tile
+  Smem<float> scale_KV;  // two per stage: K's scale, and log2 of V's
 };
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
-/// them, of its tiles of K and V, and hands over their scales.
+/// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
+/// its tiles of K and V, and hands over their scales.
 template <int Br, int Bc, class StagesQ, class StagesK, class StagesV>
 __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
                                         const WithTiles& with, const InputMaps& maps,
                                         Hbm<const float> scales, Hbm<int> next, const Problem& p) {
   auto& [Q, K, V] = rings;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
-  // With a tile of Q comes its number and head, so that consumers need not work them out by
-  // divisions. After the last tile the head is negative.
+  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
+  // last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = row_from_end<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
@@ -135,7 +138,8 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
       Q.fill(maps.Q, 0, row, work.head % p.H, work.head / p.H);
     }
   };
-  // Small groups of heads, so that the requests at a group's start come in smaller bursts (work.h).
+  // Groups of heads are small, so that the requests at a group's start come in smaller bursts
+  // (work.h).
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = int64_t{2} * p.N_kv * p.d,
@@ -153,7 +157,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
       with.scale_KV[2 * K.number()] = of_K;
       with.scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
       K.fill(maps.K, 0, kv_tile * Bc, head_kv, batch);
-      // Fetched late for balance, but before the next wait, which hides the latency.
+      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
       if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
       V.acquire();
       V.fill(maps.V, kv_tile * Bc, 0, head_kv, batch);
@@ -162,7 +166,7 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
   send({-1, -1});
 }
 
-/// With two levels of sums, starts the first: P·V for the N columns from `column` on.
+/// With two levels of sums, starts the first level: P·V for N columns, starting at `column`.
 template <int N, int Bc, int Dh>
 __device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand<e4m3, 16, Bc>& P,
                                            const SwizzledTile<e4m3, Dh, Bc>& tile_V, int column) {
@@ -171,10 +175,11 @@ __device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand
   wgmma_commit();
 }
 
-/// Turns S into s_V·P·2^p_exponent and adds P·2^p_exponent to the running sums l, both with each
-/// row's m as last raised. Returns whether m was raised in this call: then O must be multiplied by
-/// alpha. c includes the scales of Q and K; of_V is log2 s_V. m is the maximum of c·s + log2 s_V,
-/// so that s_V·P is in e4m3's range; the product with V̂ then needs no scale of V any more.
+/// Turns S into s_V·P·2^p_exponent and adds P·2^p_exponent to the running sums l, both relative to
+/// each row's m, which is raised first where needed. Returns whether m was raised; if so, O has to
+/// be rescaled by alpha. S starts at (row, key). c includes the scales of Q and K; of_V is log2
+/// s_V. m is the maximum of c·s + log2 s_V, so that s_V·P is in e4m3's range; the product with V̂
+/// then needs no further scale of V.
 template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, float c, float of_V,
@@ -196,7 +201,8 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
-/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
+/// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
+/// registers, S's product owns them, too, until then.
 template <int groups, bool kTwoLevel, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<e4m3, 16, Dh>& Q_rows) {
@@ -206,7 +212,7 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through a tile of its
+/// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through a tile of its
 /// own, and TMA stores it from there.
 template <class T, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
@@ -218,10 +224,10 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  if (first_thread) tma_store_wait_read<0>();  // O of the last tile of Q has left the tile
-  named_barrier_sync(barrier, kWarpgroup);     // before anybody writes there
+  if (first_thread) tma_store_wait_read<0>();  // the previous tile's O has left,
+  named_barrier_sync(barrier, kWarpgroup);     // so all warps may write here
   write(tile, O_sum, row - tile_row);
-  fence_proxy_async();                      // what this thread wrote, before TMA reads it
+  fence_proxy_async();                      // makes this thread's writes visible to TMA
   named_barrier_sync(barrier, kWarpgroup);  // all of the tile is written
   if (first_thread && tile_row >= 0) {      // a consumer without rows stores nothing
     tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
@@ -233,8 +239,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRow
   });
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel, class StagesQ, class StagesK,
           class StagesV>
 __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
@@ -246,7 +251,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
   const TileO tile_O{smem_O + consumer * TileO::kElements};
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
@@ -256,8 +261,8 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
 
   Accumulator<16, Bc> S;
   Operand<e4m3, 16, Bc> P;
-  Operand<e4m3, 16, Dh> Q_rows;                // if it is kept in registers
-  Accumulator<16, Dh> O_sum;                   // with two levels: the second
+  Operand<e4m3, 16, Dh> Q_rows;                // used if Q is kept in registers
+  Accumulator<16, Dh> O_sum;                   // with two levels of sums: the second level
   constexpr int kPart = part_columns(Dh, Bc);  // columns of the first level at a time
   Accumulator<16, kPart> tile_sum;
   const auto start_scores = [&] {  // S = Q·Kᵀ
@@ -270,7 +275,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     }
     wgmma_commit();
   };
-  const auto start_output = [&] {  // O += P·V; with two levels P·V alone, the first kPart columns
+  const auto start_output = [&] {  // O += P·V; with two levels, the first kPart columns of P·V
     V.wait();
     if constexpr (kTwoLevel) return start_part(tile_sum, P, V.tile(), 0);
     wgmma_fence(O_sum, P);
@@ -300,18 +305,18 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
               kv_tiles = tiles_seen<Bc>(block_row + Br, p);
     const float c_Q = p.scale * kLog2e * with.scale_Q[Q.number()];  // exp(scale·s) = 2^(c·s)
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) load(Q_rows, Q.tile(), warp_row);
-    __syncwarp();  // all lanes have read these: release() does not wait for them
+    __syncwarp();  // all lanes have read their data; release() does not wait for lanes
     if constexpr (q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
 
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-    float c, of_V;  // of this tile of keys: c times the scales of Q and K; log2 of V's scale
+    float c, of_V;  // per tile of keys: c times the scales of Q and K; log2 of V's scale
     const auto wait_for_K = [&] {
       K.wait();
       c = fmaxf(c_Q * with.scale_KV[2 * K.number()], kLeast);
       of_V = with.scale_KV[2 * K.number() + 1];
-      __syncwarp();  // as above, before one lane releases the stage
+      __syncwarp();  // all lanes have read them before one releases the stage
     };
 
     // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
@@ -323,7 +328,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     K.release();
     softmax(S, m, l, alpha, row, 0, c, of_V, p_exponent, p);
     P = as_permuted_operand<e4m3>(S);
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       wait_for_K();
       begin_turn();
@@ -337,12 +342,12 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
       if (raised) mul_rows(O_sum, alpha);
       P = as_permuted_operand<e4m3>(S);
     }
-    // Epilogue: the last tile's P·V, the other consumers' tiles, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V and the other consumers' tiles; then O and LSE go to HBM.
     if constexpr (!q_in_registers(Dh, Bc, kTwoLevel)) Q.release();
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the reason below, though the turns alone would be enough
+      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
       begin_turn();
       end_turn();
       K.release();
@@ -352,12 +357,12 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);
   }
   if (threadIdx.x % kWarpgroup == 0)
-    tma_store_wait_read<0>();       // shared memory must live until then
-  if (consumer == 0) begin_turn();  // receives the last consumer's last hand-over
+    tma_store_wait_read<0>();       // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();  // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
-/// it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
+/// Q, it takes the next that no block has taken.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -369,18 +374,18 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
   const auto smem_O = smem.tiles<TileO>("O", kConsumers);
   const WithTiles with{smem.take<WorkTile>("work", kConsumers),
                        smem.take<float>("scale_Q", kConsumers),
                        smem.take<float>("scale_KV", 2 * kStages)};
-  // A release by each warp.
+  // A stage is free after one arrival per consumer warp.
   Q.init(smem, "Q_full", "Q_free", 4);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
@@ -411,7 +416,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                        .two_level = on("two_level")};
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk;
   const int64_t tiles = scaled_tiles(p, plan.block_kv).all;
-  if (tiles >= int64_t{1} << 31)  // quantise launches one block for each
+  if (tiles >= int64_t{1} << 31)  // quantise launches one block per tile
     throw Error(Exit::bad_usage, "--heads " + std::to_string(p.H) + ": " + std::to_string(tiles) +
                                      " tiles of Q, K and V have a scale; 2147483647 are the most");
   const int64_t scale_bytes = 4 * tiles;
@@ -455,11 +460,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: quantise reads the inputs once. Of what it writes, each tile of Q reads whole
-/// tiles of K and V as far as its last row attends, and at least one.
+/// Predicts the requested bytes: quantise reads the inputs once. Each tile of Q reads, of what
+/// quantise writes, whole tiles of K and V up to its last row's last key, and at least one.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, Dh = plan.head_dim;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
   const int64_t kv = heads_kv * p.N_kv * p.d * kIoBytes;
   const int64_t pitch = padded_keys(p.N_kv);
   const ScaledTiles tiles = scaled_tiles(p, plan.block_kv);
@@ -482,7 +487,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
-  // Added up over the tiles of Q of one head: rows of K8, columns of V8, and tiles of both read.
+  // Sums over one head's tiles of Q: the rows of K8, columns of V8, and tiles of both that they
+  // read.
   const auto sum = [&](int64_t of_tile, int64_t most) {
     return sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {
       return std::min<int64_t>(kv_tiles * of_tile, most);

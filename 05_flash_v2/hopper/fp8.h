@@ -10,9 +10,9 @@
 namespace ladder::MACHINE {
 
 /// Replaces a row x of Dh elements by H·(±x)/√Dh. Dh/8 neighbouring lanes hold 8 elements each;
-/// `column` is this lane's first. The signs are those of hadamard_sign. Multiplying by H takes
-/// log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and then of
-/// elements in lanes 1, 2, 4, … apart.
+/// `column` is this lane's first column. The signs are those of hadamard_sign. Multiplying by H
+/// takes log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and
+/// then of elements in lanes 1, 2, 4, … apart.
 template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
   int rounds = 3;
 #pragma unroll
   for (int lanes = 1; lanes < Dh / 8; lanes *= 2) {
-    const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // so an element takes one FMA, no branch
+    const float sign = lane_id() & lanes ? -1.0f : 1.0f;  // one FMA per element, no branch
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = __shfl_xor_sync(0xffffffff, x[e], lanes) + sign * x[e];
     ++rounds;
@@ -56,7 +56,7 @@ __device__ __forceinline__ float largest(const float (&x)[8]) {
   return most;
 }
 
-/// Returns the largest x of all threads of a block of kWarps warps. of_warps: kWarps floats.
+/// Returns the largest x over all threads of a block of kWarps warps. of_warps has kWarps floats.
 template <int kWarps>
 __device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
   x = warp_max(x);
@@ -70,7 +70,7 @@ __device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
 /// Returns x times `factor`, rounded to e4m3.
 __device__ __forceinline__ Chunk<e4m3> rounded(const float (&x)[8], float factor) {
   count_flops(8);
-  // pack() converts two elements with each instruction; one by one would take twice the number.
+  // pack() converts two elements per instruction; one at a time would take twice as many.
   const auto four = [&](int e) {
     return pack<e4m3>(x[e] * factor, x[e + 1] * factor, x[e + 2] * factor, x[e + 3] * factor);
   };

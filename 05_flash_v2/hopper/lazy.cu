@@ -30,13 +30,13 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;  // of Q, of K and of V
-// The warp's rows keep their m while no P exceeds 2^kSlack: any m gives the same O and LSE, as long
-// as P and the sums fit their types.
+constexpr int kStages = 2;  // stages of Q, of K and of V
+// A warp's rows keep their m while no P exceeds 2^kSlack. Any m gives the same O and LSE, as long
+// as P and the sums fit in their types.
 constexpr float kSlack = 8;
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 /// Returns a tile's first row.
@@ -46,8 +46,9 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// Turns S into P, using the maxima m of the warp's rows as they were last raised, and updates the
-/// running sums l. Returns whether m was raised in this call: then O has to be rescaled by alpha.
+/// Turns S into P relative to the maxima m of the warp's rows, raising m first where P would grow
+/// too large, and updates the running sums l. Returns whether m was raised; if so, O has to be
+/// rescaled by alpha. S starts at (row, key).
 template <int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {
@@ -69,8 +70,7 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
   return raised;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -78,14 +78,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -123,9 +123,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // O of the previous tile of Q has left,
-      Q.set_last_free();         // and the next one may come in its place
+      Q.set_last_free();         // so the next one may take its place
     }
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -134,26 +134,26 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      if (raised) mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
-/// it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
+/// Q, it takes the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -163,14 +163,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

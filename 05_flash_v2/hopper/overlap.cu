@@ -9,7 +9,7 @@
 //                                          l = rowsum P
 //     for each further tile of K and V that one of these rows attends to:
 //       start S = scale·Q·Kᵀ
-//       start O ← O + P·V of the tile before
+//       start O ← O + P·V of the previous tile
 //       when S is done:   m_new = max(m, rowmax S),   P_new = exp(S − m_new),   α = exp(m − m_new)
 //                         l ← α·l + rowsum P_new
 //       when O is done:   O ← α·O,   P = P_new
@@ -18,8 +18,8 @@
 //
 // Since `producer`: the product P·V of one tile runs while the consumer computes the softmax of the
 // next tile. So the consumer starts the next S before this P·V, and waits for P·V only after the
-// softmax. From here on the consumer is a function, and block.h holds the code of the block and of
-// the host that later steps do not change.
+// softmax. From here on the consumer is a function, and block.h holds the kernel and host code that
+// later steps do not change.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -32,9 +32,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;  // of K and of V
+constexpr int kStages = 2;  // stages of K and of V
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -42,7 +42,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
-/// factors that rescale O.
+/// factors that rescale O. S starts at (row, key).
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of the block's tile of Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in the block's tile of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
                                         const TensorMap& map_O, Hbm<float> LSE, int bh,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
   K.release();
   softmax(S, m, l, row, 0, p);
   P = as_operand<T>(S);
-  // Main loop: a tile's softmax overlaps the product P·V of the tile before.
+  // Main loop: a tile's softmax overlaps the product P·V of the previous tile.
   for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
     K.wait();
     start_scores();
@@ -103,19 +103,19 @@ __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
     wgmma_wait<1>(S);  // P·V, committed last, may still run
     K.release();
     const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
-    scheduling_barrier();  // else ptxas sinks the softmax below the wait for P·V
+    scheduling_barrier();  // otherwise ptxas sinks the softmax below the wait for P·V
     wgmma_wait<0>(O_sum, P);
     V.release();
-    mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+    mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
     P = as_operand<T>(S);
   }
-  // Epilogue: the last tile's P·V, and O and LSE to HBM.
+  // Epilogue: the last tile's P·V; then O and LSE go to HBM.
   start_output();
   wgmma_wait<0>(O_sum, P);
   V.release();
 
   store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
 
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

@@ -1,4 +1,4 @@
-// 05 on Hopper, step 9: a consumer's own keys. This project's own.
+// 05 on Hopper, step 9: consumers stop at their own last key (this project's own method).
 //
 //   build/bin/05_flash_v2 --step own_keys --seqlen 512 --causal
 //
@@ -15,9 +15,9 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `lazy`: under the mask a consumer stops at the last key that its own 64 rows attend to, not
-// at the block's last key, and lets the other consumers' tiles pass. Tiles of Q are laid out from
-// the last row up, so that a partly empty tile is the one with the fewest keys. softmax.h holds
-// `lazy`'s softmax.
+// at the block's last key, and skips the tiles that only other consumers need. Tiles of Q are laid
+// out from the last row up, so that a partly empty tile is the one with the fewest keys. softmax.h
+// holds `lazy`'s softmax.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -32,10 +32,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;    // of Q, of K and of V
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kStages = 2;    // stages of Q, of K and of V
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 /// Returns a tile's first row. Tiles are laid out from the last row up, because the last rows
@@ -47,8 +47,7 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return end - (work.tile + 1) * Br;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -56,14 +55,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -86,14 +85,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets pass the tiles of keys that only other consumers' rows attend to. The other consumers
-  // still need this one's turns and releases:
+  // Skips key tiles that only other consumers' rows attend to. The other consumers still need this
+  // one's turns and releases:
   //   a tile of keys       K                       turn                   V
   //   own rows attend      wait, S = Q·Kᵀ, release begin, products, end   wait, P·V, release
   //   only others' do      wait, release           begin, end             wait, release
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the reason below, though the turns alone would be enough
+      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
       begin_turn();
       end_turn();
       K.release();
@@ -121,13 +120,13 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S is computed
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // S runs meanwhile
     wgmma_wait<0>(S);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
     free_last_stage();
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -136,27 +135,27 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      if (raised) mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     skip(kv_tiles - own_kv_tiles);
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
-/// it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
+/// Q, it takes the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -166,14 +165,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

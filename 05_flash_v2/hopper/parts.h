@@ -11,8 +11,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Returns which of a tile of Q's kv_tiles tiles of K and V are this block's: all of them, or one
-/// part. If there are fewer tiles than parts, the last blocks get one that no row attends to.
+/// Returns the tiles of K and V that this block computes, out of the kv_tiles of its tile of Q: all
+/// or, if kSplit, one part. If there are fewer tiles than parts, each of the last blocks gets one
+/// that no row attends to.
 template <bool kSplit>
 __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};

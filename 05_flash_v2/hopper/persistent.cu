@@ -12,10 +12,10 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `ping_pong`: there is one block per SM, and block b takes tiles b, b + gridDim.x, … of Q.
-// Q's tiles go through a ring of two stages, and O leaves through it, too. So the next tile of Q is
-// fetched, and the previous tile's O stored, while the consumers compute this one.
-// scheduling_barrier() is gone: ptxas then sinks the softmax below the wait for P·V, which is
-// faster here.
+// Q's tiles pass through a ring of two stages, and O leaves through the same ring. So the next tile
+// of Q is fetched, and the previous tile's O is stored, while the consumers compute the current
+// tile. scheduling_barrier() is gone: without it ptxas sinks the softmax below the wait for P·V,
+// which is faster here.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -28,10 +28,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;    // of Q, of K and of V
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kStages = 2;    // stages of Q, of K and of V
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -46,17 +46,17 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
-/// them, of its tiles of K and V.
+/// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
+/// its tiles of K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, const Problem& p) {
-  // With a tile of Q comes its number and head, so that consumers need not work them out by
-  // divisions. After the last tile the head is negative.
+  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
+  // last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // each consumer frees its own, the first one too
+      Q.acquire_freed();  // its consumer frees it, even in the first round
       smem_work[Q.number()] = work;
       if (work.head >= 0)
         Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
@@ -64,8 +64,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks run at once as in `large_tiles`, so a group has half the heads, and the
-  // requests to HBM at the start of a group come in smaller bursts.
+  // Half as many blocks run at once as in `large_tiles`, so a group needs only half as many heads,
+  // and the requests to HBM at the start of a group come in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -87,7 +87,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
 }
 
 /// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
-/// factors that rescale O.
+/// factors that rescale O. S starts at (row, key).
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -105,8 +105,7 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -114,14 +113,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -159,9 +158,9 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     P = as_operand<T>(S);
     if (first_thread) {
       tma_store_wait_read<0>();  // O of the previous tile of Q has left,
-      Q.set_last_free();         // and the next one may come in its place
+      Q.set_last_free();         // so the next one may take its place
     }
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -170,22 +169,22 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes every gridDim.x-th tile of
@@ -199,14 +198,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `overlap`: consumers take turns to issue their products, so that the softmax of one
-// overlaps products of another, too. Otherwise all may multiply at once, and then none.
+// Since `overlap`: consumers take turns issuing their products, so that one's softmax also overlaps
+// another's products. Otherwise all may multiply at the same time, and then none does.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -25,10 +25,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;    // of K and of V
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kStages = 2;    // stages of K and of V
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -36,7 +36,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// Turns S into P, and updates the running maxima m and sums l of the warp's rows. Returns α, the
-/// factors that rescale O.
+/// factors that rescale O. S starts at (row, key).
 template <int Bc>
 __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                             int row, int key, const Problem& p) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ Rows<16> softmax(Accumulator<16, Bc>& S, Rows<16>& m,
   return alpha;
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of the block's tile of Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in the block's tile of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, int bh, int block_row, int kv_tiles,
@@ -63,7 +63,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const int consumer = warpgroup_id() - 1;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
@@ -98,7 +98,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   K.release();
   softmax(S, m, l, row, 0, p);
   P = as_operand<T>(S);
-  // Main loop: a tile's softmax overlaps the product P·V of the tile before.
+  // Main loop: a tile's softmax overlaps the product P·V of the previous tile.
   for (int kv_tile = 1; kv_tile < kv_tiles; ++kv_tile) {
     K.wait();
     begin_turn();
@@ -108,19 +108,19 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_wait<1>(S);  // P·V, committed last, may still run
     K.release();
     const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
-    scheduling_barrier();  // else ptxas sinks the softmax below the wait for P·V
+    scheduling_barrier();  // otherwise ptxas sinks the softmax below the wait for P·V
     wgmma_wait<0>(O_sum, P);
     V.release();
-    mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+    mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
     P = as_operand<T>(S);
   }
-  // Epilogue: the last tile's P·V, and O and LSE to HBM.
+  // Epilogue: the last tile's P·V; then O and LSE go to HBM.
   start_output();
   wgmma_wait<0>(O_sum, P);
   V.release();
   store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
@@ -141,12 +141,12 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
 
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

@@ -13,8 +13,8 @@
 //
 // Since `tma`: the warps divide the work. One thread of a producer warpgroup keeps copies in flight
 // into rings of stages; two or three consumer warpgroups multiply, and signal when a stage is free
-// again. No barrier of the whole block is left in the loop. A block has the SM to itself, so its
-// tile is larger, and the producer hands registers to the consumers.
+// again. No block-wide barrier is left in the loop. A block has the SM to itself, so its tile is
+// larger, and the producer hands registers to the consumers.
 
 #include "bytes.h"
 #include "machine/hopper.h"
@@ -27,20 +27,20 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kWarpgroupRows = 64;  // rows of Q of a consumer, which is a warpgroup
-constexpr int kStages = 2;          // of K and of V
+constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
+constexpr int kStages = 2;          // stages of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3: one per consumer, with the number of its warpgroup.
+// Named barriers 1 to 3 belong to the consumers; each has its consumer's warpgroup number.
 constexpr int kWarpgroupBarrier = 0;
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
-/// Threads per block: one warpgroup for the producer, and one for each consumer.
+/// Returns the threads per block: one warpgroup for the producer, and one for each consumer.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Registers per thread: the producer needs few, and the two consumers (three if Br is 192) get the
-/// others.
+/// Return the registers per thread: the producer needs few, and the two consumers (three if Br is
+/// 192) get the rest.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -49,13 +49,13 @@ constexpr int consumer_registers(int Br) {
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // of a tile, whose panels have 64
+  const int columns = std::max(Dh, 64);  // per tile; a panel has 64 columns
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<fp16>(Br * columns) + 2 * array_bytes<fp16>(kStages * Bc * columns) +
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// A batch, a head of Q in this batch, and the head of K and V that it uses.
+/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -63,7 +63,7 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// Runs the producer, one thread: starts the copies of the tiles of Q, K and V.
+/// Runs the producer thread: starts the copies of the tiles of Q, K and V.
 template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
                                         const TensorMap& map_Q, const TensorMap& map_K,
@@ -79,10 +79,10 @@ __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
   }
 }
 
-/// Divides a consumer's rows of O by l and stores them and LSE to HBM. O goes through the
-/// consumer's tile of Q, and TMA stores it from there. A warp writes O over its own rows of Q, and
-/// no barrier comes before: we assume that its part of a product reads no other rows of Q, so that
-/// its own wait is enough.
+/// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through the consumer's
+/// tile of Q, and TMA stores it from there. Each warp overwrites its own rows of Q with O, without
+/// a barrier before that: we assume that the warp's part of a product reads no other rows of Q, so
+/// that its own wait suffices.
 template <class T, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,
@@ -92,7 +92,7 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   write_matrices(Q.tile(), as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  fence_proxy_async();  // makes this thread's writes visible to TMA
   named_barrier_sync(kWarpgroupBarrier + warpgroup_id(), kWarpgroup);  // all of the tile is written
   if (threadIdx.x % kWarpgroup == 0) {
     tma_store(map_O, Q.tile(), 0, tile_row, bh % p.H, bh / p.H);
@@ -120,16 +120,16 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int block_row = (tiles - 1 - tile) * Br;  // the last rows attend to the most keys
   const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V: at least one, all of it masked if need be.
+  // The number of tiles of K and V. There is at least one, which may be entirely masked.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     return;
   }
 
-  setmaxnreg_inc<consumer_registers(Br)>();  // a consumer
+  setmaxnreg_inc<consumer_registers(Br)>();  // this warpgroup is a consumer
   const int consumer = warpgroup_id() - 1;
   const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
+    auto P_operand = as_operand<T>(P);  // owned by the product until it is done
     V.wait();
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, V.tile());
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   }
 
   store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

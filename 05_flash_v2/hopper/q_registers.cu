@@ -1,4 +1,4 @@
-// 05 on Hopper, step 10: Q in registers. This project's own.
+// 05 on Hopper, step 10: Q stays in registers (this project's own method).
 //
 //   build/bin/05_flash_v2 --step q_registers --seqlen 512 --causal
 //
@@ -31,18 +31,20 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kStages = 2;    // of Q, of K and of V
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kStages = 2;    // stages of Q, of K and of V
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
-/// Compiled tiles: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows.
+/// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
-/// Returns whether a consumer keeps Q in registers. The three consumers of d = 64 have too few.
+/// Returns whether a consumer keeps Q in registers. The three consumers at d = 64 have too few
+/// registers for it.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
+/// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
+/// registers, S's product owns them, too, until then.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -52,8 +54,7 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -61,19 +62,19 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   constexpr int kConsumers = Br / kWarpgroupRows;
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] { named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup); };
   const auto end_turn = [&] {
     named_barrier_arrive(kPingPong + (consumer + 1) % kConsumers, 2 * kWarpgroup);
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
   Accumulator<16, Dh> O_sum;
-  Operand<T, 16, Dh> Q_rows;       // if it is kept in registers
+  Operand<T, 16, Dh> Q_rows;       // used if Q is kept in registers
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh)) {
       wgmma_fence(S, Q_rows);
@@ -97,10 +98,10 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Lets pass the tiles of keys that only other consumers' rows attend to.
+  // Skips key tiles that only other consumers' rows attend to, but takes turns and releases stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the reason below, though the turns alone would be enough
+      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
       begin_turn();
       end_turn();
       K.release();
@@ -129,13 +130,13 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S is computed
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // S runs meanwhile
     wait_for_scores<0>(S, Q_rows);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
     P = as_operand<T>(S);
     free_last_stage();
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = 1; kv_tile < own_kv_tiles; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -144,28 +145,28 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      if (raised) mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     skip(kv_tiles - own_kv_tiles);
-    // With Q in registers too few are left for stmatrix's addresses.
+    // With Q in registers, too few registers remain for stmatrix's addresses.
     store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; each takes a tile of Q, and whenever
-/// it is done with one, the next that no block has taken.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
+/// Q, it takes the next that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -175,14 +176,14 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {

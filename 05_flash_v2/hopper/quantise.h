@@ -1,4 +1,4 @@
-// The kernel that runs before the step fp8's attention. It writes to HBM what that multiplies: Q, K
+// The kernel that runs before the attention kernel of step fp8 and writes its operands to HBM: Q, K
 // and V in e4m3 with one scale per tile, V transposed.
 #pragma once
 
@@ -10,18 +10,18 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Returns the threads of a block of `quantise`: from d = 64 on each reads 64 numbers, 128 bytes,
+/// Returns the threads per block of `quantise`. From d = 64 on, each reads 64 numbers (128 bytes)
 /// of a tile of K or V. An SM's registers suffice for five blocks of 128 threads or two of 256, so
-/// at least 512 · 128 bytes = 64 kB of such reads are in flight.
+/// at least 512 · 128 bytes = 64 KiB of such reads are in flight.
 constexpr int quantisers(int Dh, int Bc) {
   return std::max(Dh, 64) * Bc / 64;
 }
 
-/// How many tiles there are, each with its scale. They are numbered in this order: those of Q of
-/// all heads, then those of K, then those of V.
+/// Numbers of tiles, each of which has a scale. All heads' tiles of Q are numbered first, then
+/// those of K, then those of V.
 struct ScaledTiles {
-  int q, kv;       // of one head: of Q, kWarpgroupRows rows each; of K, and the same of V
-  int of_Q, of_K;  // of all heads: of Q; of K, and the same of V
+  int q, kv;       // per head: of Q, kWarpgroupRows rows each; of K, and as many of V
+  int of_Q, of_K;  // of all heads: of Q; of K, and as many of V
   int64_t all;
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
@@ -31,14 +31,14 @@ constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
   return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
 }
 
-/// Returns the length of a row of V̂ᵀ in keys: a multiple of 16 bytes.
+/// Returns the padded length of a row of V̂ᵀ in keys, a multiple of 16 bytes.
 constexpr int64_t padded_keys(int N_kv) {
   return ceil_div(N_kv, 16) * 16;
 }
 
-/// Returns where row r of V̂ᵀ starts in shared memory. A warp writes 8 bytes to each of 4 places in
-/// rows c, c + 8, …, c + 56; the 16 extra bytes after every 8 rows put these rows into different
-/// banks. It reads runs of 128 bytes, whose banks differ in any case.
+/// Returns where row r of V̂ᵀ starts in shared memory, in bytes. A warp writes 8 bytes to each of 4
+/// places in rows c, c + 8, …, c + 56; the 16 extra bytes after every 8 rows put these rows in
+/// different banks. Reads are runs of 128 bytes, whose banks differ in any case.
 template <int Bc>
 __device__ __forceinline__ constexpr int transposed_row(int r) {
   return r * Bc + r / 8 * 16;
@@ -51,7 +51,7 @@ constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
 struct OwnTile {
   bool is_Q, is_V;
   int number, head, of_head;  // its number among all tiles; its head; its number within the head
-  int first, array_tiles, head_tiles;  // its array's first tile, and tiles of all heads, of a head
+  int first, array_tiles, head_tiles;  // its array's first tile, tiles in all, tiles per head
 };
 __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
   const int block = static_cast<int>(blockIdx.x);
@@ -63,7 +63,7 @@ __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
 }
 
 /// Writes the maximum or the scale of a block's tile, given the largest magnitude that each thread
-/// holds (`own`). of_warps: kThreads / 32 floats of shared memory.
+/// holds (`own`). of_warps has kThreads / 32 floats of shared memory.
 template <int kThreads>
 struct TileScale {
   OwnTile tile;
@@ -75,8 +75,8 @@ struct TileScale {
     own = block_max<kThreads / 32>(own, of_warps);
     if (threadIdx.x == 0) maxima[tile.number] = own;
   }
-  /// Writes the scale to HBM, and returns it to every thread. If several tiles share it, it comes
-  /// from the largest of their maxima.
+  /// Writes the scale to HBM, and returns it to every thread. If several tiles share a scale, it is
+  /// derived from the largest of their maxima.
   __device__ __forceinline__ float write_scale(float own) const {
     if (scope != Quantisation::Scope::tile) {
       const bool whole = scope == Quantisation::Scope::tensor;
@@ -121,16 +121,16 @@ __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int 
     if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
 }
 
-/// Quantises a tile of Bc rows of V and transposes it, its keys in KeyOrder. With `column_at` every
-/// 16 columns of V̂ᵀ hold these of their 16 keys:
+/// Quantises a tile of Bc rows of V and transposes it, its keys in KeyOrder. With `column_at`, each
+/// group of 16 columns of V̂ᵀ holds its 16 keys in this order:
 ///
 ///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
 ///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
 ///
-/// A thread takes 8 columns of V for 8 keys: the keys of 8 neighbouring columns of V̂ᵀ from `place`
-/// on. With place 8 they are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3, 4 + 10 and 4 + 11. So 8
-/// lanes read 128 bytes of a row of V, and later, from shared memory, 8 lanes write 128 bytes of a
-/// row of V̂ᵀ.
+/// A thread takes 8 columns of V for 8 keys, which are those of 8 neighbouring columns of V̂ᵀ,
+/// starting at `place`. With place 8 they are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3, 4 + 10 and
+/// 4 + 11. So 8 lanes read 128 bytes of a row of V, and later, from shared memory, 8 lanes write
+/// 128 bytes of a row of V̂ᵀ.
 template <class KeyOrder, int Dh, int Bc, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<const T> V,
                                                     Hbm<e4m3> V8, const TileScale<kThreads>& of,
@@ -173,8 +173,8 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
 
 /// Quantises Q, K and V to e4m3, one tile per block, and writes each tile's scale. Where tiles
 /// share a scale, a run with only_maxima comes first and writes their maxima. KeyOrder{}(i) is the
-/// key in column i of V̂ᵀ; KeyOrder{}(i + e) must be KeyOrder{}(i) + KeyOrder{}(e) for multiples i
-/// of 8 and e < 8. grid: (tiles of Q, K and V of all heads).
+/// key in column i of V̂ᵀ; KeyOrder{}(i + e) must equal KeyOrder{}(i) + KeyOrder{}(e) for multiples
+/// i of 8 and e < 8. grid: (tiles of Q, K and V of all heads).
 template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
 __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,

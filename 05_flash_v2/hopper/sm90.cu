@@ -1,4 +1,5 @@
-// 05 on Hopper, step 11: the tile, and how many blocks share it, by the shape. This project's own.
+// 05 on Hopper, step 11: the problem's shape determines the tile and how many blocks share it (this
+// project's own method).
 //
 //   build/bin/05_flash_v2 --step sm90 --seqlen 512 --causal
 //
@@ -23,7 +24,7 @@
 //   equally long tiles,     blocks take them in turn, without a counter
 //   one block per SM
 //
-// The mask is applied by rows, which takes fewer instructions (softmax.h).
+// The mask is applied per row, which takes fewer instructions (softmax.h).
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -40,15 +41,16 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kPingPong = 4;  // named barriers: each consumer's turn at the tensor cores
+constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
 /// Returns whether a consumer keeps Q in registers. Narrower heads have tiles of three consumers,
-/// whose threads have too few registers for it; for wider heads O takes too many.
+/// whose threads have too few registers for it; for wider heads, O takes too many registers.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
-/// Waits for S. If Q is kept in registers, these belong to the product until then, too.
+/// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
+/// registers, S's product owns them, too, until then.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -58,17 +60,16 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// Runs a consumer, one warpgroup: computes O and LSE of its rows of each of the block's tiles of
-/// Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
                                         const Parts& parts, const Problem& p) {
   constexpr int kConsumers = Br / kWarpgroupRows;
-  constexpr bool kTwoStages = stages_of_Q(Dh) == 2;  // of Q: the next is filled during this tile
+  constexpr bool kTwoStages = stages_of_Q(Dh) == 2;  // the next tile of Q arrives during this one
   const int consumer = warpgroup_id() - 1;
   const bool first_thread = threadIdx.x % kWarpgroup == 0;
-  // Consumers take turns to issue products, so that one's softmax overlaps another's products.
+  // Consumers take turns issuing products, so that one's softmax overlaps another's products.
   const auto begin_turn = [&] {
     if (kConsumers > 1) named_barrier_sync(kPingPong + consumer, 2 * kWarpgroup);
   };
@@ -78,12 +79,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // the first stage of Q; a second follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
   Accumulator<16, Dh> O_sum;
-  Operand<T, 16, Dh> Q_rows;       // if it is kept in registers
+  Operand<T, 16, Dh> Q_rows;       // used if Q is kept in registers
   const auto start_scores = [&] {  // S = Q·Kᵀ
     if constexpr (q_in_registers(Dh)) {
       wgmma_fence(S, Q_rows);
@@ -103,7 +104,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
 
   // A stage of Q is free once the O of its tile has left through it. With two stages the previous
   // tile's stage is freed early in this tile, so that the next tile of Q arrives during this one.
-  // With one stage, this tile's own stage is freed at its very end.
+  // With one stage, this tile's own stage is freed at the end of the tile.
   const auto free_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -115,10 +116,10 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto free_this_tiles = [&] {
     if (!kTwoStages) free_stage();
   };
-  // Lets pass the tiles of keys that only other consumers' rows attend to.
+  // Skips key tiles that only other consumers' rows attend to, but takes turns and releases stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the reason below, though the turns alone would be enough
+      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
       begin_turn();
       end_turn();
       K.release();
@@ -136,7 +137,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (tile_row < 0) {  // its rows would all lie before row 0
       free_last_tiles();
       skip(end - begin);
-      free_this_tiles();  // the turns in skip() come before: all its warps have read `work`
+      free_this_tiles();  // after skip()'s turns all warps have read `work`
       continue;
     }
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
@@ -157,7 +158,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     softmax<Mask::by_row>(S, m, l, alpha, row, begin * Bc, p);
     P = as_operand<T>(S);
     free_last_tiles();
-    // Main loop: S of a tile and P·V of the one before; then the tile's softmax.
+    // Main loop: S of a tile and P·V of the previous one, then the tile's softmax.
     for (int kv_tile = begin + 1; kv_tile < own_end; ++kv_tile) {
       K.wait();
       begin_turn();
@@ -166,32 +167,33 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wait_for_scores<1>(S, Q_rows);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is free sooner,
+      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax<Mask::by_row>(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
       V.release();
-      if (raised) mul_rows(O_sum, alpha);  // only now: until here O and P were the product's
+      if (raised) mul_rows(O_sum, alpha);  // not earlier: P·V owned these registers until here
       P = as_operand<T>(S);
     }
-    // Epilogue: the last tile's P·V, and O and LSE to HBM.
+    // Epilogue: the last tile's P·V; then O and LSE go to HBM.
     start_output();
     wgmma_wait<0>(O_sum, P);
     V.release();
     skip(end - own_end);
     if constexpr (kSplit)
       store_part(O_sum, m, l, parts, work.head, row, p);
-    else  // with Q in registers too few are left for stmatrix's addresses
+    else  // with Q in registers, too few remain for stmatrix's addresses
       store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     free_this_tiles();
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
-  if (consumer == 0) begin_turn();             // receives the last consumer's last hand-over
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once. Each takes one tile of Q
-/// after another: if blocks `ask`, the next that no block has taken, else every gridDim.x-th. If
-/// kSplit: m, l and O of one part of the keys. grid: (tiles of Q · B·H, parts), one block for each.
+/// after another: if `ask`, the next that no block has taken, otherwise every gridDim.x-th. If
+/// kSplit, stores m, l and the unnormalised O of one part of the keys instead.
+/// grid: (tiles of Q · B·H, parts), one block for each.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -200,16 +202,16 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
-  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
+  if constexpr (kSplit) let_next_kernel_start();  // merge may start early, but waits for our end
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // a tile of its own for each consumer
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
-      smem.take<WorkTile>("work", kStages * kConsumers);  // which tile of Q it is
+      smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
   Q.init(smem, "Q_full", "Q_free", 1);
-  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // a release by each warp
+  K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp
   V.init(smem, "V_full", "V_free", 4 * kConsumers);
-  if (threadIdx.x == 0) fence_mbarrier_init();  // TMA sees the barriers initialised
+  if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   __syncthreads();                              // all threads see them initialised
 
   if (warpgroup_id() == 0) {
@@ -232,12 +234,12 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Returns whether blocks ask a counter for their next tile of Q: then the plan has one.
+/// Returns whether blocks ask a counter for their next tile of Q. If so, the plan has one.
 bool asks(const Plan& plan) {
   return std::ranges::any_of(plan.workspace, [](const auto& a) { return a.name == "next"; });
 }
 
-/// Launches the attention kernel; `next` is the counter, if blocks ask.
+/// Launches the attention kernel. `next` is the counter, if blocks ask one.
 template <class T, int Dh, int Br, int Bc, bool kSplit, Start when = Start::after>
 void start(dim3 grid, Hbm<int> next, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);

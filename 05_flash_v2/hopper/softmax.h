@@ -9,8 +9,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-// The warp's rows keep their m while no P exceeds 2^kSlack: any m gives the same O and LSE, as long
-// as P and the sums fit their types.
+// A warp's rows keep their m while no P exceeds 2^kSlack. Any m gives the same O and LSE, as long
+// as P and the sums fit in their types.
 constexpr float kSlack = 8;
 
 /// How keys that a row does not attend to are masked. by_element compares the key of each element
@@ -18,8 +18,9 @@ constexpr float kSlack = 8;
 /// instructions.
 enum class Mask { by_element, by_row };
 
-/// Turns S into P, using the maxima m of the warp's rows as they were last raised, and updates the
-/// running sums l. Returns whether m was raised in this call: then O has to be rescaled by alpha.
+/// Turns S into P relative to the maxima m of the warp's rows, raising m first where P would grow
+/// too large, and updates the running sums l. Returns whether m was raised; if so, O has to be
+/// rescaled by alpha. S starts at (row, key).
 template <Mask mask = Mask::by_element, int Bc>
 __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Rows<16>& l,
                                         Rows<16>& alpha, int row, int key, const Problem& p) {

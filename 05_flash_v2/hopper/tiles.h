@@ -1,27 +1,27 @@
-// 05 on Hopper: chooses the compiled tile that sm90 takes, and how many blocks share it, by a model
-// of the time. It also says which stages and registers a block gets. This header is not a step.
+// 05 on Hopper: chooses sm90's compiled tile, and how many blocks share it, with a model of the
+// time. It also determines a block's stages and registers. This header is not a step.
 //
-// The rule, with fixed limits first and choices for each run last:
+// The rule, with fixed limits first and the choices for each run last:
 //
-//   1. The head sizes 64, 96, 128, 192 and 256 each come with their own tiles (kTimed); a head
-//      takes the smallest size that holds it. The functions below say what else a block gets, by
-//      its columns Dh and the tile, Br × Bc.
+//   1. Each of the head sizes 64, 96, 128, 192 and 256 has its own tiles (kTimed); a head takes the
+//      smallest size that holds it. The functions below derive a block's other resources from the
+//      head size Dh and the tile, Br × Bc.
 //   2. Rows. Each consumer takes 64 of the Br rows and holds O for them, Dh/2 registers per thread.
 //      Up to Dh = 96 the SM's registers hold the O of three consumers, above that the O of two.
 //      More rows mean fewer reads of K and V, so the tile with the most rows is the fastest if
 //      there are plenty of queries.
-//   3. Keys. Q, K and V have to fit shared memory, 227 KB, and S takes Bc/2 registers per thread.
-//      So the more rows and the wider the head, the fewer keys; above 128 columns only one stage
-//      of Q fits (stages_of_Q).
+//   3. Keys. Q, K and V have to fit in shared memory, 227 KB, and S takes Bc/2 registers per
+//      thread. So the more rows and the wider the head, the fewer keys; above 128 columns only one
+//      stage of Q fits (stages_of_Q).
 //   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
 //      block is small, and two or three share an SM (blocks_of_SM), so that the start and end of
 //      one overlap products of another. Few keys: in a tile of fewer keys, fewer are masked.
 //   5. If there are still too few tiles of Q for the SMs, `parts` blocks share the keys of one
 //      tile, and `merge` (../parts.h) combines their results.
 //
-// 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No comparison of two numbers
-// decides them, so time_of_tiles estimates each tile's time with each number of parts, from times
-// that were measured once on an H200 (kTimed), and `fastest` takes the shortest.
+// Steps 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No simple threshold decides
+// them, so time_of_tiles estimates each tile's time with each number of parts, from times that were
+// measured once on an H200 (kTimed), and `fastest` takes the shortest.
 #pragma once
 
 #include <array>
@@ -35,10 +35,11 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// A compiled tile: heads up to …, Br, Bc. Each consumer has kWarpgroupRows of the Br rows. And its
-/// times in µs on an H200 whose SMs are all busy: kv_tile for each tile of keys, `ends` to start
-/// and to end, and `once` per SM, because an SM's first and last tile of keys overlap nothing. Only
-/// heads of 97 to 128 columns need `once`: their tiles of few keys compete with tiles of many.
+/// A compiled tile, {largest head size, Br, Bc}, and its times in µs on an H200 whose SMs are all
+/// busy. Each consumer has kWarpgroupRows of the Br rows. The times are kv_tile per tile of keys,
+/// `ends` for a block's start and end, and `once` per SM, because an SM's first and last tile of
+/// keys overlap nothing. Only heads of 97 to 128 columns need `once`, because their tiles of few
+/// keys compete with tiles of many.
 struct TimedTile {
   TileSize size;
   double kv_tile, ends, once = 0;
@@ -60,26 +61,26 @@ constexpr auto kTiles = [] {
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
   return tiles;
 }();
-/// Returns whether blocks may share a tile's keys: only the tiles with the fewest rows of their
-/// head size.
+/// Returns whether blocks may share a tile's keys. Only the tiles with the fewest rows for their
+/// head size allow it.
 constexpr bool may_split(int Dh, int Br) {
   return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
-/// Stages of Q (wide heads leave space for only one), and of K and V (more than two for tiles of at
-/// most 64 keys and heads of at most 128 columns).
+/// Return the number of stages of Q (wide heads leave space for only one), and of K and V (more
+/// than two for tiles of at most 64 keys and heads of at most 128 columns).
 constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }
 constexpr int stages_of_KV(int Dh, int Bc) {
   return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
 }
-/// Blocks per SM: blocks of one consumer share an SM, so that the start and end of one overlap
-/// products of another.
+/// Returns the blocks per SM. Blocks with one consumer share an SM, so that the start and end of
+/// one overlap products of another.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
-/// Registers per thread, instead of block.h's numbers: the producer needs few, and the consumers,
-/// one to three, get the others.
+/// Return the registers per thread, in place of block.h's numbers: the producer needs few, and the
+/// one to three consumers get the rest.
 constexpr int producer_registers_of_tile(int Dh, int Br, int Bc) {
   return Br == 192 || blocks_of_SM(Dh, Br, Bc) == 3 ? 32 : 40;
 }
@@ -94,17 +95,17 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 // Constants of time_of_tiles and `fastest`, fitted to times on an H200.
-constexpr double kEmptyTime = 0.4;    // of a whole tile's time: the time of one without rows
-constexpr double kAloneTime = 0.8;    // of a block's time: if it is alone on an SM for two or three
-constexpr double kMergeStart = 4;     // µs that `merge` takes in addition to the time of its bytes
+constexpr double kEmptyTime = 0.4;    // fraction of a whole tile's time that one without rows takes
+constexpr double kAloneTime = 0.8;    // fraction of a block's time if alone on an SM for several
+constexpr double kMergeStart = 4;     // µs that `merge` takes besides moving its bytes
 constexpr double kMergeRate = 2;      // TB/s, for writing and reading partial results
-constexpr double kWorthwhile = 0.95;  // of the least time: more parts must take less than this
+constexpr double kWorthwhile = 0.95;  // more parts must stay below this fraction of the best time
 
-/// Estimates how long all tiles of one size take, each shared by `parts` blocks, in µs. A tile of Q
-/// takes less time if some of its consumers get no rows: of 256 queries, a tile of 192 leaves 64
-/// for a block of its own. A block takes less time, too, if it runs alone on an SM that could hold
-/// another. Each part starts and ends; merging takes kMergeStart, and the time to write and read
-/// the partial results at kMergeRate.
+/// Estimates the time in µs that all tiles of one size take, each shared by `parts` blocks. A tile
+/// of Q takes less time if some of its consumers get no rows: of 256 queries, a tile of 192 leaves
+/// only 64 for the other block. A block takes less time, too, if it runs alone on an SM that could
+/// hold another. Each part adds its time to start and end. Merging takes kMergeStart plus the time
+/// to write and read the partial results at kMergeRate.
 double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
   const auto [max_d, Br, Bc] = timed.size;
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;
@@ -127,8 +128,9 @@ double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_
          (parts > 1 ? kMergeStart + megabytes / kMergeRate : 0);
 }
 
-/// Returns the compiled tile, and its number of parts, that takes the least time among those that
-/// fit and match the request. asked_parts = 0 allows any number.
+/// Returns the compiled tile and the number of parts with the lowest estimated time, among the
+/// tiles that fit in shared memory and match the request. asked_parts = 0 allows any number of
+/// parts. Returns the request if no tile fits.
 Choice fastest(const Problem& p, int Dh, const DeviceInfo& device, const TileRequest& asked,
                int asked_parts) {
   Choice best{.tile = asked};
@@ -159,7 +161,7 @@ bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
          (of_SM == 1 && !p.causal && p.N % plan.block_q == 0);
 }
 
-/// Returns the plan without its workspace.
+/// Returns the plan, except for its workspace.
 Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim<kAllHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};

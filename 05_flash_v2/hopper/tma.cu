@@ -11,10 +11,10 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `wgmma`: one thread starts each copy. It names a box of an array; TMA fetches the box,
-// swizzles it for the products, fills rows past the end with zeros, and signals a barrier in shared
-// memory when the last byte has arrived. O leaves by TMA too, from Q's tile, where stmatrix has put
-// it.
+// Since `wgmma`: one thread starts each copy. The thread names a box of an array; TMA fetches the
+// box, swizzles it for the products, fills rows past the end with zeros, and signals a barrier in
+// shared memory when the last byte has arrived. O leaves by TMA, too, from Q's tile, into which
+// stmatrix has written it.
 
 #include "bytes.h"
 #include "machine/hopper.h"
@@ -28,10 +28,10 @@ namespace {
 
 constexpr int kWarps = 8;  // two warpgroups
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
+constexpr int kWarpgroupRows = 64;  // rows of Q per warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `large_tiles` and `sm90`.
+/// Compiled tiles: {largest head size, Br, Bc}. `large_tiles` and `sm90` support wider heads.
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -39,7 +39,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          3 * array_bytes<Mbarrier>(1);
 }
 
-/// A batch, a head of Q in this batch, and the head of K and V that it uses.
+/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -47,8 +47,8 @@ __device__ __forceinline__ Head head_of(int bh, const Problem& p) {
   return {bh / p.H, bh % p.H, p.kv_head(bh % p.H)};
 }
 
-/// Divides the rows of O by l and stores them and LSE to HBM. O goes through Q's tile, and TMA
-/// stores it from there.
+/// Divides the rows of O by l and stores O and LSE to HBM. O goes through Q's tile, and TMA stores
+/// it from there.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -58,7 +58,7 @@ __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
   write_matrices(tile, as_operand<T>(O_sum), warp_row);
-  fence_proxy_async();  // what this thread wrote, before TMA reads it
+  fence_proxy_async();  // makes this thread's writes visible to TMA
   __syncthreads();      // all of O has been written
   if (threadIdx.x == 0) {
     tma_store(map_O, tile, 0, tile_row, bh % p.H, bh / p.H);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               Hbm<float> LSE, Problem p) {
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool first_thread = threadIdx.x == 0;
   const Head head = head_of(bh, p);
   const int keys = p.keys(min(block_row + Br, p.N) - 1);  // that the block's last row attends to
-  // Tiles of K and V: at least one, all of it masked if need be.
+  // The number of tiles of K and V. There is at least one, which may be entirely masked.
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     Q_full[0].init(1);
     K_full[0].init(1);
     V_full[0].init(1);
-    fence_mbarrier_init();  // TMA sees the barriers initialised
+    fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   }
   __syncthreads();  // all threads see them initialised
-  // Promises the barrier a tile's bytes and starts their copy. One thread calls it.
+  // Announces a tile's bytes to the barrier and starts copying them. Only one thread calls it.
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {
     full.arrive_expect_tx(to.kBytes);
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Q_full[0].wait(0);
   for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
     const int key = kv_tile * Bc;
-    K_full[0].wait(kv_tile % 2);  // the parity of its phase: one phase per tile
-    __syncthreads();              // all warps are done with the last V
+    K_full[0].wait(kv_tile % 2);  // the phase's parity; there is one phase per tile
+    __syncthreads();              // all warps are done with the previous V
     if (first_thread) start_copy(map_V, V_full[0], tile_V, key, head.of_KV);
 
     Accumulator<kWarpRows, Bc> S;
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
+    auto P_operand = as_operand<T>(P);  // owned by the product until it is done
     V_full[0].wait(kv_tile % 2);
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, tile_V);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   store_output(tile_Q, O_sum, m, l, map_O, LSE, bh, block_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must live until then
+  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -13,7 +13,7 @@
 //
 // Since `large_tiles`: a warpgroup, which is four warps, multiplies 64 rows at once. The warps no
 // longer load Q, K and V into registers, because the tensor cores read them from shared memory
-// themselves. The warps could do something else meanwhile; in this step they still wait for each
+// themselves. Meanwhile the warps could do other work, but in this step they still wait for each
 // product.
 
 #include "machine/hopper.h"
@@ -27,18 +27,18 @@ namespace {
 
 constexpr int kWarps = 8;  // two warpgroups
 constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpgroupRows = 64;  // rows of Q of a warpgroup
+constexpr int kWarpgroupRows = 64;  // rows of Q per warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc. Wider heads are for `large_tiles` and `sm90`.
+/// Compiled tiles: {largest head size, Br, Bc}. `large_tiles` and `sm90` support wider heads.
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
 }
 
-/// Divides the rows of O by l and stores them and LSE to HBM. O goes through Q's tile, so that it
-/// is stored in whole 16-byte chunks.
+/// Divides the rows of O by l and stores O and LSE to HBM. O goes through Q's tile, so that it is
+/// stored in whole 16-byte chunks.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, Br, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
-  // Without the mask the order is the same, although `large_tiles` numbers tiles differently there:
+  // The order is the same without the mask, where `large_tiles` numbers tiles differently, because
   // code for both orders would spill registers.
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    fence_proxy_async();  // what this thread copied, before products read it
-    __syncthreads();      // K has arrived, and all warps are done with the last V
+    fence_proxy_async();  // makes this thread's copies visible to products
+    __syncthreads();      // K has arrived, and all warps are done with the previous V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       });
 
     cp_async_wait<0>();
-    fence_proxy_async();  // the product reads what came by cp.async
+    fence_proxy_async();  // makes this thread's copies visible to products
     __syncthreads();      // V has arrived, and all warps are done with this K
     if (key + Bc < keys)
       copy_async<kThreads>(tile_K, K_head + int64_t{key + Bc} * p.d, p.d, keys - key - Bc, p.d,
@@ -123,14 +123,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     l = alpha * l + row_sum_in_lane(P);
     m = m_new;
     mul_rows(O_sum, alpha);
-    auto P_operand = as_operand<T>(P);  // the product's registers until it is done
+    auto P_operand = as_operand<T>(P);  // owned by the product until it is done
     wgmma_fence(O_sum, P_operand);
     wgmma_AB(O_sum, P_operand, tile_V);
     wgmma_commit();
     wgmma_wait<0>(O_sum, P_operand);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived even if there were no keys
 
   store_output(tile_Q, O_sum, m, l, O, LSE, bh, block_row, p);
 }
@@ -151,11 +151,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Predicts the requested bytes: each tile of Q reads K and V up to its last row's last key.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;

@@ -16,14 +16,14 @@ __global__ void clear(Hbm<int> next) {
   let_next_kernel_start();
   next[0] = 0;
 }
-/// Asks the counter: returns the index of the next tile of Q that no block has taken.
+/// Returns the index of the next tile of Q that no block has taken, and advances the counter.
 __device__ __forceinline__ int take_next(Hbm<int> next) {
-  wait_for_kernel_before();  // which sets next to 0
+  wait_for_kernel_before();  // that kernel sets next to 0
   return gridDim.x + atomicAdd(next, 1);
 }
 
-/// The tiles of K and V that a block needs for a tile of Q, numbers begin to end − 1: at least one,
-/// because `produce` asks for the next tile of Q at the last of them.
+/// The tiles [begin, end) of K and V that a block needs for a tile of Q. The range is never empty,
+/// because `produce` asks for the next tile of Q at the last of these tiles.
 struct KeyTiles {
   int begin, end;
 };
@@ -45,20 +45,19 @@ struct InputMaps {
   const TensorMap &Q, &K, &V;
 };
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of Q and, for each of
-/// them, of its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V
-/// that it attends to, the block copies those that key_tiles_of(n) names. After the tile of Q with
-/// index i comes the one with index next_after(i).
+/// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
+/// its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V that it
+/// attends to, the block copies key_tiles_of(n). The tile of Q after index i is next_after(i).
 template <int Br, int Bc, auto row_of, auto key_tiles_of = all_key_tiles, class StagesQ,
           class StagesKV, class NextAfter>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const InputMaps& maps,
                                         Smem<WorkTile> smem_work, NextAfter next_after,
                                         const Problem& p) {
-  // With a tile of Q comes its number and head, so that consumers need not work them out by
-  // divisions. After the last tile the head is negative.
+  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
+  // last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // each consumer frees its own, the first one too
+      Q.acquire_freed();  // its consumer frees it, even in the first round
       smem_work[Q.number()] = work;
       if (work.head >= 0)
         Q.fill(maps.Q, 0, row_of(work, p) + row, work.head % p.H, work.head / p.H);
@@ -67,9 +66,9 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     }
   };
   // A block of 128 or 192 rows has the SM to itself, so half as many blocks run at once as in
-  // `large_tiles`, and a group has half the heads. So the requests to HBM at the start of a group
-  // come in smaller bursts. (sm90's tiles of 64 rows have groups of the same size, although more of
-  // their blocks run at once.)
+  // `large_tiles`. A group therefore needs only half as many heads, and the requests to HBM at its
+  // start come in smaller bursts. (sm90's tiles of 64 rows have groups of the same size, although
+  // more of their blocks run at once.)
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -83,7 +82,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
       K.acquire();
       K.fill(maps.K, 0, kv_tile * Bc, head_kv, batch);
-      // Asked for late for balance, but before the next wait, which hides the latency.
+      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
       if (kv_tile == end - 1) index = next_after(index);
       V.acquire();
       V.fill(maps.V, 0, kv_tile * Bc, head_kv, batch);
@@ -92,7 +91,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   send({-1, -1});
 }
 
-/// Returns the plan with one of `tiles` and a counter.
+/// Returns a plan that takes one of `tiles` and has a counter, with `stages` stages of Q, of K and
+/// of V.
 template <class Tiles>
 Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileRequest& request,
                        const Tiles& tiles, int stages) {
@@ -103,7 +103,7 @@ Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileReq
   plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Launches `clear` and, right behind it, all blocks of `kernel` that can run at once.
+/// Launches `clear` and, right after it, as many blocks of `kernel` as can run at once.
 template <class T, class Kernel>
 void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, plan.block_kv);

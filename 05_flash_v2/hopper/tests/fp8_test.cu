@@ -1,4 +1,4 @@
-// Tests e4m3 on both machines: conversions give the host's bits, and sums of products are the
+// Tests e4m3 on both machines: conversions match the host's bits, and sums of products match the
 // simulator's. (Hopper's other constructs are tested with the steps of 05 and 06 that use them.)
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ __global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
 }
 
 TEST_F(SUITE, ConversionsAreTheHosts) {
-  // Every upper half of a float, with lower halves at a tie and next to one.
+  // Every upper half of a float, combined with lower halves at a tie and next to one.
   std::vector<float> floats;
   for (uint32_t high = 0; high < 0x10000; ++high)
     for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
@@ -85,7 +85,7 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
   add_columns(sums, kRow, Accumulator<16, kRow>{});
 }
 
-// (The suite shows that they are correct for any size and number of warps.)
+// Tests one size. (The suite shows that they are correct for any size and number of warps.)
 TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
-// Sums of e4m3 products that show how many bits the chip keeps, and sums of random ones: both
-// machines give add_fp8_products()'s, bit for bit.
+// Checks sums of e4m3 products that reveal how many bits the chip keeps, and sums of random
+// products. Both machines must match add_fp8_products() bit for bit.
 TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   if (device().info().compute_capability / 10 != 9)
     GTEST_SKIP() << device().info().name << " is no Hopper GPU";
