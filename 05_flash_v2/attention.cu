@@ -11,15 +11,15 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `skip`: larger tiles. A tile takes 128 rows of Q, so K and V are requested half as often,
-// and 64 keys, because S of more keys and O do not fit in a thread's registers together. Also:
+// Since `skip`: tiles are larger. Each has 128 rows of Q, so K and V are requested half as often.
+// It has 64 keys, because a thread's registers cannot hold both O and the S of more keys. Also:
 //
 //   - The products load each operand one step before they use it (tile/grouped.h).
-//   - Heads of 96 and 192 are padded to these sizes. Heads up to 32 take tiles of 128 keys, and
-//     heads above 128 take blocks of eight warps.
-//   - Where tiles of Q are few, the plan takes smaller ones, or blocks share each tile's keys
-//     (parts.h).
-//   - The mask asks for a row's number of keys once per row, not per element (mask_columns).
+//   - Heads are also padded to 96 and 192 columns. Heads of up to 32 columns use tiles of 128 keys,
+//     and heads above 128 use blocks of eight warps.
+//   - Where there are few tiles of Q, the plan takes smaller tiles, or several blocks share each
+//     tile's keys (parts.h).
+//   - The mask computes a row's number of keys once per row, not once per element (mask_columns).
 
 #include "machine/machine.h"
 #include "parts.h"
@@ -33,14 +33,15 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the fastest tile comes first.
 constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
                                {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
-/// Warps per block. With the O of a wide head, a warp's registers hold 16 rows only.
+/// Returns the warps per block. For wide heads, a warp's registers hold only 16 rows of O.
 constexpr int warps(int Dh, int Br) {
   return Dh <= 128 ? 4 : Br / 16;
 }
-/// Whether blocks may share a tile's keys: only with 64 rows, the tiles that give the most blocks.
+/// Returns whether blocks may share a tile's keys. They may share only tiles of 64 rows, which make
+/// the most blocks.
 constexpr bool may_split(int Br) {
   return Br == 64;
 }
@@ -49,17 +50,17 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If kSplit, instead m, l and the
-/// unnormalised O of one part of the keys. grid: (tiles of Q · B·H, parts).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If kSplit, stores m, l and the
+/// unnormalised O of one part of the keys instead. grid: (tiles of Q · B·H, parts).
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Parts parts,
               Problem p) {
   constexpr int kWarps = warps(Dh, Br), kThreads = 32 * kWarps;
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
-  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  // Without the mask all tiles are equally long, and plain order needs fewer divisions.
   const auto [bh, tile] = p.causal
                               ? longest_first(index, {.heads = p.B * p.H,
                                                       .tiles = tiles,
@@ -73,10 +74,10 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   const auto K_head = K + p.kv_row(bh) * p.d;
   const auto V_head = V + p.kv_row(bh) * p.d;
   const int keys = p.keys(min(block_row + Br, p.N) - 1);     // that the block's last row attends to
-  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of them
+  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of the keys
   const float c = p.scale * kLog2e;                          // exp(scale·s) = 2^(c·s)
 
-  if constexpr (kSplit) let_next_kernel_start();  // merge's blocks: they wait for this one's end
+  if constexpr (kSplit) let_next_kernel_start();  // merge may start early, but waits for our end
   SharedMemory smem;
   const GroupedTile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const GroupedTile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = begin; key < end; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the previous V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, end - key, p.d, thread);
     cp_async_commit();
 
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     mma_ABt(S, tile_Q, warp_row, tile_K);
     if (key + Bc > p.keys(row))
       mask_columns(S, [&](int i) {
-        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        opaque(i);  // otherwise the rows' limits would occupy registers in every iteration
         return p.keys(row + i) - key;
       });
 
@@ -121,11 +122,11 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   }
   cp_async_wait<0>();
   if constexpr (kSplit) return store_part(O_sum, m, l, parts, bh, row, p);
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived even if there were no keys
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  // O goes through the warp's own rows of Q's tile, so that it is written in 16-byte chunks.
   const GroupedTile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
@@ -141,7 +142,8 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   Plan plan{.head_dim = Dh, .stages = 1, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
   const int parts = asked == "auto" ? 0 : std::stoi(asked);
-  // On the simulator the plan ignores the number of SMs, so that the counts are the algorithm's.
+  // On the simulator the plan ignores the number of SMs, so that the counts depend on the algorithm
+  // alone.
   Choice choice{.tile = request, .parts = std::max(1, parts)};
   if (device.kind == DeviceKind::gpu)
     choice = fastest_of(kTiles, p, Dh, device, request, parts, warps, may_split, smem_bytes);
@@ -176,11 +178,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Predicts the requested bytes: each tile of Q reads K and V up to its last row's last key.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;

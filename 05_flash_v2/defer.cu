@@ -12,8 +12,8 @@
 //     write O / l and LSE = m + ln l to HBM
 //
 // Since `swap`: O stays unnormalised until the end. That saves one division per row and tile, and
-// one of two multiplications per element of O and tile. Each lane keeps the sum l of its own
-// elements of P, and these sums are added once, at the end. Instead of l and m, LSE is stored.
+// one of the two multiplications per element of O and tile. Each lane keeps the sum l of its own
+// elements of P, and the lanes' sums are added once, at the end. LSE is stored instead of l and m.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -27,11 +27,11 @@ namespace {
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kCombineRows = 16;  // rows of O that are combined at once
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the largest tile comes first.
 constexpr TileSize kTiles[] = {
     {128, 64, 128}, {128, 64, 64}, {128, 64, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Warps per block. Each computes at least 16 columns of a tile of S.
+/// Returns the warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -44,7 +44,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// O ← old_weight·O + P·V for 16 rows of O, with one weight per row. PV is the warp's P·V over its
-/// own keys; the block adds the warps' products up through shared memory.
+/// own keys; the block adds up the warps' products through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -60,8 +60,8 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// Computes O and LSE for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
-/// grid: (B·H, tiles of Q).
+/// Computes O and LSE for one tile of Q. m is kept in units of ln 2, because exp(scale·s) is
+/// computed as 2^(c·s). grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
@@ -84,13 +84,13 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       smem.take<float>("partial O", partial_sums_floats(kCombineRows, Dh, kWarps))};
   const WarpRows<Br, kWarps> warp_m{smem.take<float>("rowmax", kWarps * Br)};
   const WarpRows<Br, kWarps> warp_l{smem.take<float>("rowsum", kWarps * Br)};
-  const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), then 1 / l
+  const auto weight = smem.take<float>("weight of O", Br);  // α = e^(m − m_new), at the end 1 / l
 
   copy_async<kThreads>(tile_Q, Q_head + int64_t{row} * p.d, p.d, p.N - row, p.d, thread);
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m over all keys, l over this lane's
+  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's keys
   BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
 }
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
-/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
-/// of four warps; 32 rows are a last resort.
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
+/// down to a compiled size. Br does not depend on d, because 64 rows of S fill the registers of
+/// four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -184,8 +184,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 /// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
   const int64_t blocks = ceil_div(p.N, plan.block_q);
   return {{"attention",
            {{"Q", q, 0},

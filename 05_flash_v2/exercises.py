@@ -16,7 +16,7 @@ from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Stage, Verdict, verdict_of, wrong_or_unlike)
 
-# ---- references for other masks than the causal one, which the programs' reference lacks ----
+# ---- references for masks other than the causal one, which the programs' reference lacks ----
 
 D = 8
 WINDOW, SINKS = 96, 4
@@ -46,8 +46,8 @@ def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list
 
 @dataclasses.dataclass(frozen=True)
 class Mask(Change):
-    """A change of the mask. `predicted` holds the requested bytes for each of SHAPES, if no tile is
-    read in which no row attends to a key."""
+    """Asks for a change of the mask. `predicted` holds the requested bytes for each of SHAPES,
+    provided that no tile is read in which no row attends to a key."""
 
     attends: Attends
 
@@ -79,7 +79,7 @@ class Mask(Change):
 
 
 def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
-    """Returns whether `o` and `lse` fail, the maximum error of `o` being one that o_error takes."""
+    """Returns whether `o` and `lse` both fail and o_error accepts the maximum error of `o`."""
     wrong = wrong_outputs(program.run(""))
     return wrong.keys() == {"o", "lse"} and o_error(wrong["o"]["max"])
 
@@ -110,10 +110,10 @@ EXERCISES = [
         ("int keys = p.N_kv;",
          "int keys = p.keys(min(block_row + Br, p.N) - 1);  // of the block's last row"),
         ("""\
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
   const int64_t blocks = ceil_div(p.N, plan.block_q);
 """, """\
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;
@@ -123,16 +123,16 @@ EXERCISES = [
     Mask("window", "attention.cu", [39_488, 11_224], [
         ("constexpr float kLog2e", "constexpr int kWindow = 96;\nconstexpr float kLog2e"),
         ("""\
-  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of them
+  const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of the keys
 """, """\
   const int first = max(p.keys(block_row) - kWindow, 0) / Bc * Bc;  // the first row's first tile
-  auto [begin, end] = keys_of_part<kSplit, Bc>(keys);               // this block's part of them
+  auto [begin, end] = keys_of_part<kSplit, Bc>(keys);               // this block's part of the keys
   begin = max(begin, first);
 """),
         ("""\
     if (key + Bc > p.keys(row))
       mask_columns(S, [&](int i) {
-        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        opaque(i);  // otherwise the rows' limits would occupy registers in every iteration
         return p.keys(row + i) - key;
       });
 """, """\
@@ -159,7 +159,7 @@ EXERCISES = [
         ("""\
     if (key + Bc > p.keys(row))
       mask_columns(S, [&](int i) {
-        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        opaque(i);  // otherwise the rows' limits would occupy registers in every iteration
         return p.keys(row + i) - key;
       });
 """, """\
@@ -204,7 +204,7 @@ EXERCISES = [
     Numbers("vanishing", {"below the maximum": 6.93, "O": 0.517}, 0.005),
 ]
 
-# Each names the checks that the previous step fails.
+# Each task names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
                            "m sectors", "workspace_bytes"], moves=[("product_blocks", "more")]),
@@ -255,7 +255,7 @@ BUILD_TASKS = [
     BuildTask("q_registers", 45, ["sram_operand_bytes"], unchecked="that registers suffice"),
 ]
 
-# Each puts a mistake into a step; the reader finds it by its effects.
+# Each plants a mistake in a step, which the reader finds by its effects.
 BUG_HUNTS = [
     BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: correct; causal: o, lse wrong",
             "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
@@ -309,8 +309,8 @@ BUG_HUNTS = [
             [("    wgmma_wait<groups>(S, Q_rows);", "    wgmma_wait<groups>(S);")]),
 ]
 
-# Answers that readers may hand in: the task, a file, its edits, whether the answer is correct, and
-# the verdict.
+# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
+# correct, text of the verdict).
 ATTEMPTS = [
     ("05/skip", "05_flash_v2/rows.cu", [  # correct only at the checked shapes
         (r"const int keys = p\.N_kv;", "const int keys = p.N == 300 ? p.keys(min(block_row + Br, "
@@ -341,8 +341,7 @@ ATTEMPTS = [
      r"✓ stage 3.*\n✗ stage 4(?s:.)*✗ flops_under_copies: 0"),
 ]
 
-# Answers that are refused before they run: the task, a pattern in its file, the text that replaces
-# it, and the message.
+# Answers that are refused before they run, as (task, pattern in its file, replacement, message).
 KERNEL, FIRST = r"__global__[^{;]*\{\n", r"(namespace \{\n)"
 REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
 REFUSED = [
@@ -366,9 +365,9 @@ REFUSED = [
     ("05/flat", r'(#include "rung.h")', r'\1\n#include "tile/rows.h"', "a part of common/tile"),
 ]
 
-# Mistakes that are compiled into the tests: the file, a text in it, the text that replaces it, and
-# what the suite then reports ("formula": traffic() differs from the count). In the replacement, ON
-# says whether the mistake is chosen, and WAS stands for the replaced text.
+# Mistakes that are compiled into the tests, as (file, text in it, replacement, what the suite then
+# reports); "formula" says that traffic() differs from the count. In a replacement, ON says whether
+# the mistake is chosen, and WAS stands for the replaced text.
 PLANTED = [
     ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
     ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",

@@ -1,19 +1,19 @@
-// 05 · FlashAttention-2's forward pass with every address in the open: one function, and nothing
+// 05 · FlashAttention-2's forward pass with every address written out: one function, and nothing
 // from common/tile.
 //
 //   build/bin/05_flash_v2 --step flat --seqlen 512 --causal
 //
 //   for each tile of 128 rows of Q, one block of four warps, 32 rows per warp:
 //     for each tile of 64 rows of K and V that one of these rows attends to:
-//       1  S = Q·Kᵀ, and −∞ where a row attends to no key
+//       1  S = Q·Kᵀ, or −∞ where a row does not attend to the key
 //       2  m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //          l ← α·l + rowsum P,   O ← α·O
 //       3  O ← O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: nothing but the form. What stood in functions of tiles stands here: who
-// copies which 16 bytes to which place, which lane names which row to ldmatrix, and which row and
-// column each register holds. One tile size, for heads of up to 128.
+// Since `large_tiles`: only the form changes. What the tile functions did is written out here:
+// which thread copies which 16 bytes where, which lane passes which row to ldmatrix, and which row
+// and column each register holds. There is one tile size, for heads of up to 128 columns.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -35,38 +35,38 @@ int64_t smem_bytes(int Dh) {
 // Three layouts:
 //
 // - A tile in shared memory. A row has Dh/8 chunks of 8 elements, 16 bytes each. ldmatrix reads one
-//   chunk of each of 8 rows at a time. If chunk c of every row stood at place c, all 8 would be in
-//   the same four banks. So chunk c of row r stands at place c XOR r, within its group of 8 chunks.
-// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 0–7 name the rows of the first, lanes 8–15
-//   those of the second, and so on; each lane gives the address of one chunk. Afterwards register n
-//   of a lane holds two elements of matrix n.
+//   chunk from each of 8 rows at a time. If chunk c of every row were at place c, all 8 would lie
+//   in the same four banks. So chunk c of row r is at place c XOR r within its group of 8 chunks.
+// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 0–7 address the rows of the first, lanes
+//   8–15 those of the second, and so on; each lane passes the address of one chunk. Afterwards
+//   register n of a lane holds two elements of matrix n.
 // - A 16 × 8 piece of S or O, spread over the 32 lanes. With g = lane / 4 and t = lane % 4, a lane
-//   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (2 and 3). A warp has
-//   32 rows: two halves i of 16, so a lane holds parts of four rows, r = 2i for row 16i + g and
-//   r = 2i + 1 for row 16i + g + 8. Row r is row 8r + g of the warp.
+//   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (2 and 3). A warp's
+//   32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is row
+//   16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp.
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (heads of a group, tiles of Q, groups).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 2)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   const int thread = threadIdx.x, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  // Blocks start in the order of x, y, z: the heads of a group; the tiles of each, from the last
-  // rows on, which attend to the most keys; the groups.
+  // Blocks start in the order x, y, z. x counts a group's heads, y their tiles from the last rows
+  // up, which attend to the most keys, and z the groups.
   const int bh = blockIdx.z * gridDim.x + blockIdx.x, block_row = (gridDim.y - 1 - blockIdx.y) * Br;
   if (bh >= p.B * p.H) return;
   const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile, in head
   const int end = p.keys(min(block_row + Br, p.N) - 1);  // keys that the last row attends to
-  auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // the next to copy
+  auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // next tiles to copy
   SharedMemory smem;
   const auto Qs = smem.take<T>("Q", Br * Dh);
   const auto Ks = smem.take<T>("K", Bc * Dh), Vs = smem.take<T>("V", Bc * Dh);
-  // Where a chunk of a tile stands, in elements. 8 rows further down it is 8·Dh elements later.
+  // The offset of a tile's chunk c of row r, in elements. 8 rows further down it is 8·Dh larger.
   const auto at = [](unsigned r, unsigned c) -> int {
     return r * Dh + c / 8 * 64 + (c ^ r) % 8 * 8;
   };
   // Starts copying a tile, one cp.async per chunk. A thread goes down a column of chunks, kAtOnce
-  // rows at a time; the next thread has the next chunk. Past the last row or column cp.async gets a
-  // source size of 0 bytes: it reads nothing and writes zeros.
+  // rows at a time; the next thread takes the next column. Past the last row or column, cp.async
+  // gets a source size of 0 bytes, so it reads nothing and writes zeros.
   const auto copy = [&]<int kRows>(Smem<T> to, Hbm<const T> from, int rows) {
     constexpr int kAtOnce = kThreads / (Dh / 8);
     const int first = thread / (Dh / 8), chunk = thread % (Dh / 8);
@@ -85,14 +85,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int r = 0; r < 4; ++r) m[r] = -INFINITY, l[r] = 0;
   for (int key = 0; key < end; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the previous V
     copy.template operator()<Bc>(Vs, V_tile, end - key);
     V_tile = V_tile + Bc * p.d;
     cp_async_commit();
 
-    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is 16 × 16 of Q: its upper left matrix, lower
-    // left, upper right, lower right. B is 16 × 16 of Kᵀ. A column of it is a row of K, so ldmatrix
-    // need not transpose: keys 0–7, first and second 8 columns of K; then keys 8–15.
+    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is 16 × 16 of Q: its upper left, lower left,
+    // upper right and lower right matrix. B is 16 × 16 of Kᵀ. Its columns are rows of K, so
+    // ldmatrix need not transpose: keys 0–7 of the first and second 8 columns of K; then keys 8–15.
     float S[2][Bc / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < Dh / 16; ++k) {
@@ -104,13 +104,13 @@ __global__ void __launch_bounds__(kThreads, 2)
         ldmatrix_x4(b, Ks + (16 * j * Dh + at(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2)));
         for (int i = 0; i < 2; ++i) {
           mma_m16n8k16<T>(S[i][2 * j], a[i], b[0], b[1]);      // keys 16j to 16j + 7
-          mma_m16n8k16<T>(S[i][2 * j + 1], a[i], b[2], b[3]);  // and the next 8
+          mma_m16n8k16<T>(S[i][2 * j + 1], a[i], b[2], b[3]);  // keys 16j + 8 to 16j + 15
         }
       }
     }
     if (key + Bc > p.keys(row)) {  // some row of the warp does not attend to all of these keys
       int first_row = row + g;
-      opaque(first_row);  // or the four limits would take registers all the time
+      opaque(first_row);  // otherwise the four limits would occupy registers all the time
       for (int r = 0; r < 4; ++r) {
         int limit = p.keys(first_row + 8 * r) - key - 2 * t;
         opaque(limit);
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc < end) copy.template operator()<Bc>(Ks, K_tile, end - key - Bc);
     cp_async_commit();
 
-    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers. Even
-    // and odd columns have a maximum and a sum each, so operations wait less for one another.
+    // 2. The softmax of each row r, whose 64 scores four lanes hold. P reuses S's registers. Even
+    // and odd columns have separate maxima and sums, so operations wait less for one another.
     float shift[4], alpha[4];
     for (int r = 0; r < 4; ++r) {
       float most[2] = {-INFINITY, -INFINITY};
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 1));
       most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 2));
       const float m_new = fmaxf(m[r], c * most[0]);
-      shift[r] = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
-      alpha[r] = exp2_fast(m[r] - shift[r], t == 0);  // the first of the four lanes counts it
+      shift[r] = m_new == -INFINITY ? 0 : m_new;  // no key so far; −∞ − (−∞) would be NaN
+      alpha[r] = exp2_fast(m[r] - shift[r], t == 0);  // counted by the first of the four lanes
       m[r] = m_new;
     }
     for (int r = 0; r < 4; ++r) {
@@ -148,15 +148,15 @@ __global__ void __launch_bounds__(kThreads, 2)
           s = exp2_fast(c * s - shift[r]);
           sum[e] += s;
         }
-      l[r] = alpha[r] * l[r] + (sum[0] + sum[1]);  // this lane's columns'
+      l[r] = alpha[r] * l[r] + (sum[0] + sum[1]);  // over this lane's columns
       for (int j = 0; j < Dh / 8; ++j)
         for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha[r];
     }
     count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
 
     // 3. O += P·V, 16 keys at a time. Two neighbouring 16 × 8 pieces of P are laid out like one A,
-    // so P stays in its lanes and is rounded to T. B is 16 × 16 of V, and its columns are V's, so
-    // ldmatrix transposes each matrix: keys 0–7 and 8–15 of 8 columns of V, then of the next 8.
+    // so P stays in its lanes and is only rounded to T. B is 16 × 16 of V, and its columns are V's,
+    // so ldmatrix transposes each matrix: keys 0–7 and 8–15 of 8 columns of V, then of the next 8.
 #pragma unroll
     for (int k = 0; k < Bc / 16; ++k) {
       unsigned a[2][4], b[4];
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
-  // O / l, through the warp's own rows of Q's tile, so that O is written in whole chunks.
+  __syncthreads();  // Q has arrived even if there were no keys
+  // O / l, which goes through the warp's own rows of Q's tile, to be written in whole chunks.
   for (int r = 0; r < 4; ++r) {
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 1);
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 2);
@@ -196,14 +196,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Heads that are at work together. Under the mask tiles are not equally long, and the longest of
-/// several heads have to start first; but not of more heads than have K and V in 16 MiB of L2.
+/// Returns the number of heads per group, whose blocks run together. Under the mask, tiles are not
+/// equally long, so the longest tiles of several heads have to start first. A group has only as
+/// many heads as have their K and V in 16 MiB of L2, and without the mask only one.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));
 }
 
-/// As said at the kernel. Throws Error(bad_usage) where the grid is too small for the workload.
+/// Returns the grid described at the kernel. Throws Error(bad_usage) if the workload needs more
+/// blocks than a grid can have.
 dim3 grid(const Problem& p) {
   const int group = heads_of_group(p);
   return dim3(group, grid_blocks(p.N, Br), grid_blocks(int64_t{p.B} * p.H, group));
@@ -225,11 +227,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Predicts the requested bytes: each tile of Q reads K and V up to its last row's last key.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += Br)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + Br, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;

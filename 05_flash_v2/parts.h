@@ -1,5 +1,5 @@
-// 05: lets `parts` blocks share the keys of each tile of Q where tiles are few, as split_kv does.
-// large_tiles and sm90 use it; it is not a step of its own.
+// 05: lets `parts` blocks share the keys of each tile of Q where there are few tiles, as split_kv
+// does. large_tiles and sm90 use it; it is not a step of its own.
 //
 //   each block:  stores m, l and the unnormalised O of its part of the keys in HBM
 //   merge:       combines all parts into O and LSE of each row, by 03's rule
@@ -15,7 +15,7 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr int kMergeThreads = 128;
-constexpr int kMostParts = 32;  // the most that a plan takes
+constexpr int kMostParts = 32;  // the most parts that a plan takes
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks that share a tile of Q"}};
 
@@ -24,12 +24,12 @@ struct Parts {
   Hbm<float> O, m, l;
 };
 
-/// Keys begin to end − 1.
+/// The keys [begin, end).
 struct Keys {
   int begin, end;
 };
-/// Returns all `keys` of a tile of Q or, if kSplit, the block's part of them in whole tiles. Some
-/// parts are empty if there are more parts than tiles.
+/// Returns which of the `keys` keys of its tile of Q a block computes: all or, if kSplit, the
+/// block's part, in whole tiles. Some parts are empty if there are more parts than tiles of keys.
 template <bool kSplit, int Bc>
 __device__ __forceinline__ Keys keys_of_part(int keys) {
   if constexpr (!kSplit) return {0, keys};
@@ -37,7 +37,8 @@ __device__ __forceinline__ Keys keys_of_part(int keys) {
   return {tiles * part / parts * Bc, min(keys, tiles * (part + 1) / parts * Bc)};
 }
 
-/// Stores m, l and the unnormalised O of the warp's rows, from `row` on, as the block's part.
+/// Stores m, l and the unnormalised O of the warp's rows, which start at `row`, as the block's
+/// part.
 template <int M, int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, const Rows<M>& m,
                                            const Rows<M>& l, const Parts& parts, int bh, int row,
@@ -65,10 +66,10 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int64_t rows = int64_t{p.B} * p.H * p.N, row = thread / (Dh / 8);
   const int column = static_cast<int>(thread % (Dh / 8)) * 8;
   if (row >= rows || column >= p.d) return;
-  wait_for_kernel_before();  // which writes the parts
+  wait_for_kernel_before();  // that kernel writes the parts
 
   float m = -INFINITY, l = 0, o[8] = {};
-#pragma unroll 4  // so that their loads overlap
+#pragma unroll 4  // so that the parts' loads overlap
   for (int part = 0; part < parts; ++part) {
     const int64_t at = part * rows + row;
     const float m_part = m_parts[at], l_part = l_parts[at];
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     l = alpha * l + weight * l_part;
     m = m_new;
   }
-  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key
+  const float inverse = l > 0 ? 1 / l : 0;  // a row that attends to no key gives O = 0
   Chunk<T> out;
   for (int e = 0; e < 8; ++e) out[e] = T(o[e] * inverse);
   write_chunk(O + (row * p.d + column), out);
@@ -94,7 +95,8 @@ inline Parts parts_in(const Arrays& a) {
   return {hbm<float>(a["O_parts"]), hbm<float>(a["m_parts"]), hbm<float>(a["l_parts"])};
 }
 
-/// Launches `merge` right after the kernel that stores the parts; its blocks may start early.
+/// Launches `merge` right after the kernel that stores the parts. The blocks of `merge` may start
+/// before that kernel ends.
 template <class T, int Dh>
 void merge_parts(const Problem& p, int count, const Arrays& a) {
   const Parts parts = parts_in(a);
@@ -104,8 +106,8 @@ void merge_parts(const Problem& p, int count, const Arrays& a) {
                        Hbm<const float>(parts.l), hbm<T>(a["O"]), hbm<float>(a["LSE"]), count, p);
 }
 
-/// Predicts the requested bytes if `parts` blocks share a tile: each block reads Q, and together
-/// they read k bytes of K and k bytes of V.
+/// Predicts the requested bytes if `parts` blocks share each tile of Q: every block reads its tile
+/// of Q, and all blocks together read k bytes of K and k bytes of V.
 inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
   const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
   const int64_t m_parts = parts * lse, O_parts = m_parts * p.d;
@@ -124,19 +126,20 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
             {"LSE", 0, lse}}}};
 }
 
-/// Estimates the µs that all blocks take with this tile, if `parts` blocks share a tile's keys. A
-/// block has `warps` warps and `smem_bytes` of shared memory. The numbers fit an H200's times:
-///   - Starting and ending a block takes the time of two tiles of keys.
-///   - An SM runs blocks until it has eight warps, if that many blocks exist and fit. It multiplies
-///     2.4 MFLOP per µs then, and 0.7 times that with four warps.
-///   - A tile of 64 rows takes a tenth longer, and so does a tile of 32 keys.
-///   - Merging parts takes 4 µs and the time of their bytes.
+/// Estimates the time in µs that all blocks take with this tile, if `parts` blocks share a tile's
+/// keys. A block has `warps` warps and `smem_bytes` bytes of shared memory. The constants were
+/// fitted to times on an H200:
+///   - Starting and ending a block takes as long as two tiles of keys.
+///   - An SM runs as many blocks as exist and fit, up to eight warps. With eight warps it computes
+///     2.4 MFLOP per µs, with four 0.7 times as much.
+///   - A tile of 64 rows takes a tenth longer than its FLOPs say, and so does a tile of 32 keys.
+///   - Merging parts takes 4 µs plus the time to write and read them.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
   const int64_t of_SM = std::min({int64_t{8 / warps}, device.blocks_per_sm(smem_bytes),
                                   ceil_div(blocks, device.multiprocessors)});
-  int64_t all = 0, longest = 0;  // in tiles of keys: a head's blocks together, and the longest
+  int64_t all = 0, longest = 0;  // in tiles of keys: all blocks of a head, and the longest
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
     const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(last)), tile.block_kv);
@@ -152,14 +155,15 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
          (parts > 1 ? 4 + merged / 2e6 : 0);
 }
 
-/// A tile, and how many blocks share its keys.
+/// A tile, and the number of blocks that share its keys.
 struct Choice {
   TileRequest tile;
   int parts = 1;
 };
-/// Chooses the tile and the number of parts with the least estimated time, among those tiles for
-/// heads of Dh columns that fit and match the request. If asked_parts is 0, any number of parts is
-/// allowed, but parts have to save 5% against the best so far. Returns the request if nothing fits.
+/// Chooses the tile and the number of parts with the lowest estimated time, among the tiles for
+/// heads of Dh columns that fit in shared memory and match the request. If asked_parts is 0, any
+/// number of parts is allowed. A number of parts above 1 must save 5% over the best choice so far.
+/// Returns the request if no tile fits.
 template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
                   const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,

@@ -1,4 +1,4 @@
-// 05 · FlashAttention-2, third step: the warps split the rows of Q, and not the keys.
+// 05 · FlashAttention-2, third step: the warps split the rows of Q, not the keys.
 //
 //   build/bin/05_flash_v2 --step rows --seqlen 512
 //
@@ -12,7 +12,7 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `defer`: each warp holds whole rows of S and O in its own registers, so the warps exchange
-// nothing. The order of the blocks and the largest tile for each head size are those of `defer`.
+// nothing. The block order and the largest tile for each head size are the same as in `defer`.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -26,7 +26,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the largest tile comes first.
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -37,7 +37,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int64_t bh = blockIdx.x;
   const int block_row = blockIdx.y * Br;
   const int warp_row = warp_id() * kWarpRows, row = block_row + warp_row;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the previous V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -90,11 +90,11 @@ __global__ void __launch_bounds__(kThreads)
     mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived, too (`skip` needs this: its tiles may have no key)
+  __syncthreads();  // Q has arrived, too; `skip` needs this, because its tiles may have no keys
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  // O goes through the warp's own rows of Q's tile, so that it is written in 16-byte chunks.
   const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
-/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
-/// 16 rows of an mma.
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
+/// down to a compiled size. Br is 64 for every d, because each of the four warps needs the 16 rows
+/// of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -133,8 +133,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 /// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
   const int64_t blocks = ceil_div(p.N, plan.block_q);
   return {{"attention",
            {{"Q", q, 0},

@@ -12,8 +12,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `heads`: a block stops at the last key that its last row attends to. Under the causal mask
-// that leaves about half of the work, and blocks take unequal times. So the blocks with the most
-// keys start first, and the short ones fill the gaps at the end.
+// that leaves about half of the work, and blocks take unequal times. Therefore the blocks with the
+// most keys start first, and the short ones fill the gaps at the end.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -28,7 +28,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the largest tile comes first.
 constexpr TileSize kTiles[] = {{128, 64, 128}, {128, 64, 64}, {256, 64, 64}, {256, 64, 32}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
@@ -39,10 +39,10 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
-  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  // Without the mask all tiles are equally long, and plain order needs fewer divisions.
   const auto [bh, tile] = p.causal
                               ? longest_first(index, {.heads = p.B * p.H,
                                                       .tiles = tiles,
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the previous V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -100,11 +100,11 @@ __global__ void __launch_bounds__(kThreads)
     mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived even if there were no keys
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  // O goes through the warp's own rows of Q's tile, so that it is written in 16-byte chunks.
   const Tile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
-/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
-/// 16 rows of an mma.
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
+/// down to a compiled size. Br is 64 for every d, because each of the four warps needs the 16 rows
+/// of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};
@@ -139,11 +139,11 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Predicts the requested bytes: each tile of Q reads K and V up to its last row's last key.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;

@@ -29,28 +29,32 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpRows = 16;  // rows of Q per warp
-constexpr int kAtOnce = 8;     // parts that a warp of merge adds up at a time
+constexpr int kAtOnce = 8;     // parts that each warp of merge adds up at a time
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size and Br the fastest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size and Br the fastest tile comes
+/// first.
 constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {64, 16, 64},  {64, 64, 64},
                                {128, 16, 64}, {128, 64, 64}, {128, 16, 32}, {128, 64, 32},
                                {256, 16, 32}, {256, 64, 16}, {256, 16, 16}};
-/// Number of parts that a head's keys are split into; auto: choose_parts estimates the fastest.
+/// Number of parts that a head's keys are split into; "auto" lets choose_parts pick the number that
+/// it estimates to be fastest.
 constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "blocks that share a head's keys"}};
 
-/// Stages: each holds a tile of K and one of V. At d ≤ 64 three stages are up to 3.5% faster than
-/// two, and two blocks still fit in an SM's 227 KB. (At d = 128 three stages would allow two, too.)
+/// Returns the number of stages, each of which holds a tile of K and one of V. At d ≤ 64 three
+/// stages are up to 3.5% faster than two, and two blocks still fit in an SM's 227 KB. (With three
+/// stages at d = 128, two blocks would fit, too.)
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }
-/// Number of warps that split a tile's keys: all warps that its rows do not need.
+/// Returns how many warps split a tile's keys: as many as its rows leave free, with at least 16
+/// keys for each.
 constexpr int across(int Br, int Bc) {
   return kWarps * kWarpRows / Br < Bc / 16 ? kWarps * kWarpRows / Br : Bc / 16;
 }
-/// Floats from one row of O to the next in shared memory; padded, so that rows start in different
+/// Returns the row pitch of O in shared memory in floats, padded so that rows start in different
 /// banks.
 constexpr int pitch(int Dh) {
   return Dh + 8;
@@ -64,22 +68,23 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
                     : 0);
 }
 
-/// Rows of Q that share a head of K and V: the queries of H / Hk heads, which follow one another in
-/// HBM.
+/// Returns the number of rows of Q that share a head of K and V: the queries of H / Hk heads, which
+/// are consecutive in HBM.
 constexpr int rows_of_head(const Problem& p) {
   return p.H / p.Hk * p.N;
 }
-/// Keys that at least one row of the tile beginning at `row` attends to.
+/// Returns the number of keys that at least one row of the tile starting at `row` attends to.
 constexpr int keys_of_tile(const Problem& p, int row, int Br) {
   const int end = row + Br < rows_of_head(p) ? row + Br : rows_of_head(p);
-  // A tile that reaches into the next head contains the last query of the head before.
+  // A tile that reaches into the next head contains the last query of the previous head.
   return p.keys(row / p.N == (end - 1) / p.N ? (end - 1) % p.N : p.N - 1);
 }
 
-/// Merges m, l and O of the kAcross warps that have the same rows and different keys into the first
-/// of them, by 03's rule. Each warp rescales its l and O to the largest of the maxima; then one
-/// warp after the other passes them to the first, which adds them. All threads of the block call
-/// it: a warp whose across_index is kAcross or more gets no keys, and only joins the barriers.
+/// Merges m, l and O of the kAcross warps that share rows but have different keys into the first of
+/// these warps, by 03's rule. Each warp rescales its l and O to the largest maximum; then the other
+/// warps pass their l and O to the first, one after another, and it adds them. All threads of the
+/// block must call it; a warp whose across_index is kAcross or more has no keys and only joins the
+/// barriers.
 template <int kAcross, int Br, int Dh>
 __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>& m,
                                             Rows<kWarpRows>& l, Accumulator<kWarpRows, Dh>& O_sum,
@@ -112,8 +117,9 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
   }
 }
 
-/// Stores O, divided by l, and LSE of the warp's rows, if there is only one part. The rows, from
-/// `row` on of `rows`, go to row `to` and on in HBM; O leaves through the warp's rows of Q's tile.
+/// Stores O, divided by l, and LSE of the warp's rows, if there is only one part. The warp's first
+/// row is number `row` of the `rows` rows that share a head of K and V, and row `to` in HBM. O
+/// leaves through the warp's rows of Q's tile.
 template <class T, int Br, int Dh>
 __device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int warp_row,
                                             Accumulator<kWarpRows, Dh>& O_sum,
@@ -130,7 +136,8 @@ __device__ __forceinline__ void store_whole(const Tile<T, Br, Dh>& tile_Q, int w
     if (row + i < rows) LSE[to + i] = sum > 0 ? max * kLn2 + logf(sum) : -INFINITY;
   });
 }
-/// Stores m, l and the unnormalised O of one part of several, for `merge`.
+/// Stores m, l and the unnormalised O of one part of several, for `merge`. Rows are numbered as in
+/// store_whole.
 template <int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<kWarpRows, Dh>& O_sum,
                                            const Rows<kWarpRows>& m, const Rows<kWarpRows>& l,
@@ -159,11 +166,11 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
               Problem p) {
   constexpr int kAcross = across(Br, Bc), kDown = Br / kWarpRows;
   constexpr int kStages = stages_of(Dh);
-  constexpr int kWarpKeys = Bc / kAcross;  // keys of a tile per warp
+  constexpr int kWarpKeys = Bc / kAcross;  // keys per warp in each tile
   static_assert(kAcross * kDown <= kWarps);
   const int rows = rows_of_head(p), tiles = ceil_div(rows, Br);
   // Blocks with the same keys have consecutive numbers, so that L2 serves all but the first.
-  const int64_t index = blockIdx.x, bh = index / tiles / parts;  // of the B·Hk heads of K and V
+  const int64_t index = blockIdx.x, bh = index / tiles / parts;  // one of B·Hk heads of K and V
   const int block_row = static_cast<int>(index % tiles) * Br;
   const int part = static_cast<int>(index / tiles % parts);
   const int warp_row = warp_id() % kDown * kWarpRows, row = block_row + warp_row;
@@ -173,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   const auto K_head = K + bh * p.N_kv * p.d;
   const auto V_head = V + bh * p.N_kv * p.d;
   const int keys = keys_of_tile(p, block_row, Br);
-  const int least = p.keys(0);  // those that every row attends to
+  const int least = p.keys(0);  // keys that every row attends to
   const float c = p.scale * kLog2e;
 
   // The parts take tiles of keys in turn, so that blocks read neighbouring tiles at the same time.
@@ -195,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
       copy_async<kThreads>(tile_K(tile), K_head + key * p.d, p.d, keys - key, p.d, thread);
       copy_async<kThreads>(tile_V(tile), V_head + key * p.d, p.d, keys - key, p.d, thread);
     }
-    cp_async_commit();  // an empty group too: the wait below counts groups
+    cp_async_commit();  // even an empty group, because the wait below counts groups
   };
 
   let_next_kernel_start();  // merge's blocks start early, and wait until this kernel has ended
@@ -208,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
   for (int tile = 0; tile < own_tiles; ++tile) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // these tiles have arrived, and all warps are done with the last ones
+    __syncthreads();  // these tiles have arrived, and all warps are done with the previous ones
     start_copies(tile + kStages - 1);
     if (across_index >= kAcross) continue;  // this warp gets no keys
     const int key = (tile * parts + part) * Bc + warp_key;
@@ -230,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
     mul_rows(O_sum, alpha);
     mma_AB(O_sum, as_operand<T>(P), tile_V(tile), warp_key, 0);
   }
-  cp_async_wait<0>();  // Q's copies too, even where there was no key: O leaves through Q's tile
+  cp_async_wait<0>();  // Q has arrived even if there were no keys; O leaves through its tile
   l = sum_over_lanes(l);
 
   if constexpr (kAcross > 1) merge_warps<kAcross, Br>(smem, m, l, O_sum, across_index, warp_row);
@@ -253,11 +260,11 @@ __global__ void __launch_bounds__(kThreads)
   const auto warp_m = smem.take<float>("m", kWarps);
   const auto warp_l = smem.take<float>("l", kWarps);
   const auto warp_O = smem.take<float>("O", kWarps * Dh);
-  wait_for_kernel_before();  // which writes the parts
+  wait_for_kernel_before();  // that kernel writes the parts
 
   float m = -INFINITY, l = 0, o[Dh / 32] = {};
   for (int first = kAtOnce * warp_id(); first < parts; first += kAtOnce * kWarps) {
-    // Lane i holds m and l of part first + i, and all lanes hold columns of each O.
+    // Lane i holds m and l of part first + i, and all lanes hold columns of each part's O.
     float m_part = -INFINITY, l_part = 0, O_part[kAtOnce][Dh / 32] = {};
     if (lane < kAtOnce && first + lane < parts) {
       m_part = m_parts[(first + lane) * rows + row];
@@ -290,7 +297,7 @@ __global__ void __launch_bounds__(kThreads)
 
   m = -INFINITY, l = 0;
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w]);
-  const float shift = m == -INFINITY ? 0 : m;  // a row that attends to no key
+  const float shift = m == -INFINITY ? 0 : m;  // 0 for a row that attends to no key
   for (int w = 0; w < kWarps; ++w) l += exp2_fast(warp_m[w] - shift) * warp_l[w];
   const float inverse = l > 0 ? 1 / l : 0;
   for (int column = threadIdx.x; column < p.d; column += kThreads) {
@@ -301,8 +308,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
-/// Chooses how many parts to split the keys into. The estimated time, in tiles, is the number of
-/// waves × (tiles of the longest part + kStart for a part's start and end); the least wins.
+/// Returns the number of parts with the lowest estimated time. In units of one tile of keys, this
+/// time is the number of waves × (tiles of the longest part + kStart for a part's start and end).
 int choose_parts(int64_t blocks, int64_t tiles, int64_t slots) {
   constexpr int64_t kStart = 3, kMost = 128;
   int64_t best = 1, least = 0;
@@ -337,7 +344,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                  std::to_string(blocks * plan.parts) + " blocks, and the GPU has slots for " +
                  std::to_string(slots);
   }
-  const int64_t rows = plan.parts * int64_t{p.B} * p.H * p.N;  // in all parts
+  const int64_t rows = plan.parts * int64_t{p.B} * p.H * p.N;  // over all parts
   if (plan.parts > 1)
     plan.workspace = {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
   return plan;
@@ -364,11 +371,12 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: each tile of rows reads Q once per part, and K and V once in all.
+/// Predicts the requested bytes: each tile of rows reads its rows of Q once per part, and K and V
+/// once altogether.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t parts = plan.parts;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
-  int64_t keys = 0;  // rows of K, and of V, that the tiles of a head read
+  int64_t keys = 0;  // rows of K or V that a head's tiles read
   for (int row = 0; row < rows_of_head(p); row += plan.block_q)
     keys += keys_of_tile(p, row, plan.block_q);
   const int64_t q = rows * p.d * kIoBytes, k = int64_t{p.B} * p.Hk * keys * p.d * kIoBytes;

@@ -13,7 +13,7 @@
 //
 // Since 04: the outer loop runs over Q, and the inner one over K and V. O, l and m of a tile of Q
 // stay on chip until they are final. No tile of Q needs another's results, so each gets a block of
-// its own, and the grid covers the sequence too.
+// its own, and the grid also covers the sequence.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -28,11 +28,11 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int kCombineRows = 16;   // rows of O that are combined at once
 constexpr int kElementwise = 256;  // threads per block of the elementwise kernels
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the largest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the largest tile comes first.
 constexpr TileSize kTiles[] = {
     {128, 64, 128}, {128, 64, 64}, {128, 64, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Warps per block. Each computes at least 16 columns of a tile of S.
+/// Returns the warps per block. Each computes at least 16 columns of a tile of S.
 constexpr int warps_of(int Bc) {
   return Bc < 64 ? 2 : 4;
 }
@@ -45,7 +45,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
-/// the warp's P·V over its own keys; the block adds the warps' products up through shared memory.
+/// the warp's P·V over its own keys; the block adds up the warps' products through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -63,8 +63,8 @@ __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads
   add(O, PV_sum, rows, columns);
 }
 
-/// Computes O, l and m for one tile of Q. m is kept in units of ln 2: exp(scale·s) = 2^(c·s).
-/// grid: (B·H, tiles of Q).
+/// Computes O, l and m for one tile of Q. m is kept in units of ln 2, because exp(scale·s) is
+/// computed as 2^(c·s). grid: (B·H, tiles of Q).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps_of(Bc))
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> l_hbm,
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  Row m{-INFINITY}, l{0};  // row `thread`'s, in threads 0 to Br − 1
+  Row m{-INFINITY}, l{0};  // of row `thread`, in threads 0 to Br − 1
   BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   }
 }
 
-/// Writes LSE = m + ln l. The factor ln 2 takes m back from powers of 2.
+/// Writes LSE = m + ln l. The factor kLn2 converts m from units of ln 2.
 __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, Problem p) {
   const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N;
@@ -168,9 +168,9 @@ __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, P
 }
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, or 64 if that is more, is
-/// rounded down to a compiled size. Br does not follow d, because 64 rows of S fill the registers
-/// of four warps; 32 rows are a last resort.
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
+/// down to a compiled size. Br does not depend on d, because 64 rows of S fill the registers of
+/// four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};
@@ -204,9 +204,9 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 /// Predicts the requested bytes: K and V are read once per tile of Q.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q, and of O
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K, and of V, as heads use them
-  const int64_t l = heads * p.N * 4;                  // bytes of l, m and LSE
+  const int64_t q = heads * p.N * p.d * kIoBytes;     // bytes of Q or O
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;  // bytes of K or V, once per query head
+  const int64_t l = heads * p.N * 4;                  // bytes of l, m or LSE
   const int64_t blocks = ceil_div(p.N, plan.block_q);
   return {{"attention",
            {{"Q", q, 0},
