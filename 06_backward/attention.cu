@@ -37,10 +37,10 @@ namespace {
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
-/// Compiled tiles: heads up to …, Br, Bc; for each head size the fastest first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size the fastest tile comes first.
 constexpr TileSize kTiles[] = {{32, 128, 128}, {32, 64, 128},  {128, 128, 64}, {128, 64, 64},
                                {256, 128, 64}, {256, 128, 32}, {256, 64, 64},  {256, 64, 32}};
-/// Warps per block. With the O of a wide head, a warp's registers hold 16 rows only.
+/// Returns the warps per block. For wide heads, a warp's registers hold only 16 rows of O.
 constexpr int warps(int Dh, int Br) {
   return Dh <= 128 ? 4 : Br / 16;
 }
@@ -54,10 +54,10 @@ template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
   constexpr int kWarps = warps(Dh, Br), kThreads = 32 * kWarps;
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
   const int index = blockIdx.x;
-  // Without the mask the tiles are equally long, and a block starts with fewer divisions.
+  // Without the mask all tiles are equally long, and plain order needs fewer divisions.
   const auto [bh, tile] = p.causal
                               ? longest_first(index, {.heads = p.B * p.H,
                                                       .tiles = tiles,
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   Accumulator<kWarpRows, Dh> O_sum;
   for (int key = 0; key < keys; key += Bc) {
     cp_async_wait<0>();
-    __syncthreads();  // K has arrived, and all warps are done with the last V
+    __syncthreads();  // K has arrived, and all warps are done with the previous V
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, keys - key, p.d, thread);
     cp_async_commit();
 
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     mma_ABt(S, tile_Q, warp_row, tile_K);
     if (key + Bc > p.keys(row))
       mask_columns(S, [&](int i) {
-        opaque(i);  // or the rows' limits would occupy registers in every iteration
+        opaque(i);  // otherwise the rows' limits would occupy registers in every iteration
         return p.keys(row + i) - key;
       });
 
@@ -116,11 +116,11 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     mma_AB(O_sum, as_operand<T>(P), tile_V);
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived even if there were no keys
 
   l = sum_over_lanes(l);
   mul_rows(O_sum, inverse_or_zero(l));
-  // Through the warp's own rows of Q's tile, so that O is written in whole 16-byte pieces.
+  // O goes through the warp's own rows of Q's tile, so that it is written in 16-byte chunks.
   const GroupedTile<T, kWarpRows, Dh> tile_O{tile_Q.data + warp_row * Dh};
   write(tile_O, O_sum, 0, 0);
   __syncwarp();  // all lanes have written
@@ -446,11 +446,11 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Requested bytes: every tile of Q reads K and V as far as its last row attends.
+/// Predicts the requested bytes: each tile of Q reads K and V up to its last row's last key.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q, and of O
-  int64_t rows = 0;                                // of K, and of V, that the tiles of a head read
+  const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O
+  int64_t rows = 0;                                // rows of K or V that a head's tiles read
   for (int64_t row = 0; row < p.N; row += plan.block_q)
     rows += p.keys(static_cast<int>(std::min<int64_t>(row + plan.block_q, p.N) - 1));
   const int64_t k = heads * rows * p.d * kIoBytes;

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                     Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<T> dQ, int rows,
                     Problem p) {
-  constexpr int kWarpRows = Br / kWarps;  // rows of Q of a warp
+  constexpr int kWarpRows = Br / kWarps;  // rows of Q per warp
   const int tiles = ceil_div(p.N, Br);
   const auto [bh, tile] = longest_first(blockIdx.x, {.heads = p.B * p.H,
                                                      .tiles = tiles,
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // all warps are done with K and V
   }
   cp_async_wait<0>();
-  __syncthreads();  // Q has arrived even where there was no key
+  __syncthreads();  // Q has arrived even if there were no keys
 
   // dQ goes through the warp's own rows of Q's tile, so that it is written in whole 16-byte pieces.
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });

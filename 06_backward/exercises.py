@@ -34,7 +34,7 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
     Numbers("shared_memory", {"bytes of an iteration": 229_376}),
 ]
 
-# Each names the checks that the previous step fails.
+# Each task names the checks that the previous step fails.
 BUILD_TASKS = [
     BuildTask("recompute", 180, ["P", "dP"]),
     BuildTask("stages", 60, ["flops_under_copies"], blanks=True),
@@ -46,7 +46,7 @@ BUILD_TASKS = [
               unchecked="that the product in flight is one whose result is used"),
 ]
 
-# Each puts a mistake into a step; the reader finds it by its effects.
+# Each plants a mistake in a step, which the reader finds by its effects.
 BUG_HUNTS = [
     BugHunt("alone", "stored.cu",
             "whole tiles, causal, few keys: correct; ragged: dk, dv wrong",

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         copy_async<kThreads>(tile_B(slice), B_head + (k * shape.pitch_B + column), shape.pitch_B,
                              shape.inner - k, shape.columns - column, thread);
     }
-    cp_async_commit();  // an empty group too: the wait below counts groups
+    cp_async_commit();  // even an empty group, because the wait below counts groups
   };
 
   Accumulator<32, kBlockColumns / 2> acc;

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
       V.set_free();
     }
   }
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     const int64_t at = ((int64_t{split.bh} * kept.tiles + split.tile) * Bc + warp_row) * Dh;
     add_fragments(sums.dK + at, sum.dK);
     add_fragments(sums.dV + at, sum.dV);
-    if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
+    if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
     return;
   }
   start_stores(rings.K.tile(), rings.V.tile(), sum, warp_row, gradients, split.tile * Bc,
                split.bh % p.Hk, split.bh / p.Hk);
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must live until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
