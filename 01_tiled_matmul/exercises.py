@@ -24,7 +24,8 @@ EXERCISES = [
                       "FLOPs needed": 2_400_000}),
     Experiment("barriers", "tile.cu", [
         Mistake(reads_what_nobody_wrote,
-                "without the first barrier the simulator faults: a byte is read that nobody wrote",
+                "without the first barrier the simulator faults, because a byte is read that no "
+                "thread wrote",
                 [("    __syncthreads();  // the tiles are complete\n", "")]),
         Mistake(depends_on_the_order,
                 "without the second barrier every single access is correct, but the result is "
@@ -57,7 +58,7 @@ BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, depending on thread order",
             "A barrier is missing after the product: a thread that is done with the tiles writes "
-            "the next ones while others still read these. Each single access is correct.",
+            "the next ones while others still read these. Every single access is correct.",
             [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
               "float(Vs[k * kTile + x]), o);\n")]),
     BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: correct; ragged: a fault",

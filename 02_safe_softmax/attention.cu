@@ -4,7 +4,7 @@
 //
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //
-// Since 01: three loops run over each row of S instead of two: one finds the maximum, one sums, and
+// Since 01: three loops run over each row of S instead of two. One finds the maximum, one sums, and
 // one normalises. No exponent exceeds 0 any more, so nothing overflows, but S is read once more.
 // Everything else is as in 01.
 

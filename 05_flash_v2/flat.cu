@@ -11,7 +11,7 @@
 //       3  O ← O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: only the form changes. What the tile functions did is written out here:
+// Since `large_tiles`: only the form changes. The tile functions' work is written out here:
 // which thread copies which 16 bytes where, which lane passes which row to ldmatrix, and which row
 // and column each register holds. There is one tile size, for heads of up to 128 columns.
 

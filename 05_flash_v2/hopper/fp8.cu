@@ -176,7 +176,7 @@ __device__ __forceinline__ void start_part(Accumulator<16, N>& tile_sum, Operand
 }
 
 /// Turns S into s_V·P·2^p_exponent and adds P·2^p_exponent to the running sums l, both relative to
-/// each row's m, which is raised first where needed. Returns whether m was raised; if so, O has to
+/// each row's m, which is raised first if needed. Returns whether m was raised; if so, O has to
 /// be rescaled by alpha. S starts at (row, key). c includes the scales of Q and K; of_V is log2
 /// s_V. m is the maximum of c·s + log2 s_V, so that s_V·P is in e4m3's range; the product with V̂
 /// then needs no further scale of V.

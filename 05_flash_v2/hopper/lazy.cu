@@ -46,7 +46,7 @@ __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   return (tiles - 1 - work.tile) * Br;  // the last rows attend to the most keys
 }
 
-/// Turns S into P relative to the maxima m of the warp's rows, raising m first where P would grow
+/// Turns S into P relative to the maxima m of the warp's rows, raising m first if P would grow
 /// too large, and updates the running sums l. Returns whether m was raised; if so, O has to be
 /// rescaled by alpha. S starts at (row, key).
 template <int Bc>

@@ -79,7 +79,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1 follows during the first tile
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1, if any, follows in tile 0
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;

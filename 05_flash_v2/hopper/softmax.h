@@ -18,7 +18,7 @@ constexpr float kSlack = 8;
 /// instructions.
 enum class Mask { by_element, by_row };
 
-/// Turns S into P relative to the maxima m of the warp's rows, raising m first where P would grow
+/// Turns S into P relative to the maxima m of the warp's rows, raising m first if P would grow
 /// too large, and updates the running sums l. Returns whether m was raised; if so, O has to be
 /// rescaled by alpha. S starts at (row, key).
 template <Mask mask = Mask::by_element, int Bc>
