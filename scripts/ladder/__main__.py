@@ -1,5 +1,5 @@
-"""Runs main() of a module, under the name of its COMMAND: python3 scripts/ladder MODULE [WORD...].
-Modules of the current folder, such as a reader's signal.py, do not hide Python's own."""
+"""Runs a module's main(); messages name its COMMAND: python3 scripts/ladder MODULE [WORD...]. Files
+in the current folder, such as a reader's signal.py, do not hide Python's own modules."""
 
 import importlib
 import os

@@ -1,2 +1,2 @@
-"""Code that all modules share: messages, files, the programs and their steps, records of their
-JSON, and the tables of the course."""
+"""The code that all other modules share: messages, files, the programs and their steps, the records
+that programs print as JSON, and the course's tables."""

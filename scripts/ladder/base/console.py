@@ -1,4 +1,4 @@
-"""Runs commands, ends them with a message and a status, and formats their texts."""
+"""Runs commands, ends them with a message and an exit status, and formats their text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, Callable, Iterable, NoReturn, TextIO
 WIDTH = 100
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
-# Higher is worse. Any other status is a crash, which is worse than all of these.
+# Exit status → severity; higher is worse. Any other status is a crash, worse than all of these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
 
-# Advice for an error on a file.
+# The errno of a failed file operation → advice.
 WAYS_OUT = {
     errno.EACCES: 'If root made it, sudo chown -R "$USER" . in the clone makes all files yours',
-    errno.EROFS: "Work on a copy of the clone that can be written, or choose another path",
+    errno.EROFS: "Work on a writable copy of the clone, or choose another path",
     errno.ENOSPC: "Make room there, or choose another path"}
 
 
@@ -41,8 +41,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose help is the docstring of a module: its first paragraph comes before
-    the options, the rest after them."""
+    """An ArgumentParser that takes its help from a module's docstring, `doc`: the first paragraph
+    precedes the list of options, and the rest follows it."""
 
     def __init__(self, prog: str, doc: str | None = None, **more: Any) -> None:
         if doc:
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def some_of(*names: str) -> Callable[[str], list[str]]:
-    """Returns a type for argparse: a comma-separated list of some of these names."""
+    """Returns an argparse type that accepts a comma-separated list of these names."""
     def chosen(text: str) -> list[str]:
         words = [word for word in text.split(",") if word]
         for word in words:
@@ -68,14 +68,14 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def show(what: str) -> None:
-    """Shows progress in a line of stderr that the next call overwrites, if stderr is a terminal."""
+    """If stderr is a terminal, shows progress on a line that the next call overwrites."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
 
 class Paint:
-    """Colours text for a stream, if that is a terminal and NO_COLOR is not set. The code is an SGR
-    number, or None for no colour."""
+    """Colours text for a stream if the stream is a terminal with colours and NO_COLOR is not set.
+    `code` is an SGR number, or None for no colour."""
 
     def __init__(self, stream: TextIO) -> None:
         self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
@@ -89,24 +89,24 @@ BOLD, DIM, RED, GREEN, CYAN = "1", "2", "31", "32", "36"
 
 
 def wrap(text: str, indent: str = "") -> list[str]:
-    """Returns the lines of a text, at most WIDTH columns each."""
+    """Wraps a text at spaces to at most WIDTH columns, and returns its lines."""
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent,
                          break_long_words=False, break_on_hyphens=False)
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Runs work() and returns the exit status: work's own, a CommandError's, BAD_USAGE after an
-    OSError, or 128 plus the signal that ended it. Prints the error under the command's name."""
+    """Runs work() and returns the exit status: work()'s or a CommandError's own, BAD_USAGE after an
+    OSError, or 128 plus the signal's number. Error messages start with `name`, the command."""
     def terminated(*_: Any) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, terminated)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends quietly when a reader such as head ends
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly when a reader such as head exits
     for variable in [one for one in os.environ if one.startswith("GTEST_")]:
-        del os.environ[variable]  # they would choose cases, or change the output that is parsed
-    streams: list[Any] = [sys.stdout, sys.stderr]  # a TextIO has no reconfigure()
+        del os.environ[variable]  # would select cases, or change output that the scripts parse
+    streams: list[Any] = [sys.stdout, sys.stderr]  # Any, because TextIO declares no reconfigure()
     for stream in streams:
-        stream.reconfigure(encoding="utf-8", errors="replace")  # for every locale
+        stream.reconfigure(encoding="utf-8", errors="replace")  # in every locale
     try:
         return work()
     except CommandError as stop:

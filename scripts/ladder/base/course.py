@@ -1,4 +1,4 @@
-"""Lists the rungs and steps that figures and tables single out. This file holds only tables, which
+"""Lists the rungs and steps that figures and tables single out. This file holds only data, which
 generic code reads.
 
 Everything else about a step comes from its own registration, through `--list`. A new rung needs an
@@ -20,20 +20,20 @@ FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "large_tiles")
 
 # The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048.
 TOKENS, HIDDEN = 16 * 1024, 2048
-LADDER_LENGTH = 2048  # the N of the ladder's table and of the speed-ups
-PROFILED_LENGTH = 4096  # the N of the runs under Nsight Compute
+LADDER_LENGTH = 2048  # N in the ladder's table and the speed-up figures
+PROFILED_LENGTH = 4096  # N in the runs under Nsight Compute
 
-# Attention shapes of real models; measured in --dtype's type.
+# Attention shapes of real models. They are measured in the type that --dtype chooses.
 MODELS = {line["model"]: Point(*Point.key(line))
           for line in read_lines(os.path.join(os.path.dirname(__file__), "models.jsonl"))}
 
-# Inputs loaded from files: tensors of a trained model; and 64 queries with 16k keys, N(0, 1), with
-# 1 added to V, so that sums grow with N.
+# Folders of inputs for --load: a trained model's tensors; and 64 queries and 16k keys drawn from
+# N(0, 1), with 1 added to V, so that sums grow with N.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- figures ----
 
-# Kernels whose shared-memory traffic is compared with their rate, (rung, step, kernel); and peers.
+# Kernels, (rung, step, kernel), whose rate is plotted against shared-memory traffic; and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "split_sums", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
@@ -41,15 +41,15 @@ SHARED_ROOF_PEERS = ["cudnn", "flash"]
 # Steps on the roofline in addition to each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
-# Steps with requested bytes, and steps with times, that are plotted against the tile's keys, Bc.
+# Steps whose requested bytes, and steps whose times, are plotted against Bc, the keys per tile.
 BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [FLASH_V1]
 
-# Rungs whose steps the simulator also counts under the mask, which shows the tiles they skip.
+# Rungs whose steps the simulator also counts under the causal mask, to show the tiles they skip.
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
-# The FP8 step's errors for several settings, compared with a step in the I/O type. `rows` are
-# (text, settings): NONE plus one setting shows its gain, ALL minus one setting shows its loss.
+# The FP8 step's errors with several settings, beside those of a step in the I/O type. `rows` are
+# (label, settings): NONE plus one setting shows its gain, ALL without one what its loss costs.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
 QUANTISED: dict[str, Any] = {
@@ -65,7 +65,7 @@ QUANTISED: dict[str, Any] = {
              ("all but the transform", {**ALL, "hadamard": "off"}),
              ("all but P scaled", {**ALL, "p_scale": "off"}),
              ("all but two levels", {**ALL, "two_level": "off"})],
-    # (title, workload, its options, the value of a record's `input`)
+    # (panel's title, workload, the program's options, `input` in the records)
     "inputs": [
         ("normal, d = 128", Point(1, 8, 1024, 128, False, "fp16"), ["--input", "normal"], "normal"),
         *((f"outliers, d = {d}", Point(1, 8, 1024, d, False, "fp16"), ["--input", "outliers"],
@@ -73,10 +73,10 @@ QUANTISED: dict[str, Any] = {
         ("captured", Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED], "load"),
         ("V + 1, 16k keys", Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V],
          "load")],
-    # Head sizes for timing the step; no other step is timed at the last.
+    # Head sizes at which the step is timed; no other step is timed at the last of them.
     "head_dims": [64, 128, 256],
-    # FlashAttention-3's own kernel, with inputs in e4m3, on an H200 on another day: TFLOP/s by
-    # (d, causal), and cuBLAS's in that run.
+    # FlashAttention-3's own kernel with e4m3 inputs, run on an H200 on another day: TFLOP/s at each
+    # length, keyed by (d, causal). `matmul` is cuBLAS's rate in that run, in TFLOP/s.
     "released": {"lengths": [512, 1024, 2048, 4096, 8192, 16384], "matmul": 1285,
                  "tflops": {(64, False): [338, 441, 575, 606, 647, 664],
                             (64, True): [191, 300, 451, 535, 607, 630],

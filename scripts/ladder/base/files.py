@@ -17,14 +17,14 @@ RESULTS = os.path.join(ROOT, "scripts/results")
 
 
 def course_pages() -> list[str]:
-    """Returns the paths of README.md, all pages of the rungs, and the page of results."""
+    """Returns the paths of README.md, of the rungs' pages, and of the results page."""
     return [path for pattern in ("README.md", "[0-9][0-9]_*/**/*.md", "scripts/results/README.md")
             for path in paths_in(ROOT, pattern)]
 
 
 def paths_in(folder: str, pattern: str) -> list[str]:
-    """Returns the paths in a folder that match a glob pattern, sorted; the pattern's marks have no
-    meaning in the folder's own path."""
+    """Returns the sorted paths in a folder that match a glob pattern. Wildcards in the folder's own
+    path stand for themselves."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True))
 
 
@@ -33,19 +33,19 @@ def read(path: str) -> str:
         return file.read()
 
 
-# ---- measurements: lines of JSON, one file per GPU, and sim.jsonl ----
+# ---- result files: lines of JSON, one file per GPU, and sim.jsonl ----
 
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> list[Any]:
-    """Returns the values of a text's lines of JSON. Callers must not change them, because they are
-    cached: results are large and read often."""
+    """Parses a text with one JSON value per line. The values are cached, because result files are
+    large and read often, so callers must not change them."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def read_lines(path: str) -> list[Any]:
-    """Returns the values of a file of JSON lines, [] if there is no file. Raises CommandError for
-    anything but JSON."""
+    """Returns the values of a file with one JSON value per line, or [] if there is no such file.
+    Raises CommandError for a line that is not JSON."""
     try:
         return parsed(read(path))
     except FileNotFoundError:
@@ -67,13 +67,13 @@ def short_name(gpu: str) -> str:
 
 
 def file_of(gpu: str | None) -> str:
-    """Returns the path of a GPU's measurements, such as h100.jsonl; None means the simulator."""
+    """Returns the path of a GPU's result file, such as h100.jsonl; for None, the simulator's."""
     return os.path.join(RESULTS, f"{short_name(gpu).lower() if gpu else 'sim'}.jsonl")
 
 
 def newest_measured(folder: str = RESULTS) -> str | None:
-    """Returns the file of the GPU measured last, which README and figures show by default, or None
-    if there is none. Dates are those in its lines; if two are equal, the last name counts."""
+    """Returns the result file with the most recent date in its lines, which README and figures show
+    by default, or None if no GPU was measured. If two dates are equal, the last file name wins."""
     dated = []
     for path in paths_in(folder, "*.jsonl"):
         dates = [line["date"] for line in read_lines(path)
@@ -87,7 +87,7 @@ def newest_measured(folder: str = RESULTS) -> str | None:
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file and, if necessary, its folders. If it is interrupted, the old file stays."""
+    """Writes a file and, if necessary, its folders. An interruption leaves the old file intact."""
     part = f"{path}.part-{os.getpid()}"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Finds the facts that each line of results states: GPU, driver, CUDA version, commit and date."""
+"""Finds the facts stated in every line of results: GPU, driver, CUDA version, commit and date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ladder.base.records import Record
 
 
 def output_of(*command: str) -> str:
-    """Returns a command's stdout, "" if it failed."""
+    """Runs a command; returns its stdout, or "" if it fails or takes longer than a minute."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
@@ -22,8 +22,8 @@ def output_of(*command: str) -> str:
 
 
 def commit() -> str | None:
-    """Returns the commit's hash, with "+changes" if tracked files differ from it, not counting
-    results and pages, which do not affect measurements; None outside a git checkout."""
+    """Returns the hash of HEAD, or None outside a git checkout. Ends in "+changes" if tracked files
+    differ, other than results and pages, which do not affect measurements."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                         ".", ":(exclude)scripts/results", ":(exclude)*.md")
@@ -31,7 +31,7 @@ def commit() -> str | None:
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
-    """Returns the GPU's name, and a dict of the other facts. Raises CommandError without a GPU."""
+    """Returns the first GPU's name and the other facts. Raises CommandError if there is no GPU."""
     gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, _, driver = gpus.partition("\n")[0].partition(", ")
     if not driver:

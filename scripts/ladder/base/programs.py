@@ -16,8 +16,8 @@ from ladder.base.records import Record
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A line of --list: a step for a device. common/rung.h explains the fields; `program` is the
-    path of the step's program."""
+    """A step as built for one device, from a line of --list. common/rung.h explains the fields;
+    `program` is the path of the step's program."""
     rung: str
     name: str
     device: str
@@ -45,19 +45,20 @@ class Step:
         return self.rung, self.name
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """Returns [(Br, Bc)] compiled for this head size: those of the smallest max_d ≥ it."""
+        """Returns the tiles [(Br, Bc)] for this head size: those with the smallest sufficient
+        max_d."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 
     def registered(self) -> Record:
-        """Returns the fields that a file of results keeps."""
+        """Returns the fields that a result file keeps, under the names that it uses."""
         left_out = ("device", "idea", "decoding", "source", "program")
         return {"step" if name == "name" else name: value for name, value in vars(self).items()
                 if name not in left_out}
 
 
 def step_of(line: Record, **more: Any) -> Step:
-    """Returns a step from its fields in --list or in a file of results."""
+    """Makes a Step of its fields in --list or in a result file, and of `more` fields."""
     fields = dict(line)
     return Step(name=fields.pop("step"), **fields, **more)
 
@@ -77,8 +78,8 @@ class Ladder:
         return [step for step in self.steps if step.rung == rung]
 
     def before(self, step: Step) -> Step | None:
-        """Returns the step that this one follows, or None. A rung's first step follows the last
-        step of an earlier rung that every GPU runs."""
+        """Returns the step that this one follows, or None. A rung's first step follows the nearest
+        step of an earlier rung that every GPU runs and that is about the same pass."""
         for other in reversed(self.steps[:self.steps.index(step)]):
             if (other.name == step.after if other.rung == step.rung else
                     not other.exact_architecture and not other.by_name_only
@@ -93,12 +94,12 @@ class Ladder:
         return portable[-1] if portable else None
 
     def stands_for_its_rung(self, step: Step) -> bool:
-        """Returns whether rungs are compared by this step. Other steps only show their own gain."""
+        """Returns whether comparisons of rungs use this step; others show only their own gain."""
         return step.default or step == self.last_portable(step.rung)
 
     def beside_peers(self) -> dict[str, str]:
-        """Returns the rungs that are compared with PyTorch's attention: for "fwd" the last without
-        a backward pass, for "bwd" the last with one."""
+        """Returns the rungs that are compared with PyTorch's attention: under "fwd" the last one
+        without a backward pass, under "bwd" the last one with it."""
         compared = {}
         for rung in self.rungs():
             compared["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
@@ -107,7 +108,7 @@ class Ladder:
 
 def steps_of(program: str) -> list[Step]:
     """Returns a Step for each line of --list: one per step and device that the program was built
-    for. Raises CommandError if --list fails or has other fields."""
+    for. Raises CommandError if --list fails or prints unexpected fields."""
     name = os.path.basename(program)
     status, out, err = run_quietly([program, "--list"])
     if status:
@@ -115,13 +116,14 @@ def steps_of(program: str) -> list[Step]:
     try:
         return [step_of(line, program=program) for line in json_lines(out, name)]
     except TypeError:
-        raise CommandError(f"{name} --list has other fields than these scripts expect; scripts/run "
-                           "rebuilds the program", WRONG_RESULT) from None
+        raise CommandError(f"{name} --list prints fields that these scripts do not expect; "
+                           "scripts/run rebuilds the program", WRONG_RESULT) from None
 
 
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises CommandError for an option under Output in the program's --help, or one of `more`.
-    Scripts parse the programs' output and run several, which would all write to the same place."""
+    """Raises CommandError if `words` contain --list, one of `more`, or an option that --help lists
+    under Output. Scripts parse the output of several programs, which would also all save to one
+    place."""
     _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
@@ -131,7 +133,7 @@ def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
 
 
 def json_lines(text: str, name: str) -> list[Record]:
-    """Returns the objects of a program's lines of JSON; raises CommandError for anything else."""
+    """Parses a program's output, a JSON object per line; raises CommandError for anything else."""
     try:
         # Python accepts NaN and Infinity, which are not JSON; int() rejects them.
         return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]
@@ -158,8 +160,8 @@ def rungs() -> list[str]:
 
 
 def programs_in(folder: str) -> dict[str, str]:
-    """Returns the paths of the rungs' programs in a folder, by name, without the tests' programs.
-    Raises CommandError if there are none."""
+    """Returns {name: path} of the rungs' programs in a folder, without test programs. Raises
+    CommandError if there are none."""
     programs = {os.path.basename(path): path
                 for path in paths_in(folder, "[0-9][0-9]_*")
                 if not path.endswith("_test") and os.access(path, os.X_OK)}
@@ -176,7 +178,7 @@ def ladder_of(programs: dict[str, str], device: str) -> Ladder:
 
 
 def ready(command: str, *words: str) -> bool:
-    """Runs a function of ready.sh, whose messages name `command`; returns whether it succeeded."""
+    """Runs a function of ready.sh; returns whether it succeeded. Messages start with `command`."""
     path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
     return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', command,
                                path, *words], check=False).returncode

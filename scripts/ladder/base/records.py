@@ -9,7 +9,7 @@ from typing import Any, Dict
 from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.text import NO_VALUE
 
-# An object of a program's --json or --list, or a line of a file of results.
+# An object that a program prints with --json or --list, or a line of a result file.
 Record = Dict[str, Any]
 
 # The ways a count may move from one step to the next. A step registers one for its idea.
@@ -20,8 +20,8 @@ MOVES = {"less": lambda before, after: after < before, "more": lambda before, af
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A workload of a grid: the shape and type of the inputs, under a record's names. By default,
-    kv_heads is `heads` and seqlen_kv is `seqlen`."""
+    """A workload: the inputs' shape and type, under the names that records use. By default,
+    kv_heads equals `heads`, and seqlen_kv equals `seqlen`."""
     batch: int
     heads: int
     seqlen: int
@@ -37,28 +37,28 @@ class Point:
 
     @staticmethod
     def key(record: Record) -> tuple[Any, ...]:
-        """Returns a record's values of a point's fields, in order."""
+        """Returns a record's values for the fields of Point, in order."""
         return tuple(record[field.name] for field in dataclasses.fields(Point))
 
     def text(self) -> str:
-        """Returns the workload in short, such as "d 64, causal, N 2048"."""
+        """Returns a short description, such as "d 64, causal, N 2048"."""
         keys = f" of {self.seqlen_kv} keys" if self.seqlen_kv != self.seqlen else ""
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
     def decoding(self) -> bool:
-        """Returns whether there is one query for many keys."""
+        """Returns whether each head has a single query and several keys."""
         return self.seqlen == 1 < self.seqlen_kv
 
 
 def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
-    """Returns reads plus writes of a kind, such as "requested"; None if the record lacks them."""
+    """Returns reads plus writes of a kind, such as "requested"; None if the record lacks either."""
     read, written = (record.get(f"{kind}_{way}_{unit}") for way in ("read", "write"))
     return None if read is None or written is None else read + written
 
 
 def count_of(record: Record, count: str) -> int | None:
-    """Returns the count of this key; for a key without _read or _write, such as "hbm_sectors", the
-    sum of both. Raises CommandError if the record lacks it."""
+    """Returns the count under this key or, for a key such as "hbm_sectors", the sum of its reads
+    and writes (hbm_read_sectors, …). Raises CommandError if the record has neither."""
     kind, _, unit = count.rpartition("_")
     if not {count, f"{kind}_read_{unit}"} & record.keys():
         raise CommandError(f"a step's .change names {count}, which no record has; "
@@ -74,15 +74,15 @@ def requested(record: Record) -> int | None:
 
 
 def flops(record: Record) -> float:
-    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half of that under
-    the mask, 2.5 times that backward."""
+    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half as many under
+    the causal mask, and 2.5 times as many backward."""
     forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
                * record["batch"] / (2 if record["causal"] else 1))
     return forward * (2.5 if record["direction"] == "bwd" else 1)
 
 
 def uneven_counts(record: Record) -> str | None:
-    """Returns a message if the simulator's count and traffic() differ by any byte, else None."""
+    """Returns a message if the simulator counted other bytes than traffic() predicts, else None."""
     for way in ("read", "write"):
         counted, formula = (record.get(f"{kind}_{way}_bytes") for kind in ("requested", "model"))
         if counted is not None and formula is not None and counted != formula:
@@ -92,8 +92,8 @@ def uneven_counts(record: Record) -> str | None:
 
 
 def largest_error(record: Record) -> float | None:
-    """Returns the largest error of O, or of the gradients (LSE has a tolerance of its own); None if
-    nothing was checked; infinity if a value that should be finite is not."""
+    """Returns the largest error in O or the gradients, leaving out LSE, which has its own
+    tolerance: None if nothing was checked, and infinity if a value that should be finite is not."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
     if any(e.get("nonfinite") for e in errors):
         return math.inf
@@ -101,7 +101,7 @@ def largest_error(record: Record) -> float | None:
 
 
 def error_text(record: Record) -> str:
-    """Returns the largest error with two digits, as a table shows it."""
+    """Returns the largest error to two digits, as tables show it."""
     error = largest_error(record)
     if error is None:
         return NO_VALUE
@@ -109,7 +109,7 @@ def error_text(record: Record) -> str:
 
 
 def shape_text(record: Record) -> str:
-    """Returns a workload in words, leaving out kv-heads and seqlen-kv if they are the default."""
+    """Returns a workload in words, without kv-heads and seqlen-kv if they have their defaults."""
     usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}
     words = [f"{name.replace('_', '-')} {record[name]}"
              for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")

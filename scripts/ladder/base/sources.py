@@ -11,9 +11,9 @@ from ladder.base.console import BAD_USAGE, CommandError, suggestion
 from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
-# A definition at namespace scope, as clang-format leaves it: its comment, then an #if … #endif, or
-# a head whose last line ends the definition or opens a brace, closed by a line that begins with }
-# or, if it opens an array's, by the first that ends in };.
+# Matches a definition at namespace scope in clang-format's layout: its comment, then #if … #endif
+# or a head whose last line ends the definition or opens a brace. A line that starts with } closes
+# the brace; an array's is closed by the first line that ends in };.
 DEFINITION = re.compile(
     r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
     r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
@@ -22,8 +22,8 @@ DEFINITION = re.compile(
 
 
 def included(path: str, text: str) -> dict[str, str]:
-    """Returns the headers of its own folder that a file includes, directly or not, as {path: text};
-    each header comes after those that it includes."""
+    """Returns {path: text} of the headers that a file includes, directly or not, by a path relative
+    to the including file. Each header comes after those that it includes."""
     found: dict[str, str] = {}
     for name in re.findall('#include "(.*)"', text):
         header = os.path.normpath(os.path.join(os.path.dirname(path), name))
@@ -34,8 +34,8 @@ def included(path: str, text: str) -> dict[str, str]:
 
 
 class Source:
-    """A .cu file of a rung. `step` is the name of the step that it registers, or ""; `headers` are
-    those of included()."""
+    """A .cu file of a rung. `step` is the name of the step that it registers, or ""; `headers` is
+    what included() returns."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Source:
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
         self.step = name[1] if name else ""
         stem = os.path.basename(file)
-        # The names it may have after its rung and a slash, in addition to the step's name.
+        # What may follow the rung and a slash to name this file, besides the step's name.
         self.names = {stem, file, "" if file == "attention" else stem}
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
@@ -58,7 +58,7 @@ def read_sources() -> list[Source]:
 
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
-    """Returns the steps of these names; find() says which names are allowed."""
+    """Returns the steps with these names, in any form that find() accepts."""
     by_name = {step.key: step for step in steps}
     sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
     chosen = [find(sources, name) for name in names]
@@ -66,8 +66,9 @@ def named(names: list[str], steps: list[Step]) -> list[Step]:
 
 
 def find(sources: list[Source], name: str, what: str = "") -> Source:
-    """Returns the file of a step or a rung, by any of its names; if a file and a step share a name,
-    the file. Raises CommandError with all names; `what`, a sentence, says what else is allowed."""
+    """Returns the source with this name; a file's name takes precedence over a step's. If there is
+    none, raises CommandError, which lists all names; `what`, a sentence, says what else is
+    allowed."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
     in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
     matching = [source for source in in_rung if wanted in source.names] + \
@@ -89,8 +90,8 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
 
 
 def cases_of(sources: list[Source], step: Source) -> str:
-    """Returns GoogleTest's filter for all of the suite's cases of a step."""
-    # Leaves out steps whose names begin with this one's.
+    """Returns the GoogleTest filter for all of a step's cases in the suite."""
+    # Leaves out steps whose names start with this step's name.
     others = [source.step for source in sources if source.step.startswith(f"{step.step}_")]
     cases = [f"*/{name}:*/{name}_*" for name in (step.step, *others)]
     return f"{cases[0]}-{':'.join(cases[1:])}"
@@ -108,7 +109,7 @@ def names_of(definition: str) -> set[str]:
 
 
 def defined(text: str) -> dict[str, str]:
-    """Returns the definitions of a text by the names that they define."""
+    """Returns a text's definitions, keyed by the names that they define."""
     return {name: definition for definition in DEFINITION.findall(text)
             for name in names_of(definition)}
 
@@ -118,14 +119,14 @@ class Diff:
 
     def __init__(self, old: Source, new: Source) -> None:
         self.old, self.new = old, new
-        # Leading blanks do not count, so a loop put around many lines changes two lines. autojunk
+        # Indentation is ignored, so a loop put around many lines changes only two lines. autojunk
         # is off, because frequent lines such as "}" matter too.
         self.matcher = difflib.SequenceMatcher(None, [line.lstrip() for line in old.lines],
                                                [line.lstrip() for line in new.lines],
                                                autojunk=False)
 
     def counts(self) -> tuple[int, int, int]:
-        """Returns the numbers of lines added, removed and kept."""
+        """Returns the numbers of added, removed and kept lines."""
         kept = sum(block.size for block in self.matcher.get_matching_blocks())
         return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
 

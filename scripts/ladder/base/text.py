@@ -1,4 +1,4 @@
-"""Formats numbers for readers, and lessons' Markdown for a terminal."""
+"""Formats numbers for people to read, and the lessons' Markdown for a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ NO_VALUE = "–"
 
 
 def in_units(value: float | None, units: list[str]) -> str:
-    """Returns a value with three digits and the first unit that leaves at most three before the
-    point; a whole number of the smallest unit keeps its own digits. None becomes NO_VALUE."""
+    """Returns a value to three digits in the first unit, each 1000 times the one before, that
+    leaves at most three before the point. Integers below 1000 keep their digits; None becomes
+    NO_VALUE."""
     if value is None:
         return NO_VALUE
     for unit in units[:-1]:
@@ -21,7 +22,7 @@ def in_units(value: float | None, units: list[str]) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Returns a number with three digits; whole numbers below 1000 stay as they are."""
+    """Returns a number to three digits; integers below 1000 stay as they are."""
     if isinstance(value, int) and value < 1000:
         return str(value)
     for decimals in (2, 1):
@@ -32,13 +33,13 @@ def three_digits(value: float) -> str:
 
 
 def bytes_text(count: float | None) -> str:
-    """Returns bytes in B to TB, with decimal prefixes."""
+    """Returns a number of bytes in B, kB, MB, GB or TB, which are powers of 1000."""
     return in_units(None if count is None else round(count), ["B", "kB", "MB", "GB", "TB"])
 
 
 def counts_text(count: str, *numbers: int) -> list[str]:
-    """Returns values of a count, named by its key, as texts in one style: exact if they are short,
-    else with a unit."""
+    """Returns several values of the count with this key as texts in one style: exact if all are
+    short, else rounded, with a unit or a prefix."""
     exact = max(numbers) < (100_000 if all(numbers) else 1_000_000)
     return [bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
             if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
@@ -46,19 +47,19 @@ def counts_text(count: str, *numbers: int) -> list[str]:
 
 
 def time_text(milliseconds: float | None) -> str:
-    """Returns a time in µs, ms or s."""
+    """Returns a time given in milliseconds in µs, ms or s."""
     return in_units(None if milliseconds is None else milliseconds * 1000, ["µs", "ms", "s"])
 
 
 def rate_text(number: float | None) -> str:
-    """Returns TFLOP/s or a ratio as a number without a unit."""
+    """Returns a rate or a ratio to two or three digits, without a unit."""
     if number is None:
         return NO_VALUE
     return f"{number:.2g}" if number < 0.1 else three_digits(number)
 
 
 def plain(text: str) -> str:
-    """Returns Markdown as plain text for a terminal: links, formulas and code without marks."""
+    """Returns Markdown as plain text for a terminal: links, formulas and code lose their markup."""
     parts: list[str] = re.split(r"^```.*\n", text, flags=re.MULTILINE)
     for i in range(0, len(parts), 2):  # every second one is fenced
         part: str = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])

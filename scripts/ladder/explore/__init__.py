@@ -1,1 +1,1 @@
-"""The explorer: shows the simulator's traces on a page."""
+"""The explorer, which shows the simulator's traces on an HTML page."""

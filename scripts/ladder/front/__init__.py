@@ -1,2 +1,2 @@
-"""The commands that a reader begins with: scripts/run with its table and --alone, and scripts/test.
-ready.sh installs or names what they need."""
+"""The commands that a reader starts with: scripts/run, with its table and --alone, and
+scripts/test. ready.sh installs the tools that they need, or says what to install."""

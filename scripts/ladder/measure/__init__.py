@@ -1,1 +1,1 @@
-"""Measures the ladder and PyTorch over grids of workloads, and writes the files of results."""
+"""Measures the ladder and PyTorch over grids of workloads, and writes the result files."""

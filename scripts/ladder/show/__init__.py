@@ -1,1 +1,1 @@
-"""Draws the figures and writes the Markdown tables from the files of scripts/figures measure."""
+"""Draws the figures and writes the Markdown tables from the result files."""

@@ -1,1 +1,1 @@
-"""The one reader of the files that --trace writes."""
+"""Reads the files that --trace writes, for all other modules."""
