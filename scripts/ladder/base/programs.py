@@ -45,7 +45,7 @@ class Step:
         return self.rung, self.name
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """Returns the tiles [(Br, Bc)] for this head size: those with the smallest sufficient
+        """Returns the tiles [(Br, Bc)] for a head size: those with the smallest sufficient
         max_d."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
@@ -121,9 +121,8 @@ def steps_of(program: str) -> list[Step]:
 
 
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
-    """Raises CommandError if `words` contain --list, one of `more`, or an option that --help lists
-    under Output. Scripts parse the output of several programs, which would also all save to one
-    place."""
+    """Raises CommandError if `words` contain --list, one of `more`, or an option under Output in
+    --help. Scripts parse the output of several programs, which would also all save to one place."""
     _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):

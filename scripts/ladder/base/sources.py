@@ -66,9 +66,8 @@ def named(names: list[str], steps: list[Step]) -> list[Step]:
 
 
 def find(sources: list[Source], name: str, what: str = "") -> Source:
-    """Returns the source with this name; a file's name takes precedence over a step's. If there is
-    none, raises CommandError, which lists all names; `what`, a sentence, says what else is
-    allowed."""
+    """Returns the source with this name; a file's name takes precedence over a step's. If none has
+    it, raises CommandError, listing all names; `what`, a sentence, says what else is allowed."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
     in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
     matching = [source for source in in_rung if wanted in source.names] + \

@@ -8,9 +8,8 @@ NO_VALUE = "–"
 
 
 def in_units(value: float | None, units: list[str]) -> str:
-    """Returns a value to three digits in the first unit, each 1000 times the one before, that
-    leaves at most three before the point. Integers below 1000 keep their digits; None becomes
-    NO_VALUE."""
+    """Returns a value to three digits in the first of `units` (factors of 1000) that leaves at most
+    three before the point. Integers below 1000 keep their digits; None becomes NO_VALUE."""
     if value is None:
         return NO_VALUE
     for unit in units[:-1]:

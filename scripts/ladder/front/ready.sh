@@ -1,13 +1,13 @@
 # Sourced by the scripts that build. Checks for the tools and, on Debian and Ubuntu as root or with
 # passwordless sudo, installs those that are missing; elsewhere it says what to install. Only CMake
 # looks for libraries. This file and the scripts that source it must run with macOS's bash 3.2 and
-# BSD tools; an empty array is an error there under `set -u`, so none of them sets it.
+# BSD tools; an empty array is an error there under `set -u`, so none of them uses it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 me=scripts/$(basename "$0")
 packages=(g++ cmake ninja-build python3 libfmt-dev libgtest-dev)
 case $CI in 0 | [Ff]alse | FALSE | [Nn]o | NO | [Oo]ff | OFF) unset CI ;; esac
-export MPLBACKEND=Agg # a notebook sets its own, which may not be installed here
+export MPLBACKEND=Agg # a notebook sets its own backend, which may not be installed
 PATH+=:${CUDA_HOME:-/usr/local/cuda}/bin # CMake looks for nvcc only on PATH
 
 trap 'exit 130' INT # Ninja handles the signal and ends normally, so bash would continue
@@ -18,7 +18,7 @@ die() {
   exit 1
 }
 
-# usage_if_asked [WORD...]: prints stdin, the help, and exits if a word is -h or --help.
+# usage_if_asked [WORD...]: if a word is -h or --help, prints the help from stdin and exits.
 usage_if_asked() {
   case " $* " in *" -h "* | *" --help "*)
     cat
@@ -38,7 +38,7 @@ ready() {
   fi
 }
 
-# lacking: prints the missing tools, a space before each.
+# lacking: prints the missing tools, each after a space.
 lacking() {
   local tool
   for tool in "${CXX:-c++}" cmake ctest ninja; do
@@ -64,7 +64,7 @@ get() {
   hash -r
 }
 apt() {
-  # Gives up soon on a dead network, but waits for another apt-get to finish.
+  # These options give up soon on a dead network, but wait for another apt-get to finish.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 \
     -o Acquire::http::Timeout=20 -o DPkg::Lock::Timeout=120 "$@" >/dev/null
 }
@@ -79,15 +79,15 @@ build() {
   if [[ $preset != default ]]; then folder+=/$preset; fi
   log=$folder/configure.log
   mkdir -p "$folder"
-  exec 9>"$folder/.lock" # because two builds in one folder would overwrite each other's files
+  exec 9>"$folder/.lock" # two builds in one folder would overwrite each other's files
   local turn='import fcntl; fcntl.flock(9, fcntl.LOCK_EX'
   if ! python3 -I -c "$turn | fcntl.LOCK_NB)" 2>/dev/null; then
     say "another build in this clone is running; waiting for it to end."
     python3 -I -c "$turn)" || true # some network file systems have no locks
   fi
 
-  # CMake keeps its first decisions, such as LADDER_CUDA. It must decide again with another
-  # compiler, in a folder that has moved, and after a failure.
+  # CMake caches its decisions, such as LADDER_CUDA. It must decide again with another compiler, in
+  # a folder that has moved, and after a failure.
   chosen="$root $CXX:$CXXFLAGS:$CUDACXX:$CUDAHOSTCXX:$NVCC_CCBIN:$(command -v nvcc || true)"
   was=$(cat "$folder/.configured" 2>/dev/null || true)
   rm -f "$folder/.configured"

@@ -1,8 +1,8 @@
 """Runs every rung of the ladder and prints the table. scripts/run builds the programs, then calls
 this.
 
-The programs do the work, and this collects it: `PROGRAM --list` names a rung's steps, and
-`PROGRAM --json` measures one.
+The programs do the work, and this module collects the results: `PROGRAM --list` names a rung's
+steps, and `PROGRAM --json` measures them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
-DRAM = ["--dram"]  # harmless where the GPU's counters may not be read: the program then says so
+DRAM = ["--dram"]  # harmless if the GPU's counters may not be read: the program says so
 
 
 def judge(run: StepRun, status: int, records: list[Record], message: str) -> None:
     """Stores a program's records and message in the run, and sets the run's status: WRONG_RESULT
-    for a wrong result or count, 128 plus the signal for a crash, else the program's."""
+    for a wrong result or count, 128 plus the signal's number for a crash, else `status`."""
     lines = (line.removeprefix(f"{run.step.rung}: ") for line in message.splitlines())
     run.status, run.records, run.message = status, records, "\n".join(lines)
     if status < 0:
@@ -44,8 +44,8 @@ def judge(run: StepRun, status: int, records: list[Record], message: str) -> Non
 
 
 def go(runs: list[StepRun], options: list[str]) -> None:
-    """Runs steps of one program on one device together, so that they share inputs and reference. If
-    any fails, runs each again alone, to find out which failed and why."""
+    """Runs steps of one program on one device in one process, so that they share inputs and
+    reference. If any step fails, runs each alone, to find out which failed and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     show(f"Running {step.rung} on the {MACHINES[device]} ...")
     status, records, message = run_json(
@@ -60,8 +60,8 @@ def go(runs: list[StepRun], options: list[str]) -> None:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Returns the options that scripts/run itself uses; `passed` are the words for the programs,
-    and `words` all but --all."""
+    """Returns the options that scripts/run itself uses. `passed` holds the arguments for the
+    programs, and `words` all arguments except --all."""
     parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
@@ -72,8 +72,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def gpu_answers(program: str) -> tuple[str, str]:
-    """Returns the I/O type for measurements on the GPU, and ""; without a usable GPU, "" and the
-    reason."""
+    """Returns (the I/O type to measure with on the GPU, "") or, without a usable GPU, ("", the
+    reason)."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse bf16
         status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
@@ -86,7 +86,7 @@ def gpu_answers(program: str) -> tuple[str, str]:
 
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
-    """Returns the tables to print. `gpu` is the I/O type for the GPU, "" without one."""
+    """Returns the tables to print. `gpu` is the I/O type for the GPU, or "" without a GPU."""
     def runs(device: str) -> list[StepRun]:
         return [StepRun(step, device) for step in steps if step.device == device
                 and (options.all or not step.by_name_only)]
@@ -135,7 +135,7 @@ def main(words: list[str]) -> int:
         for _, group in itertools.groupby(table.runs, key=lambda run: run.step.program):
             go(list(group), table.options)
             show("")
-        # A step for another kind of GPU is left out, not reported as failed, unless asked for.
+        # Without options, steps for another kind of GPU are left out instead of reported.
         finished.append(table._replace(runs=[
             run for run in table.runs if options.words or run.status != NO_DEVICE
             or not run.step.exact_architecture]))

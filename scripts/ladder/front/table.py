@@ -19,7 +19,7 @@ from ladder.base.text import NO_VALUE, bytes_text, counts_text, rate_text, time_
 
 @dataclasses.dataclass
 class StepRun:
-    """A run of one step on one device: its records, one for each pass, or the message that says why
+    """A run of one step on one device: its records, one per pass, or the message that says why
     there are none."""
     step: Step
     device: str
@@ -30,7 +30,7 @@ class StepRun:
 
 MACHINES = {"gpu": "GPU", "sim": "simulator"}
 
-# A column's head → the text of its cell for a record.
+# A column's heading → the function that formats its cell.
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "time": lambda record: time_text(record.get("time_ms")),
     "TFLOP/s": lambda record: rate_text(record.get("tflops")),
@@ -48,11 +48,11 @@ MEANINGS = {"requested": "bytes that the kernels read from and write to global m
 
 
 class Story(NamedTuple):
-    """A table's main number for each step, shown also as a bar and compared with the row above, and
-    the columns that follow."""
+    """What a table tells about each step: a main number, also shown as a bar and compared with the
+    row above, and the columns that follow."""
     head: str
     value: Callable[[Record], float | None]
-    text: Callable[[float | None], str]  # of the number
+    text: Callable[[float | None], str]  # formats the number
     less: str  # the word for a smaller number
     more: str
     columns: list[str]
@@ -70,7 +70,7 @@ class Table(NamedTuple):
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              ["TFLOP/s", "DRAM"], False)
-# Counts that ideas are about → their names in the table, and the meanings below it.
+# A count that a step's idea is about → its name in the table, and its meaning below the table.
 CHANGED = {
     "hbm_sectors": ("sectors", "32-byte pieces of global memory that the warps' accesses touch"),
     "sram_read_bytes": ("loaded", "bytes read from shared memory"),
@@ -97,8 +97,8 @@ CHANGED = {
 
 
 def records_of(runs: list[StepRun], begin: int = 0) -> list[tuple[StepRun, Record]]:
-    """Returns (run, record) for each row of a table: the records of each run from `begin` on, or
-    one empty record if its program failed. Runs that were refused are left out."""
+    """Returns (run, record) for each row of a table: a run's records from index `begin` on, or one
+    empty record if its program failed. Runs that were refused or lack a device have no row."""
     return [(run, record) for run in runs for record in run.records[begin:] or
             ([{}] if run.status not in (BAD_USAGE, NO_DEVICE) else [])]
 
@@ -120,8 +120,8 @@ def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
 
 def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun, Record]],
          paint: Paint) -> list[str]:
-    """Returns the lines of a table, the first row as its header, and ✗ after a failed step. Columns
-    numbered in `left` are left-aligned, the others right-aligned."""
+    """Returns the lines of a table, with the first row as its header and ✗ after a failed step.
+    Columns whose index is in `left` are left-aligned, the others right-aligned."""
     failed = [False, *(run.status != GOOD for run, _ in steps)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(text.ljust(width) if i in left else text.rjust(width)
@@ -133,11 +133,11 @@ def draw(rows: list[list[str]], left: tuple[int, ...], steps: list[tuple[StepRun
 # ---- the story: one number and a bar per step ----
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
-BAR = 2  # the number of the bar's column
+BAR = 2  # the index of the bar's column
 
 
 def bar(value: float | None, low: int, high: int, width: int) -> str:
-    """Returns a bar for a value on a logarithmic scale from 10^low to 10^high, `width` columns."""
+    """Returns a value's bar on a logarithmic scale: 10^high is `width` columns, 10^low none."""
     if not value:
         return ""
     eighths = round(8 * width * (math.log10(value) - low) / (high - low))
@@ -158,7 +158,7 @@ def change_of(step: Step, record: Record, before: Record) -> str:
 
 
 def against(story: Story, value: float | None, before: float | None) -> str:
-    """Returns how many times smaller or larger a value is, such as "12.9× less"."""
+    """Returns how many times less or more than `before` a value is, such as "12.9× less"."""
     if not value or not before:
         return ""
     ratio = before / value
@@ -185,10 +185,10 @@ def story_table(story: Story, runs: list[StepRun],
     for (run, record), value in zip(steps, values):
         before = above.get(is_backward(record), {})
         brings = against(story, value, story.value(before))
-        # Compares only with the step that this one follows, or for a rung's first, the row above.
+        # Counts are compared with the step that this one follows (a rung's first: the row above).
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
-        if change:  # keep the rise of the story's number: it is the price of the change
+        if change:  # a rise of the story's number is shown too, as the price
             brings = f"{brings}, {change}" if brings.endswith(story.more) else change
         above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,
@@ -217,7 +217,7 @@ def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[st
 
 
 def messages(runs: list[StepRun], paint: Paint) -> Iterator[str]:
-    """Yields the messages of the failed runs, each different message once."""
+    """Yields the lines of the failed runs' messages, each distinct message once."""
     failures: dict[tuple[int, str], list[str]] = {}
     for run in runs:
         if run.status != GOOD:
@@ -257,8 +257,8 @@ def print_tables(tables: list[Table]) -> None:
 
 
 def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
-    """Returns lines with the meanings of the columns and of the counts in the tables' text; if all
-    results were checked and are correct, a last line says so."""
+    """Returns lines that explain the tables' headings and the counts in their text; if all results
+    were checked and are correct, a last line says so."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
     counted = "counted by the simulator" + (" and equal to each step's formula" if right else "")
@@ -274,7 +274,7 @@ def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
     for name, meaning in meanings.items():
         first, *more = wrap(meaning, " " * width)
         lines += [name.ljust(width) + first.lstrip(), *more]
-    if right and all(record["pass"] for record in records):  # null: not checked, or not decided
+    if right and all(record["pass"] for record in records):  # None: not checked or not decided
         most = max(error for record in records if (error := largest_error(record)) is not None)
         lines += ["", "All results are correct: the largest difference from float64 is "
                   f"{most:.1e}."]

@@ -1,4 +1,4 @@
-"""Builds and runs the tests, for scripts/test, which has the help."""
+"""Builds and runs the tests for scripts/test, which prints the help."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KINDS = f"A part is {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Returns the options with `parts` and, for ctest, `passed`. Parts come first, because a word
-    after one of ctest's options belongs to that option."""
+    """Returns the options, with `parts` and, for ctest, `passed`. Parts must come first, because a
+    word after one of ctest's options belongs to that option."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
@@ -46,11 +46,11 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Makes the tests that compare whole texts write them instead. Returns the exit status."""
+    """Has the tests that compare whole texts rewrite these texts. Returns the exit status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT
-    # Starts these files again, so that no text of a removed test stays.
+    # Empties these files first, so that no text of a removed test remains.
     for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
                        ("suite/plans.jsonl", ""), ("suite/gpu_plans.jsonl", "")):
         write_whole(os.path.join(ROOT, "common/tests", path), head)
@@ -85,7 +85,7 @@ def main(words: list[str]) -> int:
 
     if "build_tasks" in named:
         os.environ["LADDER_BUILD_TASKS"] = "all"
-    os.chdir(ROOT)  # ctest looks for presets, which choose asan's tests, only in the current folder
+    os.chdir(ROOT)  # ctest reads presets, which choose asan's tests, from the current folder only
     labels = named + [rung for part, rung in rung_of.items() if part not in steps]
     status, said = GOOD, ""
     if labels or not parts:
@@ -111,7 +111,7 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
     log = os.path.join(folder, "Testing/Temporary/LastTest.log")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(log)
-    # One job more than there are cores, because some tests only wait, such as for an interrupt.
+    # One more job than there are cores, because some tests only wait, for example for an interrupt.
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     status = subprocess.run(
         ["ctest", "--preset", preset, "-j", str(cores + 1), "--output-on-failure",
@@ -129,8 +129,8 @@ SUITE = re.compile(r"^\d+/\d+ Test: ([^\n]*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ T
 
 
 def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
-    """Replaces this GPU's line of the log by the outcome of this run; does nothing if no test ran
-    on a GPU. Returns WRONG_RESULT if compute-sanitizer found errors."""
+    """Replaces this GPU's line in the log with the outcome of this run, if any test ran on a GPU.
+    Returns WRONG_RESULT if compute-sanitizer found errors, else GOOD."""
     suites = {name: tally(text) for name, text in SUITE.findall(said)}
     if not any(suite["ran"] for suite in suites.values()):
         return GOOD
@@ -142,7 +142,7 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
     for tool in options.sanitize:
         line["sanitizer"][tool] = {}
         for program in sorted(os.listdir(programs)):
-            if re.fullmatch(r"\d\d_\w+_test", program):  # each takes minutes, so writes each result
+            if re.fullmatch(r"\d\d_\w+_test", program):  # takes minutes, so each is written
                 line["sanitizer"][tool][program] = sanitized(tool, programs, program)
                 write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
@@ -152,8 +152,8 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
 
 
 def sanitized(tool: str, programs: str, name: str) -> Record:
-    """Runs a rung's cases on the GPU at ragged shapes, and with one query or key, under a tool of
-    compute-sanitizer. Returns tally() and the number of the tool's "errors"."""
+    """Runs a rung's GPU cases with ragged shapes or one query or key under a compute-sanitizer
+    tool. Returns tally()'s counts and "errors", the number of errors that the tool found."""
     print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
     said = subprocess.run(
         ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
