@@ -1,6 +1,6 @@
-"""Runs the bug hunts of the rungs' exercises.py: a copy of a step's file with a ready-made mistake
-runs on the simulator. The reader sees the symptoms, and the mistake once its line has been
-found."""
+"""Runs the bug hunts in the rungs' exercises.py. A copy of a step's file with a ready-made mistake
+runs on the simulator; the reader sees the symptoms and, once its line has been found, the
+mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Observed(NamedTuple):
 
 class MutatedSource:
     """A file of the repository with a bug hunt's mistake. `text` holds its lines, `was` the
-    original's lines that differ, and `lines` the line numbers that count as correct answers."""
+    original's lines that differ, and `lines` the line numbers, from 1, that are correct answers."""
 
     def __init__(self, mistake: BugHunt, path: str) -> None:
         self.mistake, self.path = mistake, path
@@ -104,7 +104,7 @@ def as_json(name: str, hunt: MutatedSource, more: dict[str, Any]) -> str:
 
 
 def find(name: str) -> MutatedSource:
-    """Returns the bug hunt of this name; raises CommandError if there is none."""
+    """Returns the bug hunt with this name; raises CommandError if there is none."""
     known = read_bug_hunts()
     if name not in known:
         raise CommandError(f"there is no bug hunt {name}.{suggestion(name, known)} "
@@ -113,7 +113,7 @@ def find(name: str) -> MutatedSource:
 
 
 def show_hint(name: str) -> int:
-    """Prints the function that has the mistake, and a range of about twenty lines around it."""
+    """Prints the function with the mistake, and a range of about twenty lines around it."""
     hunt = find(name)
     line = hunt.lines[0]
     inside = next((function for function, text in defined("\n".join([*hunt.text, ""])).items()

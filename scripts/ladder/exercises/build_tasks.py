@@ -1,7 +1,7 @@
-"""Checks build tasks: a reader turns a copy of the step before into the next step. The copy is
-compiled in the real step's place, under its name, and runs the suite's cases on the simulator; its
-counts are compared with the real step's. The rungs' exercises.py list the tasks, and the counts
-that the step before fails."""
+"""Checks build tasks, in which a reader turns a copy of the step before into the next step. The
+copy is compiled in the real step's place, under its name, and runs the suite's cases on the
+simulator; its counts are compared with the real step's. The rungs' exercises.py list the tasks, and
+the counts that the step before fails."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
-OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # begin wrong outputs' texts
+OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # start texts on wrong outputs
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
 UNJUDGED = "the order of threads is checked once all results are correct"
 # Counts that must reach at least a quarter of the real step's.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
 
 
-# Code that a copy must not have: (whether only in kernels, a pattern, why not).
+# Code that a copy must not contain: (whether only kernels must not, a pattern, the reason).
 NOT_IN_A_COPY = [
     (False, r"\b__shared__\b", "the simulator does not know it. Declare SharedMemory smem; then "
                                'smem.take<T>("K", n) returns n elements under a name'),
@@ -52,8 +52,8 @@ NOT_IN_A_COPY = [
 
 
 class Task:
-    """A build task with its two files: `real`, the real step's, and `old`, that of the step before,
-    which for a rung's first step is the last step of the previous rung that every GPU runs."""
+    """A build task with its two sources: `real` is the real step's, and `old` that of the step
+    before (for a rung's first step, the last step of the previous rung that every GPU runs)."""
 
     def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
@@ -79,7 +79,7 @@ class Task:
         # The part of the head comment that says what changed since the step before.
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
-        # Definitions by name, without those that a header of the folder also has.
+        # Definitions by name, without those that a header in the folder contains too.
         self.shared = {name for text in real.headers.values() for name in defined(text)}
         self.was, self.now = ({name: text for name, text in defined(source.text).items()
                                if "const Register" not in text and name not in self.shared}
@@ -90,7 +90,7 @@ class Task:
         return self.begin.text
 
     def diffs(self) -> list[str]:
-        """Returns the hunks that lead from the step before to the real step."""
+        """Returns the hunks that turn the text of start() into the real step."""
         return ["\n".join([*hunk, ""]) for hunk in self.diff.hunks(context=3)]
 
     @property
@@ -112,7 +112,7 @@ class Task:
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
-        """Returns the real step's file with the new lines of its kernels put back to those of the
+        """Returns the real step's file with the new lines of its kernels replaced by those of the
         step before, except for code that has moved into a header. Raises CommandError for a step
         whose file does not compile that way."""
         if not self.check.blanks:
@@ -152,7 +152,7 @@ class Task:
 
 
 def code_of(hunk: str) -> str:
-    """Returns a hunk without the head comment and the registration, "" if the rest changes only
+    """Returns a hunk without the head comment and the registration, or "" if the rest changes only
     comments or one name."""
     at, *lines = hunk.splitlines()
     while lines and re.match(r".(//|$)", lines[0]):
@@ -221,10 +221,10 @@ def arrays_of(*records: Record) -> list[str]:
 
 
 def compared(task: Task, shape: str, *records: Record) -> list[Check]:
-    """Returns a check of each count from the records of the step before, the real step and a copy.
-    A count that the idea is about must move at least half of the way from the step before to the
-    real step, so that other tile sizes pass. The workspace, and all other arrays together, may be
-    1.5 times the real step's, because another sound kernel may spend more there."""
+    """Checks each count of `records`, those of the step before, the real step and a copy. A count
+    that the idea is about must move at least half of the way from the step before to the real step,
+    so that other tile sizes pass. The workspace, and all other arrays together, may be 1.5 times
+    the real step's, because another sound kernel may spend more there."""
     arrays, checks = arrays_of(*records), []
     counts = [counts_of(record) for record in records]
     others = {name: [array + way for array in arrays if array + way not in task.check.fails]
@@ -258,7 +258,7 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         better = name not in others and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
-    # Work that the real step gives to the tensor cores must not move to where nobody counts it.
+    # The tensor cores' work in the real step must not move to a place where it is not counted.
     idle = [f"{unit}: {mine:,}; {real:,} in the step of the course" for unit in UNITS
             for real, mine in [(counts[1][unit], counts[2][unit])] if mine < real / 4]
     checks.append(Check(UNIT, not idle, float(not idle), "; ".join(idle) + f" ({SHAPES[shape]})"))
@@ -272,7 +272,7 @@ def unit(name: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record:
-    """Returns the last record of a run of one of the ladder's own steps."""
+    """Returns the last record that one of the ladder's own steps prints; kept for later calls."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
         raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
@@ -303,8 +303,8 @@ def shown(names: Collection[str]) -> list[str]:
 
 
 def targets(task: Task, build: str) -> str:
-    """Returns a table of the counts that must change and of those that may rise, in the step before
-    and in the real step, and a sentence about the trade that the step makes."""
+    """Returns a table of the counts that must change or may rise, each for the step before and the
+    real step, and a sentence about the trade that the step makes."""
     if task.check.stages:
         return "\n".join(["The kernel's body is empty. Write it in these stages:",
                           *(f"  {stage.name}: {stage.asks}" for stage in task.check.stages),
@@ -383,7 +383,7 @@ def check(task: Task, copy: Program) -> Verdict:
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
-        # Their values change at keys 256 and 512. A tile across these keys rounds P differently.
+        # Their values change at keys 256 and 512, and a tile across these keys rounds P otherwise.
         of_copy = of_copy._replace(cases=[case for case in of_copy.cases
                                           if not case.name.startswith("tiles_that_")])
     checks = of_results(of_copy)
@@ -402,7 +402,7 @@ def check(task: Task, copy: Program) -> Verdict:
 
 
 def check_stages(task: Task, copy: Program) -> Verdict:
-    """Checks one stage after another, up to the first that is not reached."""
+    """Returns the verdict on the stages, checked in order up to the first not reached."""
     lines: list[str] = []
     stages = [(stage.name, False, "not checked yet") for stage in task.check.stages]
     for reached, stage in enumerate(task.check.stages):
@@ -453,20 +453,20 @@ def of_stage(task: Task, stage: Stage, copy: Program) -> tuple[list[Check], list
 
 
 def rerun_of(cases: Sequence[Case]) -> str:
-    """Returns the options of the first case that can be run again by options alone."""
+    """Returns the options of the first case that options alone can repeat, or ""."""
     return next((case.options for case in cases
                  if case.options and "values of its own" not in case.options), "")
 
 
 def smallest(cases: Sequence[Case]) -> list[Case]:
-    """Returns the smallest case of each fault, the smallest first."""
+    """Returns the smallest case with each distinct fault, in order of size."""
     wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
     return [*reversed(wrong.values())]
 
 
 def of_results(copy: Judged) -> list[Check]:
-    """Returns three checks: of the results; of whether they depend on the order of threads, which
-    is judged only if all are correct in the usual order; and of traffic(), in the cases that
+    """Returns three checks: of the results; of whether the results depend on the order of threads,
+    judged only if all are correct in the usual order; and of traffic(), in the cases that
     finished."""
     right = [not case.said for case in copy.cases]
     same = [not (case.said.startswith(OTHER_BITS) or all(right) and case.said)
@@ -485,8 +485,8 @@ def of_results(copy: Judged) -> list[Check]:
 
 
 def order_of_blocks(copy: Program) -> Check:
-    """Returns a check of whether, under the mask, the blocks with the most work start first. Work
-    is a block's FLOPs of matrix products, from a trace."""
+    """Checks that, under the causal mask, the blocks with the most work start first. A block's work
+    is its FLOPs in matrix products, counted in a trace."""
     name, options = ORDER, "--heads 1 --seqlen 512 --causal"
     with tempfile.NamedTemporaryFile() as trace:
         copy.run(f"{options} --check off", "--trace", trace.name)
@@ -507,7 +507,7 @@ def order_of_blocks(copy: Program) -> Check:
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
     """Returns the verdict, which lists the checks that hold, then the failed ones, nearest first.
     The fraction of the points is the product of three: of the checks that the step before fails,
-    the fraction that now holds (so it gets none); of the other checks, the fraction that still
+    the fraction that now holds (0 for that step); of the other checks, the fraction that still
     holds; of the results, the fraction that is correct. It is halved if any result is wrong."""
     own = [one.held for one in checks if one.name in task.lacks]
     right = [one for one in checks if one.name in (RESULTS, ORDERS)]

@@ -1,5 +1,5 @@
-"""Checks code, for every kind of exercise and for the steps themselves: the results of a run, the
-cases of the test suite, and whether a count moves as it should."""
+"""Checks code, for every kind of exercise and for the steps themselves: a run's results, the cases
+of the test suite, and whether a count changes as it should."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MUST = {"less": "must fall", "more": "must rise", "to 0": "must fall to 0",
 
 
 class Check(NamedTuple):
-    """One check of a copy, and the line that the reader gets about it."""
+    """The outcome of one check of a copy, and the line about it that the reader gets."""
 
     name: str
     held: bool
@@ -29,8 +29,8 @@ class Check(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """The demand that a count moves against the step before, in a run of 256 queries: a step's
-    registered `.change`, or an additional one of its build task. A build task may also name
+    """The demand that a count changes from the step before, in a run with 256 queries: a step's
+    registered `.change`, or an additional demand of its build task, which may also name
     `product_blocks`, the blocks of the kernels that multiply matrices."""
 
     count: str
@@ -56,7 +56,7 @@ class Move:
 
 
 def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
-    """Returns the errors beyond their tolerance, by the output's name."""
+    """Returns the errors that exceed their tolerance, keyed by output."""
     return {name: error for record in run.records
             for name, error in (record["errors"] or {}).items()
             if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
@@ -64,8 +64,8 @@ def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
 
 
 def said_of_outputs(run: ProgramRun, of: Collection[str] = ()) -> str:
-    """Returns a line with each wrong output and its error, "" if none is wrong; with `of`, of these
-    outputs alone."""
+    """Returns a line with each wrong output and its error, or "" if none is wrong; if `of` names
+    outputs, only these count."""
     return "; ".join(f"{name}: " + (f"{error['nonfinite']} not finite, "
                                     if error["nonfinite"] else "")
                      + f"max error {error['max']}, tolerance {error['tolerance']}"
@@ -73,8 +73,8 @@ def said_of_outputs(run: ProgramRun, of: Collection[str] = ()) -> str:
 
 
 def wrong_in(run: ProgramRun, of: Collection[str] = ()) -> str:
-    """Returns what is wrong with a run's results, or with the outputs in `of` alone, and where; "" if
-    nothing is. A step that subtracts no maximum is excused where its sums overflow."""
+    """Returns what is wrong with a run's results, and where, or ""; if `of` names outputs, only
+    these count. A step that subtracts no maximum is excused where its sums overflow."""
     if not run.records:
         return run.last_words()
     if "so this failure is expected" in run.err:
@@ -87,14 +87,14 @@ def wrong_in(run: ProgramRun, of: Collection[str] = ()) -> str:
 
 
 def uneven_in(run: ProgramRun) -> str:
-    """Returns the first kernel whose count differs from its traffic(), with both numbers; "" if
-    none does."""
+    """Returns the first kernel whose count differs from its traffic(), with both numbers, or "" if
+    there is none."""
     return next((f"{kernel['name']}: {uneven_counts(kernel)}" for record in run.records
                  for kernel in record["kernels"] if uneven_counts(kernel)), "")
 
 
 class Judged(NamedTuple):
-    """All that a copy did."""
+    """The outcome of a copy's runs."""
 
     runs: Mapping[str, ProgramRun]  # its runs with given options, by name
     cases: list[Case]   # the suite's cases, then these runs as cases

@@ -1,6 +1,6 @@
-"""The kinds of exercises. Each has check(), which returns a Verdict. The exercises themselves are
-in the rungs' exercises.py; numbers that a program counts are also in the lesson's answer, in a
-console block that a test runs and compares.
+"""Defines the kinds of exercises. Numbers, Change and Experiment have check(), which returns a
+Verdict. The rungs' exercises.py contain the exercises; a number that a program counts is also in
+the lesson's answer, in a console block that a test runs and compares.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
     right: bool
     why: str  # what the reader is told
     cases: Sequence[Tuple[str, str]] = ()  # (case, what is wrong with it or "")
-    share: float = 0  # the fraction of the points that an answer gets that is not correct
+    share: float = 0  # the fraction of the points that an incorrect answer earns
     checks: Sequence[Tuple[str, bool, str]] = ()  # of a build task: (name, whether it holds, text)
     rerun: str = ""  # the options of the smallest wrong case
 
@@ -31,14 +31,14 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Verdict:
-    """Returns the verdict on (case, what is wrong with it or ""); it names the first wrong case.
-    With `shared`, each correct case earns an equal fraction of the points."""
+    """Returns the verdict on [(case, what is wrong with it or "")]. It names the first wrong case,
+    or is `right`. With `shared`, each correct case earns an equal fraction of the points."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
     return Verdict(not wrong, wrong[0] if wrong else right, cases,
                    shared * (1 - len(wrong) / len(cases)))
 
 
-# Options that vary everything a formula depends on, with the mask.
+# Options of two causal runs that vary everything a formula depends on.
 COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
            "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40 --causal")
 
@@ -97,7 +97,7 @@ class Change:
 
     def check(self, program: Program) -> Verdict:
         """Checks the requested bytes and, if they are correct, all cases. It leaves out the cases
-        that forbid any rounding the step does without: another algorithm may need one."""
+        that tolerate no additional rounding, because another algorithm may need one."""
         cases = [(case, wrong_or_unlike(program.run(f"{case} --check full"), predicted))
                  for case, predicted in zip(COUNTED, self.predicted)]
         if not any(said for _, said in cases):
@@ -109,10 +109,10 @@ class Change:
 
 
 class Mistake(NamedTuple):
-    """A mistake of an Experiment. `shows` says how it is recognised: by the outputs that are wrong
+    """A mistake in an Experiment. `shows` says how to recognise it: by the outputs that are wrong
     in runs with given options, {options: outputs}, or by a function of the program."""
     shows: Union[Dict[str, Set[str]], Callable[[Program], bool]]
-    seen: str  # what the reader has then observed
+    seen: str  # what the reader has observed by then
     solution: Edits
 
     def is_seen(self, program: Program) -> bool:
@@ -126,7 +126,7 @@ class Mistake(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A task to make a mistake on purpose in a file of the rung, or one of several mistakes."""
+    """A task to make one of `mistakes` on purpose in a file of the rung."""
 
     name: str
     file: str
@@ -155,15 +155,15 @@ class Stage(NamedTuple):
     asks: str  # what to write
     hint: str  # where that is taught
     lines: str  # a pattern that matches the real step's lines for it
-    at_least: Dict[str, float]  # the required fraction of the real step's count, by the count's name
-    right: Sequence[str] = ()  # the outputs that must be correct; with none, all cases of the suite
-    runs: Sequence[str] = ()  # options; with none, the shapes of all build tasks
+    at_least: Dict[str, float]  # count → the required fraction of the real step's
+    right: Sequence[str] = ()  # outputs that must be correct; if empty, all of the suite's cases
+    runs: Sequence[str] = ()  # options; if empty, the shapes of all build tasks
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildTask:
-    """The step of this name as an exercise, which starts from the step before, or with `stages` from
-    the real step with an empty kernel. Then nothing but the stages is checked."""
+    """The step of this name as an exercise. It starts from the step before or, if it has `stages`,
+    from the real step with an empty kernel; in that case only the stages are checked."""
 
     name: str
     minutes: int
@@ -192,7 +192,7 @@ class BugHunt(NamedTuple):
     shows: str  # the symptoms, as in bug_hunts.Observed.line; a test compares them
     why: str  # the explanation, shown once the reader has found it
     edits: Edits
-    opened: Edits = ()  # harmless edits made first: they write out a library call of the file
+    opened: Edits = ()  # harmless edits made first, which write out a library call
 
 
 Check = Union[Words, Numbers, Change, Experiment]

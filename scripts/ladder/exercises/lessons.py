@@ -16,7 +16,7 @@ from ladder.base.text import plain
 from ladder.exercises.kinds import Check
 from ladder.exercises.mistakes import edited
 
-sys.path.append(ROOT)  # a rung's exercises.py is imported
+sys.path.append(ROOT)  # makes a rung's exercises.py importable
 
 
 class Exercise(NamedTuple):
@@ -40,7 +40,7 @@ class Exercise(NamedTuple):
         return read(os.path.join(ROOT, self.file)) if self.file else ""
 
     def solutions(self) -> list[str]:
-        """Returns the text of the file with each of the correct changes made."""
+        """Returns the file's text after each of the correct changes, one text per change."""
         return [edited(self.start(), edits) for edits in self.check.solutions]
 
     def diffs(self) -> list[str]:
@@ -78,6 +78,6 @@ def written() -> list[list[str]]:
 
 
 def of_rungs(what: str) -> list[tuple[str, Any]]:
-    """Returns (rung, entry) for each entry of the list of this name in the rungs' exercises.py."""
+    """Returns (rung, entry) for each entry of the list named `what` in the rungs' exercises.py."""
     return [(rung, one) for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
             for one in getattr(importlib.import_module(f"{rung}.exercises"), what, ())]

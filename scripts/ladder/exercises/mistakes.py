@@ -7,8 +7,8 @@ from typing import Pattern, Sequence, Union
 
 from ladder.base.console import WRONG_RESULT, CommandError
 
-# Changes of a text: (old, new). A string `old` must occur exactly once. A pattern may occur often,
-# and `new` may then refer to its groups.
+# Changes to a text: (old, new). A string must occur exactly once. A pattern may match several
+# times, and `new` may refer to its groups.
 Edits = Sequence[tuple[Union[str, Pattern[str]], str]]
 
 

@@ -97,11 +97,11 @@ class Program:
             self.included = [file for file in listed if file != self.made]
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
-        """Runs one of the copy's programs; returns its status, negative for a signal, and what it
-        printed on stdout and stderr."""
+        """Runs one of the copy's programs; returns its status, negative for a signal, and its
+        stdout and stderr together."""
         if self.stopped:  # another run would only reach the limit again
             return GOOD, NOT_RUN
-        with tempfile.TemporaryFile() as out:  # a file, because the limit on files bounds it
+        with tempfile.TemporaryFile() as out:  # a file, so that the limit on file sizes holds
             try:
                 status = subprocess.run(
                     limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,
@@ -121,7 +121,7 @@ class Program:
         for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # a copy may print too
             with contextlib.suppress(ValueError):
                 records.append(json.loads(line))
-        # Each pass prints one record with all of these keys; the copy printed any other itself.
+        # Each pass prints one record with all of these keys; any other is the copy's own output.
         passes = {record.get("direction") for record in records}
         if len(passes) < len(records) or not all({"kernels", "errors", "pass"} <= record.keys()
                                                  for record in records):

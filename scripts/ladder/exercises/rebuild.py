@@ -1,5 +1,5 @@
 """Compiles a changed copy of a source with the build's own commands, and links it with everything
-else as built: an exercise's answer, or a mistake that a test must find."""
+else as built. The copy is an exercise's answer, or a mistake for a test."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ladder.base.files import ROOT
 
 
 def limited(seconds: int, *command: str) -> list[str]:
-    """Returns the command, limited to this processor time, 4 GB of memory and 100 MB per file."""
+    """Returns the command, limited in processor time, to 4 GB of memory and to 100 MB per file."""
     limits = f"ulimit -c 0; ulimit -f 200000; ulimit -v 4000000; ulimit -t {seconds}"
     return ["sh", "-c", f'{{ {limits}; }} 2>/dev/null; exec "$@"', "sh", *command]
 
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
-    """Builds a program again in `folder`, with `copy` in the place of `file`, for the simulator.
-    Returns the program's path; raises CommandError with the compiler's first error. Warnings are
-    off, because a variable that a change leaves unused is not a mistake."""
+    """Rebuilds a program in `folder` for the simulator, with `copy` in the place of `file`. Returns
+    the program's path; raises CommandError with the compiler's first error. Warnings are off,
+    because a variable that a change leaves unused is not a mistake."""
     return linked(build, program, *compiled(build, program, file, copy, folder, "-w"), folder)
 
 
@@ -46,7 +46,7 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
     compiling: list[str] = []
     for word in command:  # renames the dependency file as well
         compiling += [*flags, copy] if word.endswith(source) else [word.replace(old, new)]
-    # A template may never end. (nvcc has no limit, because it reserves more memory than 4 GB.)
+    # Expanding a template may never end. (nvcc is not limited, because it reserves over 4 GB.)
     run_tool(compiling if gpu else limited(300, *compiling), build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     return old, new
@@ -66,7 +66,7 @@ def linked(build: str, program: str, old: str, new: str, folder: str, *more: str
 
 
 def commands(build: str, program: str, *options: str) -> list[list[str]]:
-    """Returns Ninja's commands that build a program, as lists of words."""
+    """Returns the commands with which Ninja builds a program, as lists of words."""
     try:  # by the target's path, because target names repeat in other folders
         out = subprocess.run(["ninja", "-t", "commands", *options, f"bin/{program}"], check=True,
                              cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
