@@ -22,7 +22,7 @@ void require(cudaError_t error) {
   std::exit(1);
 }
 
-/// Every block reads the whole buffer, each from a different start, as blocks of attention read K
+/// Every block reads the whole buffer, starting at a different place, as attention's blocks read K
 /// and V. The reads bypass L1, like cp.async.cg.
 __global__ void __launch_bounds__(kThreads)
     read_all(const uint4* data, int64_t count, int passes, unsigned* out) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   if (seen == 12345) *out = seen;  // keeps the compiler from removing the reads
 }
 
-/// The blocks share the buffer, so that each byte is read once.
+/// The blocks divide the buffer among them, so that each byte is read once.
 __global__ void __launch_bounds__(kThreads)
     read_once(const uint4* data, int64_t count, unsigned* out) {
   unsigned seen = 0;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   if (seen == 12345) *out = seen;
 }
 
-/// One thread follows a chain: each read returns the address of the next. Writes its cycles.
+/// Follows a chain in one thread: each read returns the index of the next. Writes its cycles.
 __global__ void chase(const unsigned* next, int reads, unsigned* out, int64_t* cycles) {
   unsigned at = 0;
   const int64_t begin = clock64();
@@ -113,7 +113,7 @@ int main() {
   std::printf("HBM, 1 GiB read once: %.2f TB/s\n", 1e-9 * kBytes / ms);
 
   for (const int mib : {4, 512}) {
-    // Chains all lines of 128 bytes into a random circle.
+    // Links all 128-byte lines into one random cycle.
     constexpr int kLine = 128, kReads = 20000;
     const int64_t bytes = int64_t{mib} << 20;
     std::vector<int64_t> order(bytes / kLine);
@@ -123,7 +123,7 @@ int main() {
     for (size_t i = 0; i < order.size(); ++i)
       next[order[i] * kLine / 4] = static_cast<unsigned>(order[(i + 1) % order.size()] * kLine / 4);
     require(cudaMemcpy(data, next.data(), bytes, cudaMemcpyHostToDevice));
-    // A buffer that fits into L2 is there after the first run, so only the last run counts.
+    // After the first run, a buffer that fits into L2 resides there, so only the last run counts.
     for (int time = 0; time < (mib > gpu.l2CacheSize >> 20 ? 1 : 3); ++time)
       chase<<<1, 1>>>(reinterpret_cast<unsigned*>(data), kReads, out, cycles);
     require(cudaDeviceSynchronize());

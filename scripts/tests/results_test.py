@@ -57,7 +57,7 @@ class OfTheCode(unittest.TestCase):
     def test_counts(self):
         by_run = {}
         for r in self.runs:
-            if results.counted_anew(r):
+            if results.counted_again(r):
                 by_run.setdefault(grid.key(r), []).append(r)
         self.assertGreater(len(by_run), 20)
         steps = {step.key: step for step in ladder_of(programs_in(BIN), "sim").steps}

@@ -31,7 +31,7 @@ SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
-OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # start texts on wrong outputs
+OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # prefixes of their errors
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
 UNJUDGED = "the order of threads is checked once all results are correct"
 # Counts that must reach at least a quarter of the real step's.

@@ -1,4 +1,4 @@
-"""Runs steps with --trace and writes the explorer's page: scripts/explore, which has the help."""
+"""Runs steps with --trace and writes the explorer's page, for scripts/explore."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COMMAND = "scripts/explore"
 DEFAULT_STEPS = ["04", "05/large_tiles"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# For a step that decodes: one query per head, and eight heads over two heads of K and V.
+# For a step that decodes: one query per head, and eight query heads that share two of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-# Lessons that ask for numbers first: the pane's number, and what the reader is to count.
+# A lesson that asks for numbers first → (the pane's index, what the reader is to count).
 ASKED = {"00_naive/README.md": (0, ["K is read"]),
          "01_tiled_matmul/README.md": (0, ["each of Q, K, P and V is read"]),
          "01_tiled_matmul/tensor_cores.md": (1, ["K is read"]),
@@ -37,8 +37,8 @@ ASKED = {"00_naive/README.md": (0, ["K is read"]),
 
 
 class Shown(NamedTuple):
-    """A command of the explorer that a lesson shows: its words, and the lesson's question, if any,
-    with the answer."""
+    """An explorer command that a lesson shows: its words, and the lesson's question about it, if
+    any, with the answer."""
 
     lesson: str
     title: str
@@ -62,8 +62,8 @@ def shown_in_lessons() -> list[Shown]:
 
 
 def asked_of(words: list[str]) -> argparse.Namespace:
-    """Returns the parsed command line: `steps`, which come first, this script's options, and in
-    `options` all other words, which are for the programs."""
+    """Parses a command line into `steps`, which come first, this script's options, and `options`,
+    all other words, which are for the programs."""
     own = argparse.ArgumentParser(COMMAND, add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
     for name in ("--out", "--bin", "--pages"):
@@ -146,8 +146,8 @@ def question_of(number: int, pane: dict[str, Any], records: list[Record],
 
 
 def times(what: str, pane: dict[str, Any]) -> float:
-    """Returns how often each byte of the first array in `what` is read or, if it says so,
-    written."""
+    """Returns how often, on average, a byte of the first array that `what` names is read or, if
+    `what` ends in "written", written."""
     size, name = next((one["bytes"], one["name"]) for one in pane["arrays"]
                       if one["name"] in re.findall(r"\w+", what))
     way = "write" if what.endswith("written") else "read"

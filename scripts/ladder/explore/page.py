@@ -1,4 +1,4 @@
-"""Builds the page: one file with the runs and the parts from scripts/ladder/explore/web."""
+"""Builds the page, one file that contains the runs and the parts in scripts/ladder/explore/web."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
 
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
-    """Returns all that the page needs of one step, ready for JSON. `records` are the program's, and
-    empty after a fault."""
+    """Returns all that the page needs to know about one step, ready for JSON. `records` are the
+    program's, none after a fault."""
     meetings = put_in_order(trace)
     trace.events = [event for events in trace.blocks().values()
                     for event in sorted(events, key=lambda event: event.ticks[0])]
@@ -49,8 +49,8 @@ def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]
 
 
 def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
-    """Returns a block as the page has it: its place, the range of its events, its number of warps,
-    and the warpgroups that execute wgmma."""
+    """Returns a block as the page stores it: its launch and number, the range [first, end) of its
+    events, its number of warps, and the warpgroups that execute wgmma."""
     return {"launch": place[0], "number": place[1],
             "events": [events[0].index, events[-1].index + 1],
             "warps": max(event.warp for event in events) + 1,
@@ -58,8 +58,8 @@ def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
 
 
 def page_event(event: Event) -> dict[str, Any]:
-    """Returns an event as the page has it, under the same names, without empty fields and without
-    `shared`, because `holds` and `tile` were computed from it."""
+    """Returns an event as the page stores it, under the same names, without empty fields and
+    without `shared`, from which `holds` and `tile` were computed."""
     members = {**vars(event), "shared": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,

@@ -1,6 +1,6 @@
 """Finds which tiles of S the events of a trace compute, and what shared memory holds. Kernels
-report neither, so this follows rows of Q and K into shared memory and on to the products that read
-them."""
+report neither, so this module follows rows of Q and K into shared memory and on to the products
+that read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = 64  # bytes of shared memory that are followed as one unit
 
 
 class Rows(NamedTuple):
-    """Rows of an array."""
+    """Rows of an array, or COMPUTED or ZEROS."""
 
     array: str | None
     first: int
@@ -24,24 +24,24 @@ class Rows(NamedTuple):
 
 COMPUTED = Rows(None, 0, 1)  # values that did not come from HBM
 ZEROS = Rows("", 0, 1)       # zeros past an array's last row
-# Number of a piece of a shared-memory array → its rows, and the event that wrote them.
+# Index of a piece of a shared-memory array → the rows that it holds, and the event that wrote them.
 Pieces = Dict[int, Tuple[Rows, Event]]
-# Begin and end in bytes, array, first and last row, the last event that wrote there.
+# Start and end in bytes, array, first row, last row (inclusive), the last event that wrote there.
 Stage = Tuple[int, int, Optional[str], int, int, Event]
-# Array → the rows that a warp has read of it, the array read last at the end.
+# Array → the rows of it that a warp has read. The array read most recently comes last.
 RowsSeen = Dict[Optional[str], Rows]
 
 
 def union_rows(rows: Rows, others: Rows | None) -> Rows:
-    """Returns the range of both; `rows` alone if the others are of another array."""
+    """Returns the range that covers both, or `rows` alone if the others belong to another array."""
     if others is None or others.array != rows.array:
         return rows
     return Rows(rows.array, min(rows.first, others.first), max(rows.last, others.last))
 
 
 def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
-    """Sets `tile` of each product of rows of Q with rows of K, numbering the rows of all heads in
-    turn; and `holds` of each event, the contents of the shared-memory arrays that it writes."""
+    """Sets `tile` in events that multiply rows of Q and K, numbering rows through all heads, and
+    `holds` in all events: the contents of the shared-memory arrays that an event writes."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for (launch, _), events in trace.blocks().items():
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
@@ -58,13 +58,13 @@ def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
 
 
 def rows_of(array: str, begin: int, end: int, width: dict[str, int]) -> Rows:
-    """Returns the rows that hold these bytes; `width` is the bytes per row of each array."""
+    """Returns the rows that contain bytes [begin, end); `width` is each array's bytes per row."""
     return Rows(array, begin // width[array], -(-end // width[array]))
 
 
 def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: RowsSeen,
            width: dict[str, int]) -> list[str]:
-    """Sets an event's rows and tile, and enters its reads into `seen` and its writes into `held`.
+    """Sets an event's rows and tile, and records its reads in `seen` and its writes in `held`.
     Returns the names of the shared-memory arrays that it writes."""
     reads: RowsSeen = {}
     written: list[str] = []
@@ -95,7 +95,7 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
 
 
 def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None:
-    """Puts rows into these bytes; a piece that they fill only in part keeps its other rows."""
+    """Puts rows into bytes [begin, end). A piece that they fill only in part keeps its others."""
     for place in range(begin // PIECE, -(-end // PIECE)):
         partial = begin > place * PIECE or end < (place + 1) * PIECE
         earlier = pieces[place][0] if place in pieces else None
@@ -103,8 +103,8 @@ def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None
 
 
 def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
-    """Returns the pieces, with neighbours joined that hold the same array and are waited for
-    together, or that no copy filled."""
+    """Returns the pieces as stages: neighbours that hold rows of one array are joined if one wait
+    completes both, or if no copy filled either."""
     filled: list[Stage] = []
     before = None
     for place, (rows, event) in sorted(pieces.items()):
@@ -119,8 +119,9 @@ def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
 
 
 def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[int, int, Rows]]:
-    """Returns [(begin, end, rows)] for the bytes written to `places`. If the event reads HBM, they
-    come from its ranges, byte by byte if there are equally many; otherwise they were computed."""
+    """Returns [(begin, end, rows)] for the bytes that an event writes to `places`. If it reads HBM,
+    they come from its ranges there, byte by byte if the sizes agree; otherwise they are computed,
+    or zeros."""
     if event.direction != "read" or not event.ranges:
         return [(begin, end, ZEROS if event.kind == "zeros" else COMPUTED)
                 for begin, end in places]
@@ -141,8 +142,8 @@ def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[
 
 
 def tile_of(seen: Sequence[Rows]) -> list[int] | None:
-    """Returns the tile of S that a product computes from the rows read last, or None if they are
-    not of Q and K. Other arrays may have been read between the two, but no computed values."""
+    """Returns the tile of S that a product computes from the rows read last, or None if these are
+    not rows of Q and K. Other arrays may have been read between the two, but no computed values."""
     if seen and seen[-1].array in ("Q", "K"):
         for rows in reversed(seen[:-1]):
             if rows.array in ("Q", "K"):

@@ -1,8 +1,8 @@
 """Assigns ticks to events, and finds what they wait for.
 
 Ticks are an order, not a time. Each event of a warp takes one tick, and a wait ends one tick after
-the last event that it waits for begins. The blocks of a kernel start together, and kernels run one
-after the other.
+the start of the last event that it waits for. The blocks of a kernel start together, and kernels
+run one after the other.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Meeting(NamedTuple):
 
 
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
-    """Sets `awaits` and `lands` of a block's events, and appends its meetings to `meetings`."""
+    """Sets `awaits` and `lands` in a block's events, and appends the meetings to `meetings`."""
     numbers: dict[str, int] = {}
-    copies: dict[int, list[Event]] = collections.defaultdict(list)  # by warp, in no group yet
-    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by the wait for it, warp
+    copies: dict[int, list[Event]] = collections.defaultdict(list)  # per warp, not yet in a group
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by (wait, warp)
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -67,7 +67,7 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
                          f"mbarrier {event.barrier or name}, phase {number}")
             if kind in WAITS:
                 event.awaits = at
-            # Lanes that run alone come to a barrier again, after the rest of their warp.
+            # Diverged lanes arrive at a barrier separately, after the rest of their warp.
             came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
             if kind not in WAITS or (kind != "mbarrier_wait" and not came):
                 join(event, at)
@@ -78,8 +78,8 @@ def put_in_order(trace: Trace) -> list[Meeting]:
     meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
-        # In the trace, a warp's first lane may come before what the warp waits for, so this repeats
-        # until nothing moves; at most 50 times, since after a fault warps may wait for each other.
+        # In the trace, a wait may precede the events that it waits for, so this repeats until no
+        # tick changes, but at most 50 times, because after a fault warps may wait for each other.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False
@@ -93,7 +93,7 @@ def put_in_order(trace: Trace) -> list[Meeting]:
         for event in last.values():
             end_of(event, meetings)
         put_landings(events)
-    start = 1  # nothing begins at tick 0
+    start = 1  # no event starts at tick 0
     for _, kernel in itertools.groupby(trace.events, key=lambda event: event.launch):
         events = [*kernel]
         for event in events:
@@ -103,7 +103,7 @@ def put_in_order(trace: Trace) -> list[Meeting]:
 
 
 def end_of(event: Event, meetings: list[Meeting]) -> int:
-    """Sets and returns an event's end: one tick after its begin, or after the begin of the last
+    """Sets and returns an event's end: one tick after its start or, if later, the start of the last
     event that it waits for."""
     parts = meetings[event.awaits].parts if event.awaits is not None else []
     event.ticks[1] = 1 + max(part.ticks[0] for part in (event, *parts))
@@ -111,8 +111,8 @@ def end_of(event: Event, meetings: list[Meeting]) -> int:
 
 
 def put_landings(events: list[Event]) -> None:
-    """Appends to each event's ticks the tick until which its work is in flight: the first end of a
-    wait for the meeting that the event takes part in, or its own end."""
+    """Appends to each event's ticks the tick until which its work is in flight: the end of the
+    earliest wait for the event's meeting or, without a meeting, the event's own end."""
     over: dict[int | None, int] = {}
     for event in events:
         end = event.ticks[1]

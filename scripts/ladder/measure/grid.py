@@ -17,26 +17,26 @@ from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
 from ladder.base.records import Point, Record
 
-# The key that identifies a line of a file: see key().
+# What identifies a line of a result file: see key().
 Key = Union[str, Tuple[Any, ...]]
 
 GRIDS = ("quick", "paper", "long", "decode", "models", "profile")
-# The N of the plots at one N comes first, so that an interrupted run has measured the most useful.
+# The N of the figures for one N comes first, so that an interrupted run has the most useful times.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
-# With one query per head: batch, heads, heads of K and V, keys.
+# Caches for one query per head: (batch, query heads, heads of K and V, keys).
 DECODE_CACHES = [(1, 32, 32, 4096), (1, 32, 8, 4096), (1, 32, 8, 32768), (1, 32, 8, 131072),
                  (1, 64, 1, 32768), (16, 32, 32, 4096), (16, 32, 8, 4096), (16, 32, 8, 32768),
                  (64, 32, 8, 8192)]
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
 
-# Lengths for steps that do not stand for their rung, without and with the causal mask: they are
-# enough to show a step's own gain.
+# N for steps that do not stand for their rung, without and with the causal mask. They suffice to
+# show a step's own gain.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
-# Backends of PyTorch's attention. The table of real models has the first two.
+# Backends of PyTorch's attention. The table of real models uses the first two.
 BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 UNCHECKED = ("--check", "off")
@@ -70,7 +70,7 @@ class Measurement(NamedTuple):
         return [str(word) for word in words]
 
     def fields(self) -> Record:
-        """Returns the fields of all its lines in a file, among them those of key()."""
+        """Returns the fields that all lines of this run share, including those of key()."""
         return {"rung": self.step.rung, "step": self.step.name, **dataclasses.asdict(self.point),
                 "options": shlex.join(self.options)}
 
@@ -98,8 +98,8 @@ Work = Union[Measurement, Peer]
 
 
 def key(line: Record) -> Key:
-    """Returns what identifies a line: a run's step, options and workload, a peer's library,
-    direction and workload, any other line's kind."""
+    """Returns what identifies a line: for a run its step, options and workload; for a peer its
+    library, direction and workload; for any other line its kind."""
     if "batch" not in line:
         return line["kind"]
     who = ("library", "direction") if "library" in line else ("rung", "step", "options")
@@ -107,12 +107,12 @@ def key(line: Record) -> Key:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Returns whether a step is run at a point of a grid. It is not if only one of them is for
-    decoding, if it is too slow there, or if it does not stand for its rung and N is not among
+    """Returns whether a step is run at a point of a grid. It is not if only one of the two is for
+    decoding, if the step is too slow there, or if it does not stand for its rung and N is not in
     STEP_LENGTHS."""
     if step.decoding or point.decoding():
         return step.decoding and point.decoding()
-    # The N at which the paper's workload, B·H·N²·d = 16k·2048·N, is the same work.
+    # The N at which the paper's workload, with B·H·N²·d = 16k·2048·N, is as much work.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
     return not (limit and paper_n > limit) and (
@@ -121,7 +121,7 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
 
 
 def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Work]:
-    """Returns the runs that the options ask for, of the chosen steps, in order."""
+    """Returns the runs of the given steps that the options ask for, in order."""
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
@@ -160,8 +160,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
 
 def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Sequence[str],
             point: Point) -> list[Work]:
-    """Returns our runs at a point, with PyTorch's just before those of the rungs that are compared
-    with it."""
+    """Returns our runs at a point, with PyTorch's directly before those of the rungs that are
+    compared with it."""
     last = [measurement for measurement in ours if measurement.step.rung in compared]
     peers = [Peer(library, direction, point) for direction in ("fwd", "bwd")
              for library in libraries if not (point.decoding() and direction == "bwd")]

@@ -17,7 +17,7 @@ from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
-# PyTorch is imported only where it is needed, because all else works without it. Its types are Any.
+# PyTorch is imported only where it is needed, because all else works without it; its types are Any.
 OF_PYTORCH = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
               "cudnn": "CUDNN_ATTENTION"}
 
@@ -40,7 +40,7 @@ def import_torch() -> Any:
 
 
 class Gpu:
-    """The GPU as PyTorch uses it, with a buffer larger than its L2, for flushing that."""
+    """The GPU, used through PyTorch, with a buffer larger than its L2, for flushing the L2."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -49,8 +49,9 @@ class Gpu:
         self.flush = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
 
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
-        """Returns times in ms. Each batch queues flush, event, run, event, over and over, and the
-        host waits only at the end of a batch."""
+        """Returns run()'s times in ms, from 3 × `budget_ms` of samples after a warm-up of 2 ×
+        `budget_ms`. A batch queues flush, event, run and event repeatedly, and the host waits only
+        at its end."""
         run_ms = self.batch(run, 2)[0][-1]
         size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)
@@ -58,8 +59,8 @@ class Gpu:
         # queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
         # Warm-up and samples take the longest time that our programs allow themselves
-        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. There is no
-        # rule that stops early.
+        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. No rule stops
+        # it early.
         times: list[float] = []
         for budgets in (2, 3):
             start, times = time.monotonic(), []
@@ -105,8 +106,8 @@ class Gpu:
 
 
 def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
-    """Returns a record with our programs' keys, without those of peer.fields(), and ""; or an empty
-    record and the reason why the backend did not run."""
+    """Returns (record, ""), with our programs' keys except for those in peer.fields(), or ({},
+    reason) if the backend did not run."""
     try:
         times = timed(gpu, *peer, budget_ms)
         copy = gpu.copy_bytes_per_s(budget_ms) if peer.point.decoding() else None
@@ -123,7 +124,7 @@ def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:
 
 
 def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float) -> list[float]:
-    """Returns a backend's times in ms at a workload, of the "fwd" or the "bwd" pass."""
+    """Returns a backend's times in ms at a workload, for the "fwd" or the "bwd" pass."""
     torch = gpu.torch
     from torch.nn.attention import SDPBackend, bias, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -139,7 +140,7 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
     q, k, v = (make(*shape, requires_grad=backward) for shape in (queries, cache, cache))
     shared = {"enable_gqa": True} if point.kv_heads != point.heads else {}
     mask: dict[str, Any] = {"is_causal": point.causal}
-    if point.causal and point.seqlen_kv != point.seqlen:  # is_causal is aligned at the top left
+    if point.causal and point.seqlen_kv != point.seqlen:  # is_causal aligns at the top left
         mask = {"attn_mask": bias.causal_lower_right(point.seqlen, point.seqlen_kv)}
     attention = functools.partial(scaled_dot_product_attention, q, k, v, **mask, **shared)
     with sdpa_kernel(getattr(SDPBackend, OF_PYTORCH[library])):
@@ -151,7 +152,7 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
 
 
 def reason(error: Exception) -> str:
-    """Returns a line on why a backend did not run. PyTorch itself warns of missing kernels."""
+    """Returns one line on why a backend did not run. PyTorch itself warns about missing kernels."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

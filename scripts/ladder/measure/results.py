@@ -1,4 +1,4 @@
-"""Reads and writes the files of results: lines of JSON, each with all its fields."""
+"""Reads and writes result files, whose lines are JSON objects, each with all its fields."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from ladder.base.records import Record
 from ladder.measure.grid import SIM_LENGTHS, Key, key
 
 
-def counted_anew(run: Record) -> bool:
-    """Returns whether results_test runs this again on the simulator and compares all counts: the
-    runs at the smallest N, those under the mask, and those with other tile sizes."""
+def counted_again(run: Record) -> bool:
+    """Returns whether results_test repeats this run on the simulator and compares all counts: it
+    does so at the smallest N, under the causal mask, and with other tile sizes."""
     return run["seqlen"] == min(SIM_LENGTHS) or "--block-q" in run["options"] or (
         run["causal"] and not run["options"])
 
 
 def kept(run: Record) -> Record:
-    """Returns the part of a program's record that figures, tables and tests read: values that are
-    not null and, on a GPU, the kernels' names and times. On the simulator, the kernels of runs that
-    are counted_anew(), and those of the figure shared_roof, with all counts that are not 0."""
+    """Returns the part of a program's record that figures, tables and tests read: all values but
+    null and, from a GPU, the kernels' names and times. From the simulator, kernels in runs that are
+    counted_again() or in the figure shared_roof are kept, with all their counts but 0."""
     if run["device"] == "gpu":
         kernels = [{name: kernel[name] for name in ("name", "time_ms")}
                    for kernel in run["kernels"]]
     else:
-        kernels = [filled(kernel) for kernel in run["kernels"] if counted_anew(run)
+        kernels = [filled(kernel) for kernel in run["kernels"] if counted_again(run)
                    or (run["rung"], run["step"], kernel["name"]) in SHARED_ROOF]
     return {**{name: value for name, value in run.items() if value is not None},
             "kernels": kernels}
 
 
 def filled(counts: dict[str, Any]) -> dict[str, Any]:
-    """Returns the counts without those that are null or 0, also in nested objects."""
+    """Returns the counts without those that are null or 0, in nested objects too."""
     return {name: filled(count) if isinstance(count, dict) else count
             for name, count in counts.items() if count}
 
 
 class Results:
-    """The lines of a file by key(); a text holds all lines of one run. Every change is written to
-    the file at once. Raises CommandError for a file of another GPU or another format."""
+    """The lines of a result file by key(); a text holds all lines of one run. Every change is
+    written to the file at once. Raises CommandError for another GPU's file or another format."""
 
     def __init__(self, path: str, gpu: str | None) -> None:
         self.path = path

@@ -6,7 +6,7 @@ continues where it stopped, and a second grid adds to the first. A run that is i
 skipped, and the file says why. Steps that are slow, and steps that do not stand for their rung, are
 measured only at some points of a grid.
 
-Grids (--grid, several with commas):
+Grids (--grid takes several, separated by commas):
   quick  16k tokens in total, hidden size 2048, N = 2k, heads of 64 (half a minute)
   paper  the workload of FlashAttention-2's figures 4 to 6: N = 512 … 16k, heads of 64 and 128,
          causal or not; also times for several tile sizes, times of the FP8 step with heads of 256,
@@ -23,7 +23,7 @@ Grids (--grid, several with commas):
 
 --sim counts instead of timing: one head, N = 128 … 2k, all steps, all tile sizes. It needs no GPU,
 and the same programs give the same file, except for the last digits of errors where a step adds in
-any order.
+no fixed order.
 
 Each GPU has its own file, named after it; scripts/results/README.md explains the lines.
 
@@ -61,7 +61,7 @@ from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement
 from ladder.measure.results import Results, kept
 
 COMMAND = "scripts/figures measure"
-# Field → ncu's metric: cycles per SM and of all SMs, and the tensor cores' percentage of them.
+# Field → ncu's metric: cycles per SM, cycles of all SMs, and the tensor cores' percentage of both.
 METRICS = {
     "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
     "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}
@@ -83,10 +83,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", metavar="FILE", help="file of results (default h100.jsonl for an "
                         "H100, or sim.jsonl, in scripts/results)")
     parser.add_argument("--again", action="store_true",
-                        help="drop these lines from the file and measure them again, with the "
-                        "ceilings unless steps are chosen; if interrupted, go on without --again")
+                        help="replace existing lines of these runs and, unless steps are named, "
+                        "the ceilings; if interrupted, continue without --again")
     parser.add_argument("--commit", metavar="HASH",
-                        help="commit to record if this tree is no git checkout")
+                        help="commit to record if this tree is not a git checkout")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build/bin"), metavar="DIR",
                         help="folder of the programs (default build/bin; scripts/run builds them)")
     options = parser.parse_args(words)
@@ -100,7 +100,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 class Bench:
-    """Measures into a file of results; `about` are the facts on the machine in each line."""
+    """Measures, and writes to a result file; each line repeats `about`, the machine's facts."""
 
     def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
                  about: Record) -> None:
@@ -111,7 +111,7 @@ class Bench:
     def go(self, works: list[Work]) -> None:
         self.find_pytorch()
         wanted = {key(work.fields()): work for work in works if self.wanted(work)}
-        self.results.texts.update(dict.fromkeys(wanted, ""))  # no line is better than an old one
+        self.results.texts.update(dict.fromkeys(wanted, ""))  # a stale line is worse than none
         self.results.save()
         for number, work in enumerate(wanted.values(), 1):
             print(f"[{number}/{len(wanted)}] {work.text()}", file=sys.stderr, flush=True)
@@ -121,8 +121,8 @@ class Bench:
                 self.ask_peer(self.pytorch, work)
 
     def wanted(self, work: Work) -> bool:
-        """Returns whether to do this now: always with --again, else if the file lacks its line. The
-        file has lines of skipped runs, but not of failed ones, which are tried again."""
+        """Returns whether to do this run: with --again always, else if the file has no line for it.
+        A skipped run has one; a run that failed without a result has none, so it is tried again."""
         return (self.options.again or not self.results.texts.get(key(work.fields()))) and (
             isinstance(work, Measurement) or bool(self.pytorch))
 
@@ -135,11 +135,11 @@ class Bench:
         except CommandError as stop:
             print(f"PyTorch and the ceilings are left out: {stop}", file=sys.stderr)
             return
-        # If only some steps are measured again, the ceilings of the others stay.
+        # If only some steps are measured again, the ceilings remain those of the others.
         if not self.results.texts.get("ceilings") or self.options.again and not self.options.steps:
             try:
                 self.put("ceilings", [peers.ceilings(self.pytorch, self.options.time)])
-            except Exception as error:  # any error of PyTorch, so that the peers still run
+            except Exception as error:  # whatever PyTorch raises, the peers still run
                 print(f"the ceilings are left out: {peers.reason(error)}", file=sys.stderr)
             self.pytorch.free()
 
@@ -153,8 +153,8 @@ class Bench:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}"]
-            # Only for runs that a figure or table may show, because reading the counters doubles
-            # the time of a run.
+            # Only for runs that a figure or table may show, because reading the counters doubles a
+            # run's time.
             if (measurement.options == UNCHECKED and not measurement.point.causal
                     and measurement.point.batch * measurement.point.seqlen == TOKENS):
                 words.append("--dram")
@@ -181,14 +181,14 @@ class Bench:
         if status:
             return self.fail(measurement, f"(status {status}): {message}")
         kernel = max(records[-1]["kernels"], key=lambda kernel: kernel["time_ms"])
-        # Chosen by the NVTX range around its launch, because two kernels may be one template's.
+        # The NVTX range around its launch selects the kernel, because two may share a template.
         status, said, message = run_quietly(
             ["ncu", "--csv", "--page", "raw", "--clock-control", "none", "--metrics",
              ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel['name']}/",
              "--launch-count", "1", *words])
-        # Lines with names, units and values, among the messages of the program and of ncu.
+        # Keeps the lines with names, units and values, among messages of the program and ncu.
         rows = list(csv.DictReader(line for line in said.splitlines() if line.startswith('"')))
-        if status or len(rows) != 2:  # ncu explains itself how to permit the use of the counters
+        if status or len(rows) != 2:  # ncu's message says how to permit access to the counters
             return self.fail(measurement, f"under ncu:\n{message}\n{said}")
         return self.put("profile", [{
             "kernel": kernel["name"], "time_ms": kernel["time_ms"],
@@ -202,7 +202,7 @@ class Bench:
 
     def ask_peer(self, pytorch: peers.Gpu, peer: Peer) -> None:
         record, why = peers.measure(pytorch, peer, self.options.time)
-        # Freed here, because an exception in measure() keeps its frames, and so the tensors.
+        # Freed here, because an exception in measure() keeps its frames, and so the tensors, alive.
         pytorch.free()
         if record:
             self.put("peer", [record], peer)
@@ -227,7 +227,7 @@ def main(words: list[str]) -> int:
     names = {step.key for step in ladder.steps}
     gone = [line for line in read_lines(path)
             if line["kind"] == "step" and (line["rung"], line["step"]) not in names]
-    # Writes now, so that a file that cannot be written is noticed at once.
+    # Written now, so that an unwritable file is noticed before anything is measured.
     results.put("step", sorted(gone + now, key=lambda step: step["rung"]))
     bench = Bench(options, ladder, results, about)
     bench.go(works)

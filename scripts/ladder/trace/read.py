@@ -1,4 +1,4 @@
-"""Reads traces: what each warp did, line by line of the source."""
+"""Reads traces, which say what each warp did at each line of the source."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ladder.base.console import BAD_USAGE, CommandError
 from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
-Ranges = list[tuple[int, int]]  # [(begin, end)] in bytes
-# Kinds of events are named as in common/machine/trace.h. TMA's operations: those that an mbarrier
-# waits for, and those that the warp waits for itself.
+Ranges = list[tuple[int, int]]  # [begin, end) in bytes
+# Kinds of events are named as in common/machine/trace.h. TMA's loads complete on an mbarrier; for
+# TMA's stores, the warp that issued them waits.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 
-# Keys of a trace's event that are fields of Event unchanged.
+# Keys of an event in a trace that become fields of Event unchanged.
 SAME = ("launch", "block", "warp", "name", "barrier", "number", "amount", "bytes")
 # Events that may make a warp, or one of its threads, wait.
 WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait", "wgmma_wait",
@@ -25,21 +25,21 @@ WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait"
 SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
 COPIES = (*LOADS, *STORES)
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
-# Kind of asynchronous operation → the engine that does it.
+# Kind of asynchronous operation → the engine that performs it.
 ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
            "tma_store": "TMA stores", "bulk_add": "TMA additions"}
 
 
 def place(text: str) -> tuple[str, int]:
-    """Returns (path, line) of "path:line", the path relative to the repository; ("", 0) of ""."""
+    """Returns (path, line) for "path:line", the path relative to the repository; ("", 0) for ""."""
     path, _, line = text.rpartition(":")
     return os.path.relpath(path, ROOT) if os.path.isabs(path) else path, int(line or 0)
 
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """An event of a warp at one line: TraceEvent of common/machine/trace.h under the same names,
-    and what the explorer derives. `ranges` are bytes of the array `name` in HBM."""
+    """What a warp did at one line: TraceEvent of common/machine/trace.h, under the same names, and
+    what the explorer derives. `ranges` are bytes of the array `name` in HBM."""
 
     kind: str
     name: str = ""
@@ -57,9 +57,9 @@ class Event:
     # (array of shared memory, 1 if written) → ranges.
     shared: dict[tuple[str, int], Ranges] = dataclasses.field(default_factory=dict)
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    direction: str = ""          # "read" or "write", of HBM
+    direction: str = ""          # "read" or "write", if it accesses HBM
     source: Event | None = None  # the event that read what this one stores
-    rows: list[int] | None = None  # [first, last] that it accesses of its array
+    rows: list[int] | None = None  # [first, last] that it accesses in its array
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Array of shared memory → its contents.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
@@ -88,18 +88,18 @@ class Event:
         return self.direction == "read" and any(written for _, written in self.shared)
 
     def asked(self) -> tuple[str, str, str, int]:
-        """Returns what the boxes of one tile, copied by TMA, have in common."""
+        """Returns what all boxes of one tile that TMA copies have in common."""
         return self.kind, self.name, self.barrier, self.number
 
     def engine(self) -> str:
-        """Returns the engine that does what the event starts, "" for none; for TMA's loads, with
-        the array's name."""
+        """Returns the engine that performs what the event starts, or "" for none; for a TMA load,
+        followed by the array's name."""
         if self.lands is None or self.kind not in ENGINES:
             return ""
         return ENGINES[self.kind] + (" " + self.name if self.kind in LOADS else "")
 
     def category(self) -> str:
-        """Returns its category, from which its colour on the page follows."""
+        """Returns its category, which determines its colour on the page."""
         if self.kind in (*WAITS, *SIGNALS):
             return "wait" if self.kind in WAITS else "signal"
         if self.direction:
@@ -120,7 +120,7 @@ class Event:
 
 
 class Trace:
-    """A run as write_trace() of common/harness/run.h writes it: `head`; the keys of `counts`;
+    """A run as write_trace() in common/harness/run.h writes it: `head`; `counts`, their keys;
     `plan`; `arrays`, {name: bytes}; `launches`; `events` in order; and `fault`, or None."""
 
     def __init__(self, path: str) -> None:
@@ -147,8 +147,8 @@ class Trace:
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
     def rows_of(self, array: str) -> int:
-        """Returns an array's number of rows: that of Q or of K, whichever divides its bytes; for
-        partial results (05's split_kv), one per row of Q and split."""
+        """Returns an array's number of rows: as many as Q or K has, whichever divides its bytes;
+        for partial results (05/split_kv), one per row of Q and split."""
         head = self.head
         queries = head["batch"] * head["heads"] * head["seqlen"]
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
@@ -189,7 +189,7 @@ def merged(events: list[Event]) -> list[Event]:
     the compiler ordered them; and a copy by TMA with its accesses to HBM and with the other boxes
     of its tile."""
     kept: list[Event] = []
-    # By warp: its events since the last of BOUNDS, by key; its last access to HBM; its last BOUND.
+    # Per warp: its events since the last of BOUNDS, by key; its last HBM access; its last bound.
     seen: dict[tuple, dict[tuple, Event]] = {}
     accesses: dict[tuple, Event | None] = {}
     last: dict[tuple, Event] = {}

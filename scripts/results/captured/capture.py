@@ -6,8 +6,8 @@ is held out, stops falling, and keeps the best weights. Then the first window of
 through the model, and the script writes q.npy, k.npy and v.npy (batch 1, heads 2, seqlen 256,
 head-dim 64; fp16) into a folder, with capture.json, which records how they were made.
 
-The capture.json in this folder names the text of the committed arrays by its SHA-256: the READMEs
-as they were on 2026-11-21. Today's are longer, so the script would train another model from them.
+The capture.json in this folder identifies the text behind the committed arrays by its SHA-256: the
+READMEs as they were on 2026-11-21. Today's are longer, so the script would train another model.
 
 q is saved unscaled, so O = softmax(q·kᵀ/√64)·v with a causal mask, which this command computes:
     build/bin/00_naive --load scripts/results/captured --causal

@@ -1,7 +1,7 @@
 // The clock that all panes share, and the controls that move it.
 
-// Each key: its name on the page, its meaning, and its action, called with explorer and whether
-// Shift is held. A button does the action of the key in its data-key.
+// Each key's name on the page, meaning, and action, which gets the explorer and whether Shift is
+// held. A button performs the action of the key in its data-key.
 const KEYS = [
   ["space", "play or pause", { " ": (x) => x.playing ? x.pause() : x.play() }],
   ["← →", "previous, next event; with Shift a twentieth of the run",
@@ -32,7 +32,7 @@ const explorer = {
     document.documentElement.dataset.ready = "yes";
   },
 
-  /// Asks the lesson's numbers of this run, if it has any, before the counters are shown.
+  /// Asks the lesson's question about this run, if it has one, before the counters are shown.
   ask(run) {
     if (!run) return;
     const form = $("question"), [text, fields, said] = form.children, { asked } = run;
@@ -59,8 +59,8 @@ const explorer = {
   seek(now) {
     this.show({ now: clamp(now, 0, this.last) });
   },
-  /// Moves to the tick where the next (by = 1) or previous (-1) event begins; with `far`, by a
-  /// twentieth of the run.
+  /// Moves to the tick at which the next (by = 1) or previous (by = -1) event begins; with `far`,
+  /// by a twentieth of the run.
   go(by, far) {
     if (far) return this.seek(this.now + by * this.last / 20);
     this.pause();
@@ -77,7 +77,7 @@ const explorer = {
     let before = performance.now();
     const frame = (time) => {
       if (!this.playing) return;
-      // Plays the whole run in half a minute, but at most 40 ticks per second.
+      // Plays the whole run in half a minute, or at 40 ticks per second if that is slower.
       const rate = Math.min(this.last / 30, 40);
       this.now += rate * (time - before) / 1000;
       before = time;

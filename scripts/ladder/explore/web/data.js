@@ -1,4 +1,4 @@
-// Unpacks the runs, which the script packed as JSON, deflated, in base64.
+// Unpacks the runs, which page.py stored as deflated JSON in base64.
 
 async function unpack(element) {
   const packed = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));

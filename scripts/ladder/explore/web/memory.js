@@ -1,5 +1,5 @@
-// Draws an array in HBM as a map, one row for one or a few rows of the array. An array that is both
-// read and written has two maps: reads on the left, writes on the right.
+// Draws an array in HBM as a map, in which a row stands for one or a few rows of the array. An
+// array that is both read and written gets two maps: reads on the left, writes on the right.
 
 class MemoryView extends View {
   constructor(pane, array, box) {
@@ -11,7 +11,7 @@ class MemoryView extends View {
     this.index = pane.run.arrays.indexOf(array);
   }
 
-  /// The maps to draw: those that the whole run uses.
+  /// Returns the maps to draw, "read" or "write" or both: those that the whole run uses.
   get sides() {
     const map = this.pane.final.maps[this.index];
     const used = ["read", "write"].filter((side) => map[side].bytes.some(Boolean));
@@ -25,7 +25,7 @@ class MemoryView extends View {
     sides.forEach((side, i) => {
       const { bytes, when } = map[side];
       this.picture(i * (w + 2), w, this.height, map.columns, map.rows, (cell) => {
-        // Darker means requested more often, relative to the most frequent cell of all panes.
+        // Darker means requested more often, relative to the most requested cell in all panes.
         const times = bytes[cell] / map.inCell;
         return mixed(side, !times ? 0 : when[cell] > now - glow ? 1 : 0.16 + 0.54 *
           Math.max(0, Math.log2(times)) / Math.max(1, Math.log2(explorer.most)));

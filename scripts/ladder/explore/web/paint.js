@@ -1,12 +1,12 @@
 // Draws on canvases, sharp at any pixel density, in the page's colours.
 
 const $ = (id) => document.getElementById(id);
-/// Returns a legend's entry: a patch of a colour, and its meaning.
+/// Returns a legend's entry: a patch of colour and its meaning.
 const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
   `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-const palette = {}, rgb = {};  // colours as CSS writes them; as [red, green, blue]
+const palette = {}, rgb = {};  // name → colour in CSS, and as [red, green, blue]
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   for (const property of document.styleSheets[0].cssRules[0].style) {
@@ -16,19 +16,19 @@ function readPalette() {
     rgb[name] = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
   }
 }
-/// Returns [red, green, blue] of a colour over that of an empty cell.
+/// Returns [red, green, blue] of a colour blended over the colour of an empty cell.
 function mixed(name, opacity) {
   return rgb[name].map((part, k) => part * opacity + rgb.faint[k] * (1 - opacity));
 }
 
-/// A canvas of a pane, with an optional note in its title. Places are in CSS pixels, colours are
-/// names of the palette. `hits` are the bars drawn, each with the event it stands for.
+/// A canvas in a pane, with an optional note in its heading. Positions are in CSS pixels; colours
+/// are names in the palette. `hits` lists the bars drawn, each with the event that it stands for.
 class View {
   constructor(pane, canvas, note) {
     Object.assign(this, { pane, canvas, note, context: canvas.getContext("2d") });
   }
   say(words, title = words) { Object.assign(this.note, { textContent: words, title }); }
-  /// Describes the drawing in words, for the mouse's tooltip and for screen readers.
+  /// Describes the drawing in words, for the tooltip and for screen readers.
   label(words) { this.canvas.title = this.canvas.ariaLabel = words; }
 
   clear() {
@@ -54,7 +54,7 @@ class View {
     this.context.strokeRect(x, y, width, height);
   }
   widest(texts) { return most(texts, (text) => this.context.measureText(text).width); }
-  /// Writes a text, or only its first word if the text does not fit.
+  /// Writes a text, or its first word if only that fits into `width`, or nothing.
   write(text, x, y, width, colour = "ink") {
     this.context.fillStyle = palette[colour];
     const shown = [text, text.split(" ")[0]].find((some) => this.widest([some]) <= width);

@@ -1,4 +1,4 @@
-// One step with its views, drawn at the tick of the clock that all panes share.
+// Shows one step in several views, drawn at the current tick of the clock that all panes share.
 
 const COUNTED = [["Requested bytes", "B", "requested_read_bytes", "requested_write_bytes"],
                  ["Distinct bytes", "B", "distinct_read_bytes", "distinct_write_bytes"],
@@ -49,7 +49,7 @@ class Pane {
 
   find(selector) { return this.element.querySelector(selector); }
 
-  /// Selects the next of the warps' current events; after the last warp's, the first one's again.
+  /// Selects the current event of the next warp, or of the first warp after the last one.
   chooseNext() {
     const all = this.atWork.sort((a, b) => a.warp - b.warp);
     this.choose(all[(all.indexOf(this.selected) + 1) % all.length] || null);
@@ -69,8 +69,8 @@ class Pane {
 
   faultAt() { return this.run.events[this.run.fault.event]?.begin ?? this.run.last; }
 
-  /// Returns the block to show, from the last kernel that has begun: that of the selected event, or
-  /// of the fault, or else the first.
+  /// Returns the block to show from the last kernel that has begun: the block of the selected
+  /// event, else of the fault, else the first one.
   blockAt(now) {
     const { run, selected } = this, of = (selected || run.events[run.fault?.event])?.block;
     const each = run.launches.map(({ blocks }) => blocks.includes(of) ? of : blocks[0]);

@@ -3,7 +3,7 @@
 
 const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;
 
-/// Returns the largest divisor of n up to `most` or, if that is below a quarter of it, `most` or n.
+/// Returns n's largest divisor in (most / 4, most] or, without one, the smaller of n and `most`.
 function parts(n, most) {
   for (let k = Math.min(n, most); k > most / 4; --k) if (n % k === 0) return k;
   return Math.min(n, most);
@@ -23,7 +23,7 @@ class Replay {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
       const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const side = () => ({  // `seen` per two bytes, because addresses and element sizes are even
+      const side = () => ({  // `seen` has a flag per 2 bytes: addresses and sizes are even
         bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
       return { array, width, rows, columns, inCell: array.bytes / rows / columns,
@@ -74,7 +74,7 @@ class Replay {
     this.counts[`distinct_${e.direction}_bytes`] += fresh;
   }
 
-  /// Marks a tile of S, which may have rows of several heads of Q that share one of K and V.
+  /// Marks a tile of S, which may contain rows of several query heads that share K and V.
   score([firstRow, lastRow, firstKey, lastKey], now) {
     const { seqlen: N, seqlen_kv: keys, heads, kv_heads } = this.run.head;
     const of = Math.floor(firstKey / keys);  // head of K

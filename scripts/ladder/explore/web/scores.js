@@ -1,4 +1,4 @@
-// Draws the tiles of S of one head by state: computed, being computed, to come, computed but
+// Draws one head's tiles of S, coloured by state: computed, being computed, to come, computed but
 // masked, or skipped.
 
 // State → colour and opacity.
@@ -10,8 +10,8 @@ class ScoresView extends View {
   masked(row, column, replay) {
     const { head } = this.pane.run;
     if (!head.causal) return false;
-    const i = Math.ceil((row + 1) * head.seqlen / replay.scoreRows) - 1;  // its last query
-    const j = Math.floor(column * head.seqlen_kv / replay.scoreColumns);  // and its first key
+    const i = Math.ceil((row + 1) * head.seqlen / replay.scoreRows) - 1;  // the cell's last query
+    const j = Math.floor(column * head.seqlen_kv / replay.scoreColumns);  // its first key
     return j > i + head.seqlen_kv - head.seqlen;
   }
 
@@ -54,7 +54,7 @@ class ScoresView extends View {
       if (replay.scoresAt[cell] > now - glow) return "being computed";
       return this.masked(row, column, replay) ? "masked" : "computed";
     }
-    // After a fault, a tile that the run did not reach is not one that it skipped.
+    // After a fault, tiles that the run did not reach do not count as skipped.
     return this.pane.final.scores[cell] || this.pane.run.fault ? "to come" : "skipped";
   }
 }

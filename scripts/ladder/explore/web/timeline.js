@@ -70,7 +70,7 @@ class Timeline extends View {
     const { kind, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = e.category === "product" ? "product"
       : e.direction === "write" ? "write" : "copy";
-    // The copies of several warps share one row, and are too thin for names.
+    // Copies by several warps share one row, so their bars are too thin for names.
     const thin = kind === "read", each = (height - 2) / (thin ? this.block.warps : 1);
     this.bar(e, colour, from, y + 1 + (thin ? e.warp * each : 0), width, Math.max(1, each - 0.5),
              0.5, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);

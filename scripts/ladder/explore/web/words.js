@@ -1,4 +1,4 @@
-// Puts numbers with their units, and events, into words.
+// Puts numbers with units, and events, into words.
 
 function scaled(value, unit) {
   for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -26,8 +26,8 @@ function sentence(e) {
     (e.file ? ` · ${e.file}:${e.line}` : "");
 }
 
-/// Lists the warps, copies and products that have arrived, up to tick `now`, at the barrier or group
-/// that an event waits for, and those that are missing.
+/// Lists the warps, copies and products that have arrived, by tick `now`, at the barrier or in the
+/// group that an event waits for, and those that are missing.
 function meetingOf(e, now) {
   if (e.awaits === undefined) return "";
   const { run } = e, [title, parts] = run.meetings[e.awaits], come = { true: {}, false: {} };
