@@ -1,5 +1,5 @@
-"""The table of the tile that a step takes on each GPU, and of its blocks per SM: from the plans
-that the suite's test GpuPlansAreAsWritten keeps in gpu_plans.jsonl."""
+"""Builds the table of each step's tile and blocks per SM on each GPU, from the plans in
+gpu_plans.jsonl, which the suite's test GpuPlansAreAsWritten compares with the steps."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ladder.base.files import ROOT, read_lines
 from ladder.show.measured import HEADS, Files, StepKey, linked, markdown, need
 
 PLANS = os.path.join(ROOT, "common/tests/suite/gpu_plans.jsonl")
-PLAN = re.compile(r"([1-9]\d*)x(\d+) (\d+) \d+ ([1-9]\d*);")  # Br, Bc, warps, (parts,) bytes
+PLAN = re.compile(r"([1-9]\d*)x(\d+) (\d+) \d+ ([1-9]\d*);")  # Br, Bc, warps, (parts,) smem_bytes
 GPUS = {"7.5": "T4, RTX 20", "8.0": "A100", "8.6": "RTX 30, A10, A40", "8.9": "RTX 40, L4, L40",
         "9.0": "H100, H200", "12.0": "RTX 50"}
 WARPS = 8  # an SM's 65,536 registers suffice for eight warps if each thread uses 255, the maximum
-TWO_BLOCKS = ("01_tiled_matmul", "02_safe_softmax")  # of eight warps: __launch_bounds__ asks so
+TWO_BLOCKS = ("01_tiled_matmul", "02_safe_softmax")  # of 8 warps, as __launch_bounds__ requires
 
 
 def blocks_of_sm(rung: str, kib: int, warps: int, smem_bytes: int) -> int:
-    """Returns the number of blocks that surely fit on an SM. A block can get `kib` KiB of shared
-    memory; from compute capability 8.0 on an SM offers 1 KiB more, and CUDA reserves 1 KiB for each
-    block. (An SM runs at least 32 warps, so their number is no limit.)"""
+    """Returns the number of blocks that are guaranteed to fit on an SM. A block can get `kib` KiB
+    of shared memory; from compute capability 8.0 on, an SM has 1 KiB more, and CUDA reserves 1 KiB
+    per block. (An SM runs at least 32 warps, so their number is no limit.)"""
     reserved = 1024 if kib > 64 else 0
     room = (1024 * kib + reserved) // (smem_bytes + reserved)
     return min(room, 2 if rung in TWO_BLOCKS else max(1, WARPS // warps))
 
 
 def cards_table(files: Files) -> list[str]:
-    """Returns a row per step, for its last pass: each rung's last step that every GPU runs, and the
-    steps whose tile depends on the GPU. Steps with equal cells share a row, and GPUs a column."""
+    """Returns a table, for each step's last pass, of each rung's last step that every GPU runs and
+    of all steps whose tile depends on the GPU. Equal rows are merged, and so are equal columns."""
     memory: dict[str, int] = {}
     texts: dict[StepKey, dict[str, str]] = collections.defaultdict(dict)
     for step, capability, kib, _, *shapes in need(read_lines(PLANS)):

@@ -51,8 +51,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def draw(files: Files, out: str) -> None:
-    """Writes all FIGURES whose data are in the files into a folder, and reports each on stderr. If
-    data and code are the same, a figure stays: another matplotlib would move its lines slightly."""
+    """Writes all FIGURES whose data are in the files into a folder, and reports each on stderr. An
+    unchanged figure is not redrawn, because another matplotlib would move its lines slightly."""
     for name, data in figure_data(files).items():
         path, marks = os.path.join(out, f"{name}.svg"), marks_of(name, data)
         if data and os.path.exists(path) and marks in read(path):
@@ -85,7 +85,7 @@ def svg_of(figure: Figure, data: Data, marks: str) -> str:
 
 
 def renewed(path: str, files: Files) -> tuple[str, list[str]]:
-    """Returns a page's text with its tables written again, and the names of those that changed."""
+    """Returns a page's text with its tables regenerated, and the names of those that changed."""
     differ: list[str] = []
 
     def new(block: re.Match[str]) -> str:
@@ -98,8 +98,8 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
 
 def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
-    """Yields a line for each figure of a folder, and each table of the pages, that differs from the
-    measurements or was drawn by other code."""
+    """Yields a line for each figure in a folder, and each table on the pages, that does not match
+    the measurements or the code that makes it."""
     for name, data in figure_data(files).items():
         drawn = os.path.join(out, f"{name}.svg")
         text = read(drawn) if os.path.exists(drawn) else ""

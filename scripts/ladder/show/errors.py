@@ -1,4 +1,4 @@
-"""Errors against float64, and the rates that FP8 gains at the price of its errors."""
+"""Plots errors against float64, and tabulates the rates that FP8 gains at their price."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
 def error(files: Files) -> Data:
-    """Returns a row for each output of each step; for a step with a backward pass only its
-    gradients, because its forward pass is an earlier rung's."""
+    """Returns a row per output of each step; for a step with a backward pass only the gradients,
+    because its forward pass is an earlier rung's."""
     source = [r for r in files.gpu.records if "--check full" in r["options"]]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
-                        ("outliers", "1 in 1000 of the input with N(0, 100) added")):
+                        ("outliers", "N(0, 100) added to 1 input in 1000")):
         rows = []
         for step, name, values in (
                 (step, *error) for step in files.order for r in source
@@ -26,7 +26,7 @@ def error(files: Files) -> Data:
             if values and values["tolerance"] and name != "lse" and not (
                     name == "o" and files.own_way(step) == "bwd"):
                 what = "" if name == "o" else f" {name[0]}{name[1:].upper()}"  # dq becomes dQ
-                # A missing value is an error that is not finite, because JSON lacks infinity.
+                # None stands for an error that is not finite, because JSON lacks infinity.
                 rows.append({**files.look(step, what), "tolerance": values["tolerance"],
                              "max": values["max"] if not values["nonfinite"] else None})
         if rows:
@@ -59,8 +59,8 @@ def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
 
 
 def fp8_error(files: Files) -> Data:
-    """Returns, for each of course.QUANTISED's inputs, the root mean square error of the step in the
-    I/O type, then of each choice of settings. Raises Missing if any is not counted."""
+    """Returns, for each input in course.QUANTISED, the root mean square error of the step in the
+    I/O type, then of each choice of settings. Raises Missing if any run is missing."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
     look = files.look(about["step"])
 
@@ -98,9 +98,9 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
 
 
 def fp8_times_table(files: Files) -> list[str]:
-    """Returns two tables, with one line per head size and mask: the rate of the step's attention
-    kernel alone and of all its kernels; and the first as a fraction of cuBLAS's rate, with that of
-    FlashAttention-3's own kernel."""
+    """Returns two tables with one row per head size and mask: the rates of the step's attention
+    kernel alone and of all its kernels; and the former as a fraction of cuBLAS's rate, beside that
+    of FlashAttention-3's own kernel."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     timed = files.gpu.timed["fwd", step]
     rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()

@@ -11,7 +11,7 @@ import json
 from functools import partial
 from typing import Callable, NamedTuple
 
-from ladder.show import cards, errors, lessons, memory, one_rung, pays, rates, tables
+from ladder.show import cards, errors, lessons, memory, pays, rates, tables
 from ladder.show.measured import WAYS, Data, Files, Missing
 from ladder.show.style import Drawing, Pyplot
 
@@ -35,27 +35,23 @@ FIGURES = {
     "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof),
     "error": Figure(errors.error, errors.draw_error),
     "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error),
-    # Of one lesson each.
-    "speedup_tiles": Figure(
-        partial(lessons.speedup_until, last=("01_tiled_matmul", "thread_tile")),
-        lessons.draw_speedup_until),
-    "speedup_tensor_cores": Figure(
-        partial(lessons.speedup_until, last=("01_tiled_matmul", "pipeline")),
-        lessons.draw_speedup_until),
-    "roofline_tiles": Figure(
-        partial(lessons.roofline_until, rung="01_tiled_matmul"), rates.draw_roofline),
-    "traffic_tensor_cores": Figure(
-        partial(lessons.traffic_until, rung="01_tiled_matmul"), memory.draw_traffic),
-    "traffic_naive": Figure(partial(one_rung.counts, rung="00_naive"), one_rung.draw_counts),
-    "traffic_online": Figure(
-        partial(lessons.traffic_until, rung="03_online_softmax"), memory.draw_traffic),
-    "block_size_flash_v1": Figure(
-        partial(one_rung.block_size, rung="04_flash_v1"), memory.draw_block_size),
+    # For one lesson each, up to the rung or step that its readers have met.
+    **{f"speedup_{name}": Figure(partial(lessons.speedup, last=last), lessons.draw_speedup)
+       for name, last in (("tiles", "01 thread_tile"), ("tensor_cores", "01 pipeline"))},
+    "traffic_naive": Figure(partial(lessons.counts, rung="00_naive"), lessons.draw_counts),
+    **{name: Figure(partial(lessons.until, figure=figure, items=items, last=last), draw)
+       for name, figure, draw, items, last in (
+           ("roofline_tiles", rates.roofline, rates.draw_roofline, "points", "01_tiled_matmul"),
+           ("traffic_tensor_cores", memory.traffic, memory.draw_traffic, "lines",
+            "01_tiled_matmul"),
+           ("traffic_online", memory.traffic, memory.draw_traffic, "lines", "03_online_softmax"),
+           ("block_size_flash_v1", memory.block_size, memory.draw_block_size, "lines",
+            "04_flash_v1"))},
 }
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
-    """Returns the data of each figure by its name, None for data that are not measured."""
+    """Returns each figure's data under its name, or None where they are not measured."""
     data_of: dict[str, Data | None] = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
         with contextlib.suppress(Missing):
@@ -82,7 +78,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
 
 
 def table(files: Files, name: str) -> str:
-    """Returns the text of a table, or a sentence that it is not measured yet."""
+    """Returns the text of a table, or a sentence saying that it is not measured yet."""
     name, *step = name.split()
     try:
         return "\n".join(TABLES[name](files, *step))

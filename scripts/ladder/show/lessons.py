@@ -1,43 +1,59 @@
-"""Figures of single lessons: cuts of the course's figures that show only what a reader has met."""
+"""Cuts figures of the course down to what the readers of one lesson have met."""
 
 from __future__ import annotations
 
+from typing import Callable
+
 from ladder.show import memory, rates
-from ladder.show.measured import Data, Files, Missing, StepKey, label
-from ladder.show.style import Drawing, Pyplot
+from ladder.show.measured import HEADS, Data, Files, need
+from ladder.show.style import Drawing, Pyplot, byte_tick, draw_lines, plots
+
+# The panels of memory.traffic for one head size, in order: a line's name, colour and marker.
+COUNTS = (("requested", "#CC3311", "o"), ("distinct", "#0072B2", "s"), ("DRAM", "#009E73", "D"))
 
 
-def speedup_until(files: Files, last: StepKey) -> Data:
-    """The forward bars of rates.speedup_steps from the first step to `last`, whose lesson shows
-    them."""
-    data, end = rates.speedup_steps(files), label(last)
-    panels = [panel for panel in data["panels"] if panel["title"].startswith("forward")]
-    for panel in panels:
-        names = [bar["label"] for bar in panel["bars"]]
-        if end not in names:
-            raise Missing(end)
-        panel["bars"] = [{**bar, "default": True} for bar in panel["bars"][:names.index(end) + 1]]
-    return {**data, "panels": panels}
+def until(files: Files, figure: Callable[[Files], Data], items: str, last: str) -> Data:
+    """Returns a figure's data with the `items` of its panels ("bars", "lines" or "points") cut off
+    after the rung, or the step's label, `last`. Raises Missing if no panel has it."""
+    data = figure(files)
+    for panel in data["panels"]:
+        ends = [i for i, one in enumerate(panel[items], 1) if last in (one["rung"], one["label"])]
+        panel[items] = panel[items][:max(ends, default=0)]
+    need(any(panel[items] for panel in data["panels"]))
+    return data
 
 
-def draw_speedup_until(plt: Pyplot, data: Data) -> Drawing:
+def speedup(files: Files, last: str) -> Data:
+    """Returns the bars of rates.speedup_steps up to the step labelled `last`, none of them pale."""
+    data = until(files, rates.speedup_steps, "bars", last)
+    return {**data, "panels": [
+        {**panel, "bars": [{**bar, "default": True} for bar in panel["bars"]]}
+        for panel in data["panels"] if panel["bars"]]}
+
+
+def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
     figure = rates.draw_speedup_steps(plt, data)
     figure.supxlabel("The scale is logarithmic.", x=0.012, ha="left", fontsize=8, color="#555555")
     return figure
 
 
-def roofline_until(files: Files, rung: str) -> Data:
-    """The points of rates.roofline that belong to `rung` and the rungs before it."""
-    return until(rates.roofline(files), rung, "points")
+def counts(files: Files, rung: str) -> Data:
+    """Returns the lines of the ladder's first rung in memory.traffic: one panel per head size, with
+    one line per kind of count."""
+    panels = iter(until(files, memory.traffic, "lines", rung)["panels"])
+    return {"title": f"HBM traffic of {rung.replace('_', ' ')} per head, counted in three ways "
+                     f"({files.gpu.text()})", "panels": [
+        {"title": f"d = {d}", "lines": [
+            {**line, "label": name, "colour": colour, "marker": marker}
+            for (name, colour, marker), panel in zip(COUNTS, panels) for line in panel["lines"]]}
+        for d in HEADS]}
 
 
-def traffic_until(files: Files, rung: str) -> Data:
-    """The lines of memory.traffic that belong to `rung` and the rungs before it."""
-    return until(memory.traffic(files), rung, "lines")
-
-
-def until(data: Data, rung: str, what: str) -> Data:
-    """Data of a figure whose panels' lists named `what` end with a rung."""
-    return {**data, "panels": [
-        {**panel, what: [one for one in panel[what] if one["rung"] <= rung]}
-        for panel in data["panels"]]}
+def draw_counts(plt: Pyplot, data: Data) -> Drawing:
+    figure, pairs = plots(plt, data, (1.5 + 4.2 * len(data["panels"]), 4.2), sharey=True)
+    amounts = [y for _, panel in pairs for line in panel["lines"] for y in line["y"]]
+    for axis, panel in pairs:
+        axis.set(yscale="log", ylim=(min(amounts) / 2, max(amounts) * 2))
+        axis.yaxis.set_major_formatter(byte_tick)
+        draw_lines(axis, panel["lines"])
+    return figure

@@ -1,4 +1,4 @@
-"""Reads the files of scripts/figures measure, and names what figures and tables show."""
+"""Reads result files, and names the steps, points and amounts that figures and tables show."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ladder.base.programs import Ladder, Step, step_of
 from ladder.base.records import Point, Record, requested, total
 from ladder.base.text import NO_VALUE
 
-Data = Dict[str, Any]            # the data of a figure, or of its panel, line, point or row
+Data = Dict[str, Any]            # the data of a figure, panel, line, point or row
 StepKey = Tuple[str, str]        # a step's rung and its name
 Contender = Union[StepKey, str]  # a step, or a backend of PyTorch
 Shape = Tuple[int, int, bool]    # N, d, causal
 T = TypeVar("T")
-MARKERS = "osD^vPX<>ph*"  # marks in figures, by a rung's place in the ladder
+MARKERS = "osD^vPX<>ph*"  # markers in figures, in the order of the rungs
 
 PEER_NAMES = {"flash": "PyTorch, FlashAttention-2", "cudnn": "PyTorch, cuDNN",
               "efficient": "PyTorch, efficient", "math": "PyTorch, plain"}
@@ -30,7 +30,7 @@ POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
 
 class Missing(Exception):
-    """The error that the data of a figure or a table are not measured."""
+    """The error for data of a figure or a table that are not measured."""
 
 
 def need(data: T | None) -> T:
@@ -51,7 +51,7 @@ def step_key(record: Record) -> StepKey:
 
 
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
-    """Returns bytes per head: requested, distinct, dram or workspace; None if not known."""
+    """Returns bytes per head of a kind: requested, distinct, dram or workspace; None if unknown."""
     if not record:
         return None
     amount = (record["workspace_bytes"] if kind == "workspace" else
@@ -67,8 +67,8 @@ def of_the_paper(r: Record) -> bool:
 
 
 class Measured:
-    """A file of scripts/figures measure, for one I/O type (by default bf16, if the file has it).
-    Without a file it is empty."""
+    """A result file's lines for one I/O type, by default bf16 if the file has it. There are none if
+    the file does not exist."""
 
     def __init__(self, path: str, dtype: str | None = None) -> None:
         self.path = path
@@ -92,23 +92,24 @@ class Measured:
         except (KeyError, TypeError) as error:
             raise CommandError(f"{os.path.relpath(path)} was not written by scripts/figures "
                                f"measure ({error})", BAD_USAGE) from None
-        # A rung's default is the last step that ran here, without asides; the registered default
-        # may be for another GPU.
+        # A rung's default is its last step that ran on this GPU, asides excepted; the registered
+        # default may be for another GPU.
         ran = set(map(step_key, self.records))
         self.defaults = dict(key for key, step in self.steps.items()
                              if key in ran and not step.by_name_only)
 
     def find(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """Returns the records with these values of fields."""
+        """Returns the records of a direction whose fields have these values."""
         fields = {"direction": direction, **wanted}.items()
         return [r for r in self.records if fields <= r.items()]
 
     def plain(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """Returns those of runs without options, so with the step's own tiles and usual inputs."""
+        """Returns what find() does, from runs with the step's own tiles and the usual inputs."""
         return self.find(direction, options="--check off" if self.name else "", **wanted)
 
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
-        """Returns the paper workload's timed records by direction and contender, in order of N."""
+        """Returns the paper workload's timed records, by (direction, contender) and in order of
+        N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
@@ -120,7 +121,7 @@ class Measured:
         return timed
 
     def rates(self, way: str, contender: Contender) -> dict[Shape, float]:
-        """Returns TFLOP/s by shape."""
+        """Returns a contender's TFLOP/s by shape."""
         return {shape: r["tflops"] for shape, r in self.timed[way, contender].items()}
 
     def rates_by_n(self, way: str, contender: Contender, d: int, causal: bool) -> dict[int, float]:
@@ -128,7 +129,7 @@ class Measured:
                 if point == [d, causal]}
 
     def ratios(self, way: str, contender: Contender, rival: Contender) -> dict[Point, float]:
-        """Returns how many times as fast as the rival the contender is, at all workloads with both
+        """Returns the rival's time divided by the contender's, at all workloads that have both
         times."""
         times: list[dict[Point, float]] = []
         for who in (contender, rival):
@@ -143,14 +144,14 @@ class Measured:
         return f"{self.name}, {self.dtype}"
 
     def machine(self) -> str:
-        """Returns the measured GPU, its latest driver and CUDA, and the range of dates."""
+        """Returns the GPU, its latest driver and CUDA version, and the range of its runs' dates."""
         oldest, *_, newest = sorted(self.runs, key=lambda r: r["date"])
         first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
         return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
                 f"{first}{newest['date']}")
 
     def roofs(self) -> Record:
-        """Returns the measured rates of a device copy and of matrix products; raises Missing."""
+        """Returns the measured rates of a device copy and of matrix products; or raises Missing."""
         return need(self.ceilings)
 
     def decoding(self) -> list[Record]:
@@ -170,8 +171,8 @@ class Files:
             raise CommandError(f"{os.path.relpath(path)} holds no GPU's measurements: "
                                "scripts/figures measure makes such a file", BAD_USAGE)
         self.sim = Measured(os.path.join(folder, "sim.jsonl"))
-        # In the ladder's order. Either file may lack steps that the other has; for a step in both,
-        # the GPU's file decides.
+        # In the ladder's order. Either file may lack steps that the other has; a step in both is
+        # taken from the GPU's file.
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
@@ -179,7 +180,7 @@ class Files:
         self.ladder = Ladder(self.about.values())
 
     def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
-        """Returns the timed records of the paper's workload without a mask, by step in order."""
+        """Returns {step: timed record} of the paper's workload without a mask, in order."""
         return {step: at[n, d, False] for step in self.order
                 if (n, d, False) in (at := self.gpu.timed[way, step])}
 
@@ -195,7 +196,7 @@ class Files:
 
     def look(self, step: StepKey, more: str = "") -> Data:
         """Returns how a step is drawn: its registered colour, its rung's marker, and its name (the
-        rung's, if that has only one step) followed by `more`."""
+        rung's, if the rung has only one step) followed by `more`."""
         alone = len(self.ladder.of(step[0])) == 1
         return {"rung": step[0], "colour": self.about[step].colour,
                 "marker": MARKERS[self.ladder.rungs().index(step[0]) % len(MARKERS)],
@@ -216,8 +217,8 @@ def label(step: StepKey) -> str:
 
 
 def linked(step: StepKey, root: str) -> str:
-    """Returns a Markdown link to the place that teaches a step: its heading "Step `name`" or, for
-    an aside, the page of its name; without either, its rung's lesson."""
+    """Returns a Markdown link to the place that teaches a step: the heading "Step `name`" or, for
+    an aside, the page of that name; without either, its rung's lesson."""
     rung, name = step
     place = f"{rung}/README.md"
     for path in course_pages():
@@ -253,7 +254,8 @@ def ratios_text(ratios: Mapping[str, float]) -> str:
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
              right: Container[int] = (), note: str = "") -> list[str]:
-    """Returns the lines of a table and its note; columns numbered in `right` are right-aligned."""
+    """Returns the lines of a table and its note; `right` holds the indices of right-aligned
+    columns."""
     lines = ["| " + " | ".join(header) + " |",
              "|" + "|".join("--:" if i in right else "---" for i in range(len(header))) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -261,7 +263,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def over_lengths(cells: Mapping[Shape, str]) -> list[str]:
-    """Returns a table with one line for each head size and mask, and one column for each N."""
+    """Returns a table with one row per head size and mask, and one column per N."""
     lengths, points = sorted({n for n, *_ in cells}), sorted({shape[1:] for shape in cells})
     return markdown(["", *(f"N = {length_text(n)}" for n in lengths)], [
         [point_text(*point), *(cells.get((n, *point), NO_VALUE) for n in lengths)]

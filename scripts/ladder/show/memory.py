@@ -1,4 +1,4 @@
-"""Bytes of global and shared memory, against N, the tile size and the time of products."""
+"""Plots bytes of global and shared memory against N, the tile size and the time of products."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
     for axis, panel in pairs:
         axis.set(ylim=(0, max(y for line in panel["lines"] for y in line["y"]) * 1.12),
                  ylabel=panel["unit"])
-        draw_lines(axis, panel["lines"], xlabel="Bc, rows of K and V in a tile")
+        draw_lines(axis, panel["lines"], xlabel="Bc, rows of K and V per tile")
         if panel["unit"] != "ms":
             axis.yaxis.set_major_formatter(byte_tick)
     return figure
@@ -89,15 +89,15 @@ def draw_block_size(plt: Pyplot, data: Data) -> Drawing:
 
 # ---- shared memory as a roof: a kernel's bytes against the time of its products ----
 
-COUNTED = (512, 1024, 2048)  # N, 2N and 4N of shares()
+COUNTED = (512, 1024, 2048)  # N, 2N and 4N in shares()
 
 
 def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, float] | None:
-    """Returns the time that shared memory takes, divided by that of the products, in an iteration
-    (one tile of Q with one of K): for the bytes that products read, and for all bytes. Returns None
-    if the kernel, (rung, step, name), is not counted. A count is a·N² + b·N + c: a from iterations,
-    b from tiles, c from persistent blocks. The count at 4N, minus three times that at 2N, plus
-    twice that at N, is 6a·N²."""
+    """Returns the time that shared memory needs in an iteration (one tile of Q with one of K),
+    divided by the time of its products: for the bytes that products read, and for all bytes.
+    Returns None if the kernel `key`, (rung, step, name), is not counted. A count is a·N² + b·N + c,
+    where a comes from iterations, b from tiles and c from persistent blocks. To leave only a, the
+    count at 4N, minus three times that at 2N, plus twice that at N, is 6a·N²."""
     rung, step, name = key
     counts = [kernel for n in COUNTED for record in files.sim.plain(
         "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)
@@ -127,7 +127,7 @@ def shared_roof(files: Files) -> Data:
         peers = [{"rung": backend, "label": library(backend), **rate}
                  for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
         panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
-    return {"title": f"The roof of shared memory: the backward pass, {files.gpu.text()}",
+    return {"title": f"The roof set by shared memory: backward pass, {files.gpu.text()}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
             "panels": panels}
 
@@ -136,7 +136,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     panels = data["panels"]
     figure, pairs = plots(
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
-        f"From the simulator's counts of an iteration, with {data['flops']:,} FLOPs and "
+        f"From the simulator's counts per iteration, with {data['flops']:,} FLOPs and "
         f"{data['bytes']} bytes of shared memory per cycle and SM. Filled marks and dotted lines: "
         "all bytes. Hollow marks: only\nthe bytes that products read. N = "
         f"{length_text(course.TOKENS)} unless a label says otherwise.", sharey=True)
@@ -144,7 +144,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
                  xlabel="shared-memory cycles per cycle of the products")
-        full = [1 + (most - 1) * i / 40 for i in range(41)]  # shared memory is full from 1 on
+        full = [1 + (most - 1) * i / 40 for i in range(41)]  # from 1 on, shared memory limits
         roof(axis, [0, *full], [1, *(1 / x for x in full)], 2,
              f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", (most * 0.98, 1.03))
         points = panel["points"]

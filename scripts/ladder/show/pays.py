@@ -1,4 +1,4 @@
-"""Finds where each step pays: the workload with its largest gain over the step that it follows, in
+"""Finds where each step pays: the workload at which it gains most over the step that it follows, in
 time on the GPU, and in the count of its idea on the simulator."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from ladder.base.text import NO_VALUE, counts_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, length_text, linked, markdown, need, number,
                                   of_the_paper, point_text)
 
-# How much two times of one step differ within a run, and between runs. A gain must be larger.
+# The fraction by which two times of a step differ, in one run and in two. Gains must exceed it.
 ONE_RUN, TWO_RUNS = 0.02, 0.05
 WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "global-memory",
          "matmul": "matrix-product", "products": "matrix instructions", "sram": "shared-memory"}
@@ -28,8 +28,8 @@ class Pair:
             f"N = {length_text(new['seqlen'])}, {point_text(new['head_dim'], new['causal'])}")
 
     def moved(self, step: Step) -> float:
-        """Returns how many times the step's count rises or falls; 0 if it does not as registered,
-        or if it is registered with the other mask."""
+        """Returns the factor by which the step's count rises or falls; 0 if it does not move as
+        registered, or is registered for the other mask."""
         count, how, options = step.change
         if not count or self.records[1]["causal"] != ("--causal" in options):
             return 0
@@ -38,7 +38,7 @@ class Pair:
 
 
 def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
-    """Returns a Pair for each workload that the file has for both steps, in order of size."""
+    """Returns a Pair for each workload that the file has for both steps, sorted by Point.key()."""
     before = {Point.key(r): r for r in measured.plain(way, rung=old.rung, step=old.name)}
     return sorted((Pair(before[Point.key(r)], r)
                    for r in measured.plain(way, rung=new.rung, step=new.name)

@@ -1,4 +1,4 @@
-"""Times as figures: each rung's and step's speed-up, rates against N, the roofline, decoding."""
+"""Plots times: the speed-up of rungs and steps, rates against N, the roofline, and decoding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def draw_speedup(plt: Pyplot, data: Data) -> Drawing:
 
 
 def bar_panels(plt: Pyplot, data: Data, note: str) -> tuple[Drawing, list[tuple[Axis, Data]]]:
-    """Returns a figure with panels in two columns, one row for each bar, and [(axis, panel)]."""
+    """Returns a figure with panels in two columns, one row per bar, and [(axis, panel)]."""
     panels = data["panels"]
     tall = [1.5 + max(len(panel["bars"]) for panel in panels[i:i + 2])
             for i in range(0, len(panels), 2)]
@@ -77,7 +77,7 @@ def speedup_steps(files: Files) -> Data:
                 {**files.look(step), "value": value, "default": files.gpu.is_default(step),
                  "text": f"{rate_text(value)}×   {rate_text(timed[step]['tflops'])} TFLOP/s"}
                 for step, value in values.items()]})
-    return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in all, "
+    return {"title": f"Speed-up, step by step (N = {course.LADDER_LENGTH}, 16k tokens in total, "
                      f"{files.gpu.text()})", "panels": need(panels)}
 
 
@@ -103,8 +103,8 @@ def draw_speedup_steps(plt: Pyplot, data: Data) -> Drawing:
 
 
 def tflops(files: Files, way: str) -> Data:
-    """Returns the rates of a pass against N: forward of the steps that stand for their rungs,
-    backward of all steps except asides."""
+    """Returns the rates of a pass against N: forward those of the steps that stand for their rungs,
+    backward those of all steps except asides."""
     panels = []
     for d, causal in POINTS:
         steps = [step for step in files.order
@@ -119,7 +119,7 @@ def tflops(files: Files, way: str) -> Data:
         if steps:
             panels.append({"title": point_text(d, causal),
                            "lines": [line for line in lines if line["x"]]})
-    return {"title": f"Rate of the {WAYS[way]} pass: 16k tokens in all, hidden size 2048, "
+    return {"title": f"Rate of the {WAYS[way]} pass: 16k tokens in total, hidden size 2048, "
                      f"{files.gpu.text()}", "panels": need(panels)}
 
 
@@ -140,8 +140,8 @@ def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
 
 
 def roofline(files: Files) -> Data:
-    """Returns the points of the roofline: each rung, and decoding at its intensity H/Hk, for each
-    ratio with the largest cache."""
+    """Returns the points of the roofline: one for each rung and, for decoding, one at the intensity
+    H/Hk for each such ratio, with the largest cache measured."""
     roofs, n, panels = files.gpu.roofs(), 4096, []
     for d in HEADS:
         points = []
@@ -203,7 +203,7 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 
 
 def decode(files: Files) -> Data:
-    """Returns our and cuDNN's rates of reading each cache, as fractions of a copy's rate."""
+    """Returns the rates at which we and cuDNN read each cache, as fractions of a copy's rate."""
     theirs = {Point.key(r): r
               for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
@@ -220,7 +220,7 @@ def decode(files: Files) -> Data:
 
 
 def cache_bytes(record: Record) -> int:
-    """Returns the bytes of K and V."""
+    """Returns the bytes of K and V, at two bytes per element."""
     return 4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"] * record["head_dim"]
 
 

@@ -13,17 +13,17 @@ from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
 from ladder.show.measured import Data, length_text
 
-# matplotlib's types; it is imported only for drawing: pyplot, a figure, one of its axes.
+# matplotlib's types, Any because it is imported only to draw: pyplot, a figure, one of its axes.
 Pyplot = Any
 Drawing = Any
 Axis = Any
 
-# PyTorch's backends: colour and dashes.
+# PyTorch's backend → its line's colour and dashes.
 PEER_LINES: dict[str, tuple[str, Any]] = {
     "flash": ("#222222", "-"), "cudnn": ("#222222", (0, (5, 2))),
     "efficient": ("#777777", (0, (1, 1.5))), "math": ("#777777", (0, (4, 2, 1, 2)))}
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#8f8f8a"
-# matplotlib lays figures out in DejaVu Sans. Verdana is as wide, and most systems install either.
+# matplotlib lays figures out in DejaVu Sans. Verdana is as wide; most systems have one of them.
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 DARK_PANEL, DARK_INK = "#0d1117", "#e6edf3"  # the colours of GitHub's dark pages
 
@@ -41,9 +41,10 @@ def channels(colour: str) -> list[int]:
 
 
 def finished(svg: str) -> str:
-    """Returns matplotlib's SVG in the form that is stored: coordinates with two decimals, looks as
-    classes, no unused names, which leaves a third of the bytes. On a dark page, dark and light
-    greys swap, and coloured words become lighter; bars, lines and marks keep their colours."""
+    """Returns matplotlib's SVG in the form that is stored: coordinates get two decimals, styles
+    become classes, and unused ids are dropped, which cuts the size to a third. On a dark page, dark
+    and light greys swap, and coloured text becomes lighter; bars, lines and marks keep their
+    colours."""
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
     svg = re.sub(r"\s*\n\s*(?=[LMQCz\"])", " ", re.sub(r"\n\s+", "\n", svg))
     named = set(re.findall(r"#([\w.]+)[\")]", svg))
@@ -69,7 +70,7 @@ def is_grey(colour: str) -> bool:
 
 
 def in_the_dark(colour: str) -> str:
-    """Returns what a grey, or the colour of words, becomes on a dark page."""
+    """Returns what a grey, or the colour of text, becomes on a dark page."""
     if not is_grey(colour):
         return mixed(colour, 0.5, 255)
     panel, ink_of = channels(PANEL)[0], channels(INK)[0]
@@ -79,7 +80,7 @@ def in_the_dark(colour: str) -> str:
 
 
 def ink(line: Data) -> str:
-    """Returns the colour for words about a line or a point, with more contrast than its own."""
+    """Returns the colour for text about a line or a point, darker than its own, for contrast."""
     return mixed(line["colour"] if "colour" in line else PEER_LINES[line["rung"]][0], 0.74)
 
 
@@ -109,7 +110,7 @@ def pyplot() -> Pyplot:
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.color": "#dcdcd6", "grid.linewidth": 0.6, "axes.axisbelow": True,
         "lines.linewidth": 1.8, "lines.markersize": 5, "svg.hashsalt": "ladder",
-        "svg.fonttype": "none",  # keeps text as text: a fifth of the bytes, and searchable
+        "svg.fonttype": "none",  # keeps text as text: searchable, and a fifth of the bytes
         "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
         "figure.constrained_layout.w_pad": 0.1})
     return plt
@@ -117,8 +118,8 @@ def pyplot() -> Pyplot:
 
 def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", columns: int = 0,
           **grid: Any) -> tuple[Drawing, list[tuple[Axis, Data]]]:
-    """Returns a figure with one axis per panel, in one row or in `columns` columns, with a title
-    and a note at its foot; and [(axis, panel)]."""
+    """Returns a figure of `size` inches with one axis per panel, in one row or in `columns`
+    columns, with a title and a note at its foot; and [(axis, panel)]."""
     panels = data["panels"]
     columns = columns or len(panels)
     figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
@@ -137,14 +138,14 @@ def byte_tick(value: float, _: Any = None) -> str:
 
 
 def row_axis(axis: Axis, rows: Sequence[Data]) -> None:
-    """Turns the y axis into rows from the top, each with its label."""
+    """Turns the y axis into labelled rows, the first one at the top."""
     axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
 
 
 def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
               hollow: float | None) -> None:
-    """Draws a point at two places (either may be None), with a line between them."""
+    """Draws marks at x = `filled` and x = `hollow` (unless None), with a line between them."""
     tint = point["colour"]
     if filled is not None and hollow is not None:
         axis.plot([filled, hollow], [y, y], color=tint, lw=0.9, zorder=3)
@@ -158,14 +159,14 @@ def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
 
 def roof(axis: Axis, x: Sequence[float], y: Sequence[float], top: float, text: str,
          text_at: tuple[float, float]) -> None:
-    """Draws the line of the largest possible values, with its name above its end."""
+    """Draws the line of the largest possible values, fills up to `top`, and writes its name."""
     axis.plot(x, y, color=INK, lw=1.4, zorder=2)
     axis.fill_between(x, y, top, color="#ececE6", zorder=0)
     axis.text(*text_at, text, ha="right", fontsize=8)
 
 
 def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
-    """Draws lines against lengths, each with its name at its end: thick for a step, thin for a
+    """Draws lines over a logarithmic x axis, each labelled at its end: thick for a step, thin for a
     backend of PyTorch, dashed if its data say so."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted({x for line in lines for x in line["x"]}))
@@ -181,8 +182,8 @@ def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
 
 
 def spread(axis: Axis, labels: Sequence[tuple[float, float, Data, str]]) -> None:
-    """Writes labels to the right of the axes, at least 11 points apart: [(x and y of the place that
-    it names, line or point, text)]."""
+    """Writes labels to the right of the axes, at least 11 points apart: [(x and y, in data
+    coordinates, of what it names, line or point, text)]."""
     gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, line, text in labels:

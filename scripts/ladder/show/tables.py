@@ -117,9 +117,9 @@ def ladder_table(files: Files, root: str) -> list[str]:
 
 
 def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
-    """A rung's forward steps from the first to the last at N = 2k, below the step that the first
-    one follows: requested and DRAM bytes, and for each head size and mask the time with its ratio
-    to the row above."""
+    """Returns the table of a rung's forward steps from `first` to `last` at N = 2k, below the step
+    that `first` follows: requested and DRAM bytes, and per head size and mask the time and how many
+    times as fast as the row above it is."""
     n = LADDER_LENGTH
     names = [step for its, step in files.order if its == rung]
     before = files.ladder.before(files.about[rung, first])
@@ -168,7 +168,7 @@ def peers_table(files: Files) -> list[str]:
 
 
 def models_table(files: Files) -> list[str]:
-    """Returns times for the attention of real models: of the last steps and of the faster peer."""
+    """Returns the last steps' and the faster peer's times at real models' attention shapes."""
     gpu, ours = files.gpu, files.ladder.beside_peers()
     ratios: dict[str, dict[str, float]] = {way: {} for way in ours}
     rows = []
@@ -197,12 +197,12 @@ def models_table(files: Files) -> list[str]:
 
 # ---- how busy kernels keep the units of an SM, from the GPU's counters ----
 
-SIDE = 128  # rows and columns of the square of S that all steps are compared by
+SIDE = 128  # side of the square of S for which all steps are compared
 
 
 def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     """Returns a model and the measurements for SIDE × SIDE elements of S: cycles of an SM, the
-    tensor cores' fraction of them, the clock and the rate, with one line per step from `first` to
+    tensor cores' fraction of them, the clock and the rate, with one row per step from `first` to
     `last`."""
     found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
