@@ -116,8 +116,8 @@ def fp8_times_table(files: Files) -> list[str]:
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [*over_lengths(need(cells)), "", (
         f"Each cell has two rates of `{step[1]}` in TFLOP/s: of its attention kernel alone · with "
-        f"`quantise` before it. The paper's workload, inputs in {files.gpu.dtype}, on an "
-        f"{files.gpu.machine()}."),
+        f"`quantise` before it. They are for the paper's workload with {files.gpu.dtype} inputs, "
+        f"on an {files.gpu.machine()}."),
         "", *over_lengths(shares), "", (
         f"Each cell has two rates as fractions of cuBLAS's rate: of `{step[1]}`'s attention kernel "
         "alone · of FlashAttention-3's own kernel. cuBLAS multiplied e4m3 matrices of 8,192 × "

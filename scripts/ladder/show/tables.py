@@ -112,8 +112,8 @@ def ladder_table(files: Files, root: str) -> list[str]:
         f"{HIDDEN // d} heads in {files.gpu.dtype}, on an {files.gpu.machine()}. "
         f"*× {number(files.base[0])}*: speed-up over {number(files.base[0])}. Bytes are per head: "
         "*requested* by the kernels from global memory; *distinct*, each byte once per kernel, "
-        "counted by the simulator; *DRAM*, served by it, from the GPU's counters; *workspace*, "
-        "memory beyond inputs and outputs."))
+        "counted by the simulator; served by *DRAM*, according to the GPU's counters; and "
+        "*workspace*, memory beyond inputs and outputs."))
 
 
 def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
@@ -138,8 +138,8 @@ def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
     need(narrow)
     return markdown(["step", "requested", "DRAM", *(point_text(*point) for point in POINTS)],
                     rows, range(1, 3 + len(POINTS)), (
-        f"N = {n:,}. Bytes are those of one head with d = {HEADS[0]}, without a mask: *requested* "
-        "by the kernels, and *DRAM*, what it served. Times are those of "
+        f"N = {n:,}. Bytes are per head with d = {HEADS[0]} and without a mask: *requested* by the "
+        "kernels, and served by *DRAM*. Times are for "
         f"{TOKENS // n} × {HIDDEN // HEADS[0]} heads with d = {HEADS[0]} or {TOKENS // n} × "
         f"{HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
         f"{files.gpu.machine()}. In brackets: how many times as fast as the step above. Not all "
