@@ -1,5 +1,5 @@
-"""Runs the tests of NAME_test.py: python3 scripts/tests NAME [WORD...]. The words are the test's
-own, such as the folder of the programs, then unittest's."""
+"""Runs the tests in NAME_test.py: python3 scripts/tests NAME [WORD...]. First come the arguments of
+the test itself, such as the programs' folder, then those of unittest."""
 
 import importlib
 import sys

@@ -1,5 +1,5 @@
-"""Tests scripts/figures measure, with stand-ins for the programs, the GPU and ncu, and the files
-that it writes. (results_test tests the grids.)"""
+"""Tests scripts/figures measure and the files that it writes, with stand-ins for the programs, the
+GPU and ncu. (results_test tests the grids.)"""
 
 import json
 import os
@@ -40,7 +40,7 @@ class FileTest(Scratch):
             self.assertEqual(os.path.basename(files.file_of(gpu)), f"{name}.jsonl")
 
     def test_uncommitted_changes_are_marked(self):
-        """Changes of results, pages and files that git does not track do not count."""
+        """Changes to results, to pages and to untracked files do not count."""
         git = "git -c user.name=a -c user.email=b"
         with mock.patch.object(gpu, "ROOT", self.root):
             self.assertIsNone(gpu.commit())
@@ -130,8 +130,8 @@ class BenchTest(FakeBench):
                          ["naive", "flash_v1", "swap", "large_tiles", "split_sums"])
 
     def test_steps_that_fail_are_reported(self):
-        """A run that is impossible is skipped with the reason, a failed one is tried again; and
-        lines that were to be measured again do not stay."""
+        """An impossible run is skipped, with the reason, and a failed one is tried again. Lines
+        that --again was to replace do not stay."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
         for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
@@ -158,7 +158,7 @@ class BenchTest(FakeBench):
                              ([], 6))
             os.unlink(self.at("out.jsonl"))
 
-    def test_the_sim(self):
+    def test_sim_runs_on_the_simulator(self):
         self.bench("--sim", "04")
         self.assertEqual({r["device"] for r in self.lines("run")}, {"sim"})
 
@@ -181,7 +181,7 @@ class BenchTest(FakeBench):
 
 class Peers(FakeBench):
     def test_peers_are_measured_right_before_the_step(self):
-        """Without PyTorch they are left out, and a message says what to install."""
+        """Without PyTorch, peers are left out, and a message says what to install."""
         options = mock.Mock(dtype="bf16", sim=False, grid=["quick"], steps=[])
         ladder = ladder_of(programs_in(self.at("build/bin")), "gpu")
         self.assertEqual(

@@ -1,5 +1,5 @@
-"""Opens a page in a browser without a window, and returns what a script finds in it. It needs only
-Debian's package chromium."""
+"""Opens a page in a headless browser, and returns what a script finds in it. It needs only Debian's
+package chromium."""
 
 import json
 import pathlib
@@ -13,8 +13,8 @@ from support import read, write
 
 MISSING = "there is no Chromium (Debian's package chromium)"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Goes before the page's own script. Its frame stays open, so the page does not count as loaded and
-# the browser does not print it, until report() closes the frame, at the latest at the first error.
+# Inserted before the page's own script. While its frame is open, the page does not count as loaded,
+# so the browser does not print it. report() closes the frame, at the latest at the first error.
 HEAD = """<iframe hidden></iframe><script>
 const errors = [], opened = document.querySelector("iframe").contentDocument;
 opened.open();
@@ -31,7 +31,7 @@ addEventListener("error", ({ message }) => fail(message));
 addEventListener("unhandledrejection", ({ reason }) => fail(reason));
 setTimeout(() => fail("it does not end"), 60000);
 </script><script>"""
-# Goes after the page's script: helpers for tests, and a test.
+# Inserted after the page's script: helpers for tests, and a test.
 TAIL = """<script>
 const drawn = () => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -60,7 +60,7 @@ def find():
 
 
 def found_in(page, script, fragment="", width=1280, colour="light"):
-    """Runs a function's body once the page is ready, and returns its result."""
+    """Runs `script`, the body of an async function, once the page is ready; returns its result."""
     with tempfile.TemporaryDirectory() as folder:
         path = write(folder, "page.html", text=read(page).replace("<script>", HEAD, 1)
                      + TAIL.replace("{test}", script))

@@ -1,10 +1,10 @@
 """Tests build tasks: the step before fails exactly the listed checks, an empty kernel reaches no
-stage, and the real file gets all points; mistakes planted in kernels end in bounded time, and the
-suite of tests finds them.
+stage, and the real file gets all points. Kernels with planted mistakes end in bounded time, and the
+test suite finds the mistakes.
 
 `python3 scripts/tests build_tasks BIN` checks four steps and those whose file the last commit
-changed, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment, as
-`scripts/test build_tasks` sets it, it checks and runs all.
+changed, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment, which
+`scripts/test build_tasks` sets, it checks and runs all.
 """
 
 import collections
@@ -57,8 +57,8 @@ def mistakes_in(path):
 
 
 def planted(path):
-    """Returns a step's text, its own headers inlined, with all of its mistakes; LADDER_MISTAKE in
-    the environment of a run switches one of them on."""
+    """Returns a step's text, its own headers inlined, with all of its mistakes; a run's environment
+    switches one of them on with LADDER_MISTAKE."""
     text = read(ROOT, path)
     for header, inlined in reversed(included(path, text).items()):
         line = f'#include "{os.path.basename(header)}"\n'
@@ -92,7 +92,7 @@ class TargetsTest(unittest.TestCase):
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
                 for hunk in [hint for hint in task.hints[2:] if hint.startswith("\n")]:
-                    self.assertRegex(hunk, r"(?m)^[-+] *[^/ \n]")  # not of comments alone
+                    self.assertRegex(hunk, r"(?m)^[-+] *[^/ \n]")  # in more than comments
                     self.assertNotIn("const Register", hunk)
                 self.assertGreater(len(task.hints), 2)
                 self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
@@ -111,7 +111,7 @@ class Judging(unittest.TestCase):
         self.assertEqual(self.verdict(0.8).share, 0.4)  # halved, as common/TEACHING.md says
         self.assertEqual(self.verdict(1).share, 1)
         self.assertEqual([kinds.Verdict(False, "", share=share).points(10)
-                          for share in (0.96, 1 - 4 / 5)], [9, 2])  # a float below 0.2
+                          for share in (0.96, 1 - 4 / 5)], [9, 2])  # as a float, below 0.2
 
     def test_output_of_the_suite_is_read(self):
         """A case that fails only by its formula has correct results, and any other failed case has
@@ -172,8 +172,8 @@ class BuildTasks(unittest.TestCase):
                 verdict = build_tasks.check(TASKS[name], self.real[TASKS[name].file].result())
                 self.assertTrue(verdict.right, verdict.why)
 
-    def test_what_readers_hand_in_is_judged_by_what_it_does(self):
-        """Work past the accessors or on the host is refused; another sound kernel is not."""
+    def test_attempts_are_judged_by_what_they_do(self):
+        """Code that bypasses the accessors or works on the host is refused; sound kernels pass."""
         for number, (name, file, edits, right, said) in enumerate(
                 ATTEMPTS if ALL else ATTEMPTS[::3]):
             with self.subTest(name, said=said):
@@ -221,7 +221,7 @@ class BuildTasks(unittest.TestCase):
                                      for case in found)
                     self.assertRegex(wrong, r"\S" if said == BY_ORDER else said or "^ *$")
 
-    def test_what_is_no_step_is_refused(self):
+    def test_copies_that_are_no_steps_are_refused(self):
         for _, (name, was, now, said) in lessons.of_rungs("REFUSED"):
             with self.subTest(said), self.assertRaisesRegex(CommandError, said):
                 task = TASKS[name]
@@ -230,7 +230,7 @@ class BuildTasks(unittest.TestCase):
 
 class BugHunts(Scratch):
     """The listed symptoms of a bug hunt are those of its runs; only the mistake's line is accepted;
-    and nothing gives it away before."""
+    and nothing reveals the mistake earlier."""
 
     def exercise(self, *words):
         return self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,
@@ -242,7 +242,7 @@ class BugHunts(Scratch):
             return bug_hunts.show(name, line, BUILD, self.root, "") == 0
 
     def test_each_bug_hunt_shows_its_symptoms(self):
-        """The simulator's message and the explanation come only when the line has been found."""
+        """The simulator's message and the explanation appear only once the line has been found."""
         def seen_of(name):
             broken = BUG_HUNTS[name]
             return broken.seen(BUILD, self.write(f"{name}/{os.path.basename(broken.path)}",
@@ -250,7 +250,7 @@ class BugHunts(Scratch):
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, seen in zip(BROKEN, pool.map(seen_of, BROKEN)):
-                if ALL:  # and the suite of tests finds it
+                if ALL:  # the test suite finds it too
                     copy = os.path.join(self.root, name, os.path.basename(BUG_HUNTS[name].path))
                     found = program.Program(BUILD, BUG_HUNTS[name].path, copy).cases()
                     self.assertTrue(any(case.said for case in found), name)

@@ -38,7 +38,7 @@ def steps():
 
 
 def npy(shape, values=None, descr="<f2"):
-    """Returns the bytes of a .npy file, by default of different small numbers."""
+    """Returns the bytes of a .npy file, which by default holds varied small numbers."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
     return arrays.npy(shape, values, descr)
@@ -46,7 +46,7 @@ def npy(shape, values=None, descr="<f2"):
 
 class ProgramTest(Scratch):
     def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
-        """Writes in/q.npy, k.npy and v.npy in these shapes; `values` gives some by name."""
+        """Writes in/q.npy, k.npy and v.npy in these shapes; `values` may set their values."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
             self.write(f"in/{name}.npy", npy(shape, values.get(name), descr))
 
@@ -70,8 +70,8 @@ class ProgramTest(Scratch):
         return {path.stem: path.read_bytes() for path in pathlib.Path(self.at("out")).iterdir()}
 
     def assert_bad(self, arguments, status, *words, save=" --save out", **more):
-        """Checks that the program refuses, with this status and these words on stderr, and that it
-        prints nothing on stdout and saves nothing."""
+        """Checks that the program refuses the arguments with this status and these words on stderr,
+        prints nothing on stdout, and saves nothing."""
         done = self.execute(arguments + save, status, **more)
         for word in (f"{RUNG}: ", *words):
             self.assertIn(word.lower(), done.stderr.lower(), f"{arguments}")
@@ -103,7 +103,7 @@ class Rung(ProgramTest):
         self.assertEqual([o["pass"] for o in objects], [False, True])
         self.assertEqual(self.objects("--device sim --load in --step large_tiles,fp8", 1),
                          objects[::-1])
-        # The wrong output is the first one; another one is correct.
+        # The first output is wrong, and the last one is correct.
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_json_has_the_documented_keys_and_types(self):
@@ -254,7 +254,7 @@ class FilesTest(ProgramTest):
 
 
 class PlacesTest(ProgramTest):
-    """If a file cannot be written, or only in part, the old one stays."""
+    """If a file cannot be written in full, the old one stays."""
 
     # Limits the process's files to 100 bytes, which is less than O of TINY.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))

@@ -42,7 +42,7 @@ class DiffTest(FakeLadder):
             for name in names.split():
                 self.assertIn(f"\n+++ {path}\n", self.diff("00", name).stdout, name)
 
-    def test_what_is_no_step_is_refused(self):
+    def test_unknown_names_are_refused(self):
         for name in ("07", "01/nosuch", "0", "1_second", "00/last", "/zig"):
             self.assertRegex(self.diff("00", name, status=2).stderr,
                              rf"there is no {name}\.( Did you mean .*\?)? The rungs and their "
@@ -52,7 +52,7 @@ class DiffTest(FakeLadder):
                       self.diff("00", "01/alhpa", status=2).stderr)
 
     def test_the_shown_diff(self):
-        """Each case: the old and the new lines, the options, the lines shown."""
+        """Each case has the old and the new lines, the options and the lines shown."""
         lines = [str(i) for i in range(40)]
         for old, new, options, shown in (
                 # A line that only changes its indentation counts as kept.

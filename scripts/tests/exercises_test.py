@@ -1,5 +1,5 @@
 """Tests scripts/exercise: correct numbers are accepted and wrong ones are not; each solution,
-applied to a copy and built, is correct, and the unchanged rung is not."""
+applied to a copy and built, is accepted, and the unchanged rung is not."""
 
 import concurrent.futures
 import copy
@@ -62,8 +62,8 @@ class Answers(unittest.TestCase):
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
                     self.assertEqual(exercise.check.check(right)[:2], (True, "Correct."))
-                    # The lesson's answer has it, and lessons_test compares that number with the
-                    # program's. A 0 is in words there.
+                    # The lesson's answer states the number, and lessons_test compares it with the
+                    # program's. (A 0 is in words there.)
                     if right[i]:
                         self.assertRegex(exercise.answer.replace(",", ""),
                                          rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
@@ -89,7 +89,7 @@ class Experiments(unittest.TestCase):
 
 
 class Code(unittest.TestCase):
-    """setUpClass builds all solutions at once, one per core."""
+    """Tests exercises in code. setUpClass builds all solutions in parallel, one per core."""
 
     @classmethod
     def setUpClass(cls):
@@ -130,8 +130,8 @@ class Code(unittest.TestCase):
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_the_verdict_names_what_is_wrong(self):
-        """It names code that does not compile, a formula that differs from the count, and wrong
-        results."""
+        """The verdict names code that does not compile, a formula that differs from the count, and
+        wrong results."""
         file = "00_naive/attention.cu"
         with self.assertRaisesRegex(CommandError, "^Not yet: it does not compile: .*error.*$"):
             self.program(file, "00/last_key", "0", text="what?")  # over a correct copy

@@ -28,7 +28,7 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 
 SAME = "= the program's counts"
 VERDICTS = "text('.verdict')"
-# All texts of a pane without the places in sources, and how much it draws of each kind.
+# All texts in a pane, without places in sources, and how many things of each kind it draws.
 SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
@@ -45,14 +45,14 @@ SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
 
-# Controls that are too small, or cut off at a side of the screen or, in a wide one, at the bottom.
+# Controls that are too small, or cut off at a side of the window or, if it is wide, at the bottom.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
   .filter(e => e.checkVisibility()).filter(e => {
     const r = e.getBoundingClientRect();
     return r.left < -0.5 || r.right > innerWidth + 0.5 || r.width < 20 || r.height < 18 ||
       (innerWidth > 900 && r.bottom > innerHeight + 0.5);
   }).map(e => e.outerHTML.slice(0, 99))"""
-# Elements with an action that are no control, or lack a name for screen readers.
+# Elements with an action that are not controls, or that lack a name for screen readers.
 NAMELESS = """[...document.querySelectorAll('button, summary, input, [data-key], [role=img]')]
   .filter(e => !(e.ariaLabel || e.closest('label')) ||
     !e.matches('button, summary, input, [role=img]')).map(e => e.outerHTML)"""
@@ -136,7 +136,7 @@ class TraceTest(unittest.TestCase):
             self.assertEqual(fault_of(trace)["event"], last)
 
     def test_a_loop_without_waits_is_cut_into_rounds(self):
-        """A round ends when a lane has accessed 512 bytes of HBM, and no sooner: otherwise the
+        """A round ends when a lane has accessed 512 bytes of HBM, and no sooner, because then the
         trace of a long loop would have one event per key."""
         program, path = os.path.join(BIN, "00_naive"), os.path.join(scratch(self), "trace")
         printed(program, *f"--device sim --heads 1 --seqlen 32 --seqlen-kv 512 --head-dim 8 "
@@ -153,7 +153,7 @@ class TraceTest(unittest.TestCase):
         self.assertTrue(all(256 <= size < 600 for size in rounds), set(rounds))
 
     def test_each_round_of_a_named_barrier_has_a_number(self):
-        """A warp that comes again comes to the next round, except for lanes that run alone."""
+        """A warp that arrives again arrives at the next round, except for lanes that run alone."""
         trace, _ = traced("05_flash_v2", "--step ping_pong --device sim --check off --heads 1 "
                           "--head-dim 64 --seqlen 256")
         rounds = collections.defaultdict(list)
@@ -176,7 +176,7 @@ class TraceTest(unittest.TestCase):
 
     def test_tiles_of_s(self):
         """Under the mask 05 skips the tiles above the diagonal, and 04 computes all. A tile of
-        split_kv has the heads that share K and V, and rows of zeros below them."""
+        split_kv contains the heads that share K and V, and below them rows of zeros."""
         every = {(row, key) for row in range(8) for key in range(8)}
         self.assertEqual(set(tiles_of("04_flash_v1", SMALL + " --causal")), every)
         events = pane_of(*traced("04_flash_v1", SMALL), "")["events"]
@@ -186,7 +186,7 @@ class TraceTest(unittest.TestCase):
         # Once forward, and once more for the gradients.
         self.assertEqual(tiles_of("06_backward", "--step split_sums " + SMALL),
                          dict.fromkeys(every, 2))
-        # Where K comes before Q.
+        # In a product whose first operand is K.
         transposed = "--step sm90 --device sim --check off --heads 1 --seqlen 64 --seqlen-kv 128"
         self.assertEqual(set(tiles_of("06_backward", transposed)),
                          {(row, key) for row, key in every if row < 4})
@@ -196,7 +196,7 @@ class TraceTest(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """scripts/explore itself."""
+    """Tests scripts/explore itself."""
 
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
         """The number is the page's own count, and the lesson's answer states it."""
@@ -261,7 +261,7 @@ class CommandTest(Scratch):
 
 @unittest.skipUnless(browser.find(), browser.MISSING)
 class PageTest(unittest.TestCase):
-    """The page's counters end at the programs' counts; everything fits on a screen and in a narrow
+    """The page's counters end at the programs' counts; everything fits into a wide and a narrow
     window; keys and mouse work; a fault is shown where it happens."""
 
     @classmethod
@@ -280,12 +280,12 @@ class PageTest(unittest.TestCase):
 
     # ---- what it counts ----
 
-    def test_every_step_ends_at_what_its_program_counts(self):
+    def test_every_step_ends_at_its_programs_counts(self):
         steps = ladder_of(programs_in(BIN), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
         panes = []
         for step in steps:
-            length = 40 if step.rung < "02" else 80  # a thread for each row of S takes long
+            length = 40 if step.rung < "02" else 80  # one thread per row of S takes long
             options = (f"--step {step.name} --device sim --seqlen {length} --heads 1 "
                        "--head-dim 64 --check off --causal")
             for more in ("", " --schedule random:3")[:1 + (step.name in ("tile", "sm90"))]:
@@ -301,7 +301,7 @@ class PageTest(unittest.TestCase):
         """Each event names a line in a rung, and its ticks are in order."""
         lines = {(event.file, event.line) for event in trace.events if event.file}
         self.assertTrue(lines)
-        for path, line in lines:  # the rung's own, or of a forward pass that the step names
+        for path, line in lines:  # of the rung, or of the forward pass that it borrows
             self.assertRegex(path, r"^\d\d_\w+/")
             self.assertLessEqual(line, len(read(ROOT, path).splitlines()))
         self.assertEqual([1 + max(e["warp"] for e in pane["events"][slice(*block["events"])])
@@ -317,13 +317,13 @@ class PageTest(unittest.TestCase):
             self.assertTrue(ends.get(warp, begin) <= begin <= end <= until)
             ends[warp] = end
 
-    def test_played_to_the_end_it_has_what_the_programs_count(self):
+    def test_playing_to_the_end_gives_the_programs_counts(self):
         """Moving back and forth gives the same counts, and a count that differs from the program's
         is reported."""
         end, exact, third, again, wrong = self.found("""
             await press([" "]);
             await until(() => explorer.now > 0 && explorer.playing);
-            await at(explorer.last * 0.98);  // it takes long
+            await at(explorer.last * 0.98);  // playing all of it takes long
             await until(() => explorer.now >= explorer.last && !explorer.playing);
             await drawn();
             const counts = () => each(({ replay }) => replay.counts), shown = [
@@ -357,7 +357,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(wrong[1], SAME)
 
     def test_a_click_on_an_event_chooses_it(self):
-        """The line below the timeline names the missing warps, at any tick."""
+        """At any tick, the line below the timeline names the missing warps."""
         self.assertRegex(self.found("""
             const wait = explorer.panes[0].run.events.find((e) =>
               e.kind === "__syncthreads" && e.end - e.begin > 3);
@@ -374,8 +374,8 @@ class PageTest(unittest.TestCase):
                          "^Selected: .*__syncthreads number .*Missing: warp [0-9].*Missing: none")
 
     def test_texts_match_the_expected_output(self):
-        """The texts at some ticks of several runs, among them decoding, and grouped heads under the
-        mask with more keys than queries and copies past the last row."""
+        """Compares texts at some ticks of several runs, among them decoding, and a causal run with
+        grouped heads, more keys than queries, and copies past the last row."""
         for words, *moments in (
                 ("", 10, 15, 41), ("05/split_kv", 0, 1), ("00 --seqlen 8 --heads 1", 10),
                 ("05/large_tiles 05/sm90 --batch 2 --heads 4 --kv-heads 2 --seqlen 4 --seqlen-kv 8 "
@@ -412,7 +412,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(wrong, [[], [], [], []])
 
     def test_steps_are_compared_in_a_narrow_window(self):
-        """The small parts of the two are side by side, rows of warps are one below the other."""
+        """The small parts of the two steps are side by side, and their timelines are stacked."""
         *tops, lefts = self.found("""
             const both = (side) => (one) => each((pane) =>
               pane.find(one).getBoundingClientRect()[side]);
@@ -469,8 +469,8 @@ class PageTest(unittest.TestCase):
                          [99, "attention, block 1 of 2"])
 
     def test_numbers_are_asked_for_before_the_counters(self):
-        """As in the lesson. Keys go to the number's field; the maps of the arrays are shown; hidden
-        parts leave no gap, and the source is visible."""
+        """The page asks as the lesson does. Keys go to the number's field; the arrays' maps are
+        shown; hidden parts leave no gap, and the source is visible."""
         before, lines, asked, typed, answer, after = self.found("""
             const pane = explorer.panes[0], look = () => [pane.find("dl").offsetHeight > 0,
               pane.find(".maps").checkVisibility({ visibilityProperty: true }), text(".most")[0]];

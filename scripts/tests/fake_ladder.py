@@ -1,5 +1,5 @@
-"""Stand-ins for the rungs' programs. Runs of them are answered within the test's process; if one is
-really run, it only lists its steps."""
+"""Provides stand-ins for the rungs' programs. The test's own process answers their runs; a stand-in
+that is really executed only lists its steps."""
 
 import contextlib
 import io
@@ -45,7 +45,7 @@ class FakeLadder(Scratch):
     """A test with stand-ins in build/bin, which succeed unless `tell` says otherwise for a step
     ("05_flash_v2/large_tiles", or on one device "… gpu") or for the search for a GPU ("probe", or
     for one type "probe bf16"):
-      {status, err, out: instead of records, changes: of all records, fwd or bwd: of one}"""
+      {status, err, out: replaces the records, changes: to all records, fwd or bwd: to one}"""
 
     def setUp(self):
         super().setUp()

@@ -3,10 +3,10 @@ pages and commands.md quote in ```console blocks, and compares their output. It 
 excerpts with the code, links with files and headings, and formulas with GitHub's rules.
 
 A line that starts with "$ " is a command, and one that ends in a backslash continues on the next
-line. The lines up to the next command are its stdout and stderr. Integers and byte figures must be
-equal, other numbers equal to two significant digits; times and rates may differ. A line "…" stands
-for any lines, "…" within a line for any text. A command must succeed, unless "$ echo $?" after it
-shows another status.
+line. The lines up to the next command are its stdout and stderr. Integers and numbers of bytes must
+be equal, other numbers equal to two significant digits; times and rates may differ. A line "…"
+stands for any lines, "…" within a line for any text. A command must succeed, unless "$ echo $?"
+after it shows another status.
 """
 
 import dataclasses
@@ -119,7 +119,7 @@ def in_scratch(text):
 
 
 class Lessons(unittest.TestCase):
-    """One test for each command quoted; added below."""
+    """Has one test per quoted command, added below."""
 
     def run_command(self, path, command):
         for regex, why in NOT_RUN:
@@ -225,7 +225,7 @@ class Excerpts(unittest.TestCase):
 
     @staticmethod
     def holds(source, lines):
-        """Returns whether the source has the runs of lines between lines "…", in this order."""
+        """Returns whether the source contains the runs of lines that "…" separates, in order."""
         text, at = "\n".join(["", *source, ""]), 0
         for run in "\n".join(lines).split("\n…\n"):
             at = text.find(f"\n{run}\n", at)
@@ -236,10 +236,10 @@ class Excerpts(unittest.TestCase):
 
 
 class Formulas(unittest.TestCase):
-    """Tests formulas against GitHub's reader: Markdown comes first, and removes a backslash before
-    a sign."""
+    """Tests that formulas survive GitHub's Markdown, which is read first and removes a backslash
+    before a punctuation mark."""
 
-    def test_consoles_are_read_as_commands_and_output(self):
+    def test_formulas_survive_markdown(self):
         for path in course_pages():
             text = re.sub(r"`[^`\n]*`", "c", FENCE.sub("c", read(path)))
             with self.subTest(name_of(path)):
@@ -260,7 +260,7 @@ class Links(unittest.TestCase):
 
     @staticmethod
     def anchor(heading):
-        """Returns GitHub's anchor of a heading: lower case, spaces as dashes, no other signs."""
+        """Returns GitHub's anchor for a heading: lower case, dashes for spaces, no punctuation."""
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.lstrip("#").strip().lower())
         return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 

@@ -1,9 +1,9 @@
 """Compares the compiled kernels with the lessons' statements about them.
 
-The Hopper steps have few registers to spare, so a small change can spill some, or make a product of
-a warpgroup wait (ptxas reports it as C75xx, and the overlap is gone), without a wrong result. And
-reads from an Hbm<T> that a kernel never writes must use the read-only path (ld.global.nc), as those
-from a raw T* __restrict__ do, and those from other structs do not.
+The Hopper steps have few registers to spare, so a small change can spill some, or make a warpgroup
+wait for its product (ptxas reports C75xx, and the overlap is gone), without a wrong result. Reads
+from an Hbm<T> that a kernel never writes must use the read-only path (ld.global.nc), as reads from
+a raw T* __restrict__ do and reads through pointers in other structs do not.
 
 To run it alone: python3 scripts/tests machine_code BUILD CUDA NVCC (such as build 13.0 nvcc)
 """
@@ -43,7 +43,7 @@ def report(source, whole=False):
 
 
 class HopperTest(unittest.TestCase):
-    """Tests the code built for Hopper, if the compiler is the one that the budgets are for."""
+    """Tests the code built for Hopper, if the budgets are known for the compiler."""
 
     def setUp(self):
         if not BUILT_BY.startswith(CUDA):

@@ -14,7 +14,7 @@ from support import ROOT, Scratch, read
 class Machine(Scratch):
     """A test on a machine with only the tools that the test installs."""
 
-    # The tools of any Unix machine that the scripts use.
+    # Tools that the scripts use and that any Unix machine has.
     ALWAYS_THERE = ["bash", "basename", "cat", "chmod", "dirname", "env", "grep", "mkdir", "rm",
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
@@ -69,7 +69,7 @@ NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1
 
 class Ready(Machine):
     def test_missing_packages_are_installed_or_named(self):
-        """Each case: missing tools, other tools; status, message, packages installed."""
+        """Each case has missing tools, other tools; the status, message, and packages installed."""
         # ready.sh recognises a missing package by these words.
         self.assertEqual(read(ROOT, "common/cmake/ladder.cmake").count("apt-get install lib"), 2)
         brings = BRINGS.format(self.at("path/ninja"))
@@ -88,7 +88,7 @@ class Ready(Machine):
                 self.assertRegex(self.script("scripts/run", status=status).stderr, said)
                 self.assertEqual(self.installed(), installed)
 
-    def test_matplotlib_is_for_who_draws(self):
+    def test_only_drawing_installs_matplotlib(self):
         self.tools(apt_get=FAILS, python3=self.PYTHON
                    + "case \"$*\" in *matplotlib*) exit 1;; esac")
         for words, needs in (("run", 0), ("test tile", 0), ("figures", 1), ("test", 1)):
@@ -100,8 +100,8 @@ class Ready(Machine):
         self.script("scripts/run", CI="False")
 
     def test_configured_options_are_kept(self):
-        """CMake keeps its options until the compilers, flags or options change, or it failed. Each
-        case ends with CMake's options, after "anew" if it starts again."""
+        """CMake keeps its cache until a compiler or its flags change, or CMake fails. Each case
+        ends with CMake's options, after "anew" if it starts without its cache."""
         compilers = ("CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")
         self.tools(cmake="exit ${FAILS:-0}")
         for script, environment, expected in (
@@ -201,7 +201,7 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
 
 
 class Parts(Machine):
-    """Tests scripts/test PART... (diff_test tests the names of steps.)"""
+    """Tests scripts/test with parts. (diff_test tests the names of steps.)"""
 
     LOG = "build/Testing/Temporary/LastTest.log"
 
@@ -239,7 +239,7 @@ class Parts(Machine):
         self.script("scripts/test", "build_tasks")
 
     def test_the_summary_says_how_it_went(self):
-        """Each case: ctest's status, its tests' output, the last lines of scripts/test."""
+        """Each case has ctest's status, its tests' output, and the last lines of scripts/test."""
         self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # left by an earlier run
         for status, printed, verdict in (
                 (8, """\

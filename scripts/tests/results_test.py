@@ -18,8 +18,8 @@ BIN = programs()
 
 class Committed(unittest.TestCase):
     def test_a_gpus_file_has_what_is_planned(self):
-        """It has all of the grid paper, with peers, for its own steps; and else only long and
-        models."""
+        """For its own steps, the file has the whole grid paper, with peers, and apart from that
+        only runs of the grids long and models."""
         files = Files(newest_measured())
         there, ladder = files.gpu, files.ladder
         paper, known = (
@@ -47,7 +47,7 @@ def counted(steps, options):
     return records
 
 
-class OfTheCode(unittest.TestCase):
+class Counts(unittest.TestCase):
     def setUp(self):
         self.ladder = ladder_of(programs_in(BIN), "sim")
         lines = read_lines(os.path.join(RESULTS, "sim.jsonl"))
@@ -78,8 +78,8 @@ class OfTheCode(unittest.TestCase):
                                       for step in self.ladder.steps if not step.decoding])
 
     def test_a_step_changes_the_count_of_its_idea(self):
-        """Each registered change happens. (Only a GPU's counters see what `heads` changes, and `flat`
-        is large_tiles in another form.)"""
+        """Each registered change happens. (Only a GPU's counters show what `heads` changes, and
+        `flat` is large_tiles in another form.)"""
         steps = self.ladder.steps
         pairs = [(self.ladder.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],
@@ -98,7 +98,7 @@ class OfTheCode(unittest.TestCase):
                     self.assertTrue(checked.held, checked.text)
 
     def test_flat_counts_what_large_tiles_counts(self):
-        """At head sizes where both take the same tile."""
+        """Compares their counts at head sizes where both use the same tile."""
         both = [step for step in self.ladder.steps if step.rung == "05_flash_v2"
                 and step.name in ("large_tiles", "flat")]
         for options in ("--heads 2 --seqlen 300 --causal", "--seqlen 128 --seqlen-kv 200",

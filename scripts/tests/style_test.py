@@ -32,8 +32,8 @@ class Width(unittest.TestCase):
 
 
 class Modules(unittest.TestCase):
-    """Each folder of scripts/ladder is a module. Code that several need is in base or trace, and
-    nothing else of another module is imported."""
+    """Each folder of scripts/ladder is a module. Code that several modules need is in base or
+    trace, the only modules that others import."""
 
     SHARED = r"base\b|trace\b"
 

@@ -62,7 +62,7 @@ def write(*path, text, mode=0o644):
 
 def expect_output(test, name, text):
     """Compares a text with the one of this name in expected_output.md or, if LADDER_WRITE_EXPECTED
-    is set, as by scripts/test --write-expected, writes it there."""
+    is set, as scripts/test --write-expected does, writes it there."""
     path = os.path.join(SCRIPTS, "tests/expected_output.md")
     begin, end = f"\n## {name}\n\n```\n", "```\n"
     head, found, rest = read(path).partition(begin)
@@ -77,7 +77,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def fences(text, language):
-    """Returns (number of its first line, lines) of each fenced block in this language."""
+    """Returns (number of the first line, lines) for each fenced block in this language."""
     return [(text.count("\n", 0, found.start()) + 2, found[2].splitlines())
             for found in FENCE.finditer(text) if found[1] == language]
 
@@ -100,7 +100,7 @@ class Scratch(unittest.TestCase):
     """A test with its own folder, self.root, and its own environment."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # may break globs, shells
+        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # careless globs break on it
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()
