@@ -53,7 +53,7 @@ def shown_in_lessons() -> list[Shown]:
     for path in course_pages():
         text, lesson = read(path), os.path.relpath(path, ROOT)
         for command in re.finditer(r"^(?:\$ |`)scripts/explore *([^`\n]*)", text, re.MULTILINE):
-            asked = re.search(r"\*\*Before you press play:\*\* (.*?)\n\n<.*?\n\n(.*?)\n\n</",
+            asked = re.search(r"\*\*Before\syou\spress\splay:\*\*\s(.*?)\n\n<.*?\n\n(.*?)\n\n</",
                               text[command.end():].partition("\n## ")[0], re.DOTALL)
             parts = asked.groups() if asked else ("", "")
             found.append(Shown(lesson, text.partition("\n")[0][2:], shlex.split(command[1]),
