@@ -33,7 +33,7 @@ CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- figures ----
 
-# Kernels, (rung, step, kernel), whose rate is plotted against shared-memory traffic; and peers.
+# (rung, step, kernel) of kernels whose rate is plotted against shared-memory traffic; and peers.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "split_sums", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
@@ -49,7 +49,7 @@ BLOCK_SIZE_TIMED = [FLASH_V1]
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
 # The FP8 step's errors with several settings, beside those of a step in the I/O type. `rows` are
-# (label, settings): NONE plus one setting shows its gain, ALL without one what its loss costs.
+# (label, settings): NONE plus one setting shows its gain, ALL minus one what is lost without it.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
 QUANTISED: dict[str, Any] = {

@@ -22,7 +22,7 @@ def output_of(*command: str) -> str:
 
 
 def commit() -> str | None:
-    """Returns the hash of HEAD, or None outside a git checkout. Ends in "+changes" if tracked files
+    """Returns the hash of HEAD, or None outside a git checkout. "+changes" follows if tracked files
     differ, other than results and pages, which do not affect measurements."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",

@@ -30,7 +30,7 @@ class Step:
     needs: str
     exact_architecture: bool
     tiles: list[list[int]]  # [max_d, Br, Bc]
-    grid_limit: list[int]  # without and with the causal mask
+    grid_limit: list[int]  # largest N without, with the mask; 0: none
     settings: Sequence[Any] = ()  # [name, [value]]
     idea: str = ""
     change: Sequence[str] = ("", "", "")  # the count its idea is about, how it moves, options
@@ -58,7 +58,7 @@ class Step:
 
 
 def step_of(line: Record, **more: Any) -> Step:
-    """Makes a Step of its fields in --list or in a result file, and of `more` fields."""
+    """Makes a Step from its fields in --list or in a result file, plus the fields `more`."""
     fields = dict(line)
     return Step(name=fields.pop("step"), **fields, **more)
 

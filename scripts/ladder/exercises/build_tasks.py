@@ -31,14 +31,14 @@ SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
-OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # prefixes of their errors
+OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # prefixes of output errors
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
 UNJUDGED = "the order of threads is checked once all results are correct"
 # Counts that must reach at least a quarter of the real step's.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
 
 
-# Code that a copy must not contain: (whether only kernels must not, a pattern, the reason).
+# Code that a copy must not contain: (whether only kernels are searched, a pattern, the reason).
 NOT_IN_A_COPY = [
     (False, r"\b__shared__\b", "the simulator does not know it. Declare SharedMemory smem; then "
                                'smem.take<T>("K", n) returns n elements under a name'),
@@ -383,7 +383,7 @@ def check(task: Task, copy: Program) -> Verdict:
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
-        # Their values change at keys 256 and 512, and a tile across these keys rounds P otherwise.
+        # The cases' values change at keys 256 and 512. A tile across these rounds P differently.
         of_copy = of_copy._replace(cases=[case for case in of_copy.cases
                                           if not case.name.startswith("tiles_that_")])
     checks = of_results(of_copy)

@@ -101,7 +101,7 @@ class Program:
         stdout and stderr together."""
         if self.stopped:  # another run would only reach the limit again
             return GOOD, NOT_RUN
-        with tempfile.TemporaryFile() as out:  # a file, so that the limit on file sizes holds
+        with tempfile.TemporaryFile() as out:  # a file, so that the limit on file sizes applies
             try:
                 status = subprocess.run(
                     limited(SECONDS, program, *options), stdin=subprocess.DEVNULL, stdout=out,

@@ -14,7 +14,7 @@ from ladder.base.files import ROOT
 
 
 def limited(seconds: int, *command: str) -> list[str]:
-    """Returns the command, limited in processor time, to 4 GB of memory and to 100 MB per file."""
+    """Returns the command limited to `seconds` of CPU time, 4 GB of memory and 100 MB per file."""
     limits = f"ulimit -c 0; ulimit -f 200000; ulimit -v 4000000; ulimit -t {seconds}"
     return ["sh", "-c", f'{{ {limits}; }} 2>/dev/null; exec "$@"', "sh", *command]
 

@@ -25,7 +25,7 @@ COMMAND = "scripts/explore"
 DEFAULT_STEPS = ["04", "05/large_tiles"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# For a step that decodes: one query per head, and eight query heads that share two of K and V.
+# For a step that decodes: one query per head; eight query heads share two heads of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
 # A lesson that asks for numbers first → (the pane's index, what the reader is to count).

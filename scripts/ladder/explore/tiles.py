@@ -95,7 +95,7 @@ def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: 
 
 
 def fill(pieces: Pieces, begin: int, end: int, rows: Rows, event: Event) -> None:
-    """Puts rows into bytes [begin, end). A piece that they fill only in part keeps its others."""
+    """Puts rows into bytes [begin, end). A piece filled only in part keeps its other rows."""
     for place in range(begin // PIECE, -(-end // PIECE)):
         partial = begin > place * PIECE or end < (place + 1) * PIECE
         earlier = pieces[place][0] if place in pieces else None

@@ -137,7 +137,7 @@ BAR = 2  # the index of the bar's column
 
 
 def bar(value: float | None, low: int, high: int, width: int) -> str:
-    """Returns a value's bar on a logarithmic scale: 10^high is `width` columns, 10^low none."""
+    """Returns a value's bar on a logarithmic scale: `width` columns for 10^high, 0 for 10^low."""
     if not value:
         return ""
     eighths = round(8 * width * (math.log10(value) - low) / (high - low))
@@ -185,7 +185,7 @@ def story_table(story: Story, runs: list[StepRun],
     for (run, record), value in zip(steps, values):
         before = above.get(is_backward(record), {})
         brings = against(story, value, story.value(before))
-        # Counts are compared with the step that this one follows (a rung's first: the row above).
+        # Compares only with the step that this one follows (for a rung's first, the row above).
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
         if change:  # a rise of the story's number is shown too, as the price

@@ -46,7 +46,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Has the tests that compare whole texts rewrite these texts. Returns the exit status."""
+    """Makes tests rewrite the texts that they compare as a whole. Returns the exit status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT

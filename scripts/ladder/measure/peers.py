@@ -59,8 +59,8 @@ class Gpu:
         # queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
         # Warm-up and samples take the longest time that our programs allow themselves
-        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. No rule stops
-        # it early.
+        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. Nothing stops
+        # them early.
         times: list[float] = []
         for budgets in (2, 3):
             start, times = time.monotonic(), []

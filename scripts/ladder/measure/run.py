@@ -61,7 +61,7 @@ from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement
 from ladder.measure.results import Results, kept
 
 COMMAND = "scripts/figures measure"
-# Field → ncu's metric: cycles per SM, cycles of all SMs, and the tensor cores' percentage of both.
+# Field → ncu's metric: cycles per SM, cycles of all SMs, and the tensor cores' share of them in %.
 METRICS = {
     "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
     "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}
@@ -100,7 +100,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 class Bench:
-    """Measures, and writes to a result file; each line repeats `about`, the machine's facts."""
+    """Writes measurements to a result file; each line repeats `about`, facts about the machine."""
 
     def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
                  about: Record) -> None:

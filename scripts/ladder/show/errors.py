@@ -1,4 +1,4 @@
-"""Plots errors against float64, and tabulates the rates that FP8 gains at their price."""
+"""Plots errors against float64, and tabulates the rates that FP8's errors buy."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
 
 class Missing(Exception):
-    """The error for data of a figure or a table that are not measured."""
+    """The error raised when the data of a figure or a table are not measured."""
 
 
 def need(data: T | None) -> T:
@@ -151,7 +151,7 @@ class Measured:
                 f"{first}{newest['date']}")
 
     def roofs(self) -> Record:
-        """Returns the measured rates of a device copy and of matrix products; or raises Missing."""
+        """Returns the measured rates of a device copy and of matrix products, or raises Missing."""
         return need(self.ceilings)
 
     def decoding(self) -> list[Record]:

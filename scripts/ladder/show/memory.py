@@ -96,8 +96,8 @@ def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, floa
     """Returns the time that shared memory needs in an iteration (one tile of Q with one of K),
     divided by the time of its products: for the bytes that products read, and for all bytes.
     Returns None if the kernel `key`, (rung, step, name), is not counted. A count is a·N² + b·N + c,
-    where a comes from iterations, b from tiles and c from persistent blocks. To leave only a, the
-    count at 4N, minus three times that at 2N, plus twice that at N, is 6a·N²."""
+    where a comes from iterations, b from tiles and c from persistent blocks. The count at 4N, minus
+    three times that at 2N, plus twice that at N, is 6a·N²."""
     rung, step, name = key
     counts = [kernel for n in COUNTED for record in files.sim.plain(
         "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)
@@ -144,7 +144,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
                  xlabel="shared-memory cycles per cycle of the products")
-        full = [1 + (most - 1) * i / 40 for i in range(41)]  # from 1 on, shared memory limits
+        full = [1 + (most - 1) * i / 40 for i in range(41)]  # from x = 1 on, shared memory is full
         roof(axis, [0, *full], [1, *(1 / x for x in full)], 2,
              f"cuBLAS {data['matmul_tflops']:.0f} TFLOP/s", (most * 0.98, 1.03))
         points = panel["points"]

@@ -182,8 +182,8 @@ def draw_lines(axis: Axis, lines: Sequence[Data], xlabel: str = "N") -> None:
 
 
 def spread(axis: Axis, labels: Sequence[tuple[float, float, Data, str]]) -> None:
-    """Writes labels to the right of the axes, at least 11 points apart: [(x and y, in data
-    coordinates, of what it names, line or point, text)]."""
+    """Writes labels to the right of the axes, at least 11 points apart. A label is (x, y, line or
+    point, text); x and y are in data coordinates."""
     gap = 11 / (axis.get_window_extent().height * 72 / axis.figure.dpi)
     places = []
     for *end, line, text in labels:
