@@ -34,7 +34,7 @@ template <class T>
 T* hbm(void* array) {
   return static_cast<T*>(array);
 }
-/// Starts a kernel, which has to be told first of more than 48 KB of shared memory.
+/// Launches a kernel. One that takes more than 48 KB of shared memory has to be told before.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, int smem, A... a) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
@@ -46,9 +46,9 @@ void check(cudaError_t status) {
 
 #include "step"
 #ifdef kHeadSizes
-/// The same for other languages, of contiguous arrays in fp16 or, where is_bf16 is not 0, bf16: Q
-/// and O (B, H, N, d), K and V (B, Hk, N_kv, d); LSE (B, H, N) is fp32. Returns a cudaError_t:
-/// cudaErrorInvalidValue for a null pointer or for sizes that the kernel cannot take.
+/// Computes O and LSE for programs in other languages. The arrays are contiguous: Q and O (B, H, N,
+/// d), K and V (B, Hk, N_kv, d) in bf16 or, if is_bf16 is 0, fp16, and LSE (B, H, N) in fp32. Returns
+/// a cudaError_t: cudaErrorInvalidValue for a null pointer or sizes that the kernel does not take.
 extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, int B, int H,
                                  int Hk, int N, int N_kv, int d, float scale, int causal,
                                  int is_bf16, cudaStream_t stream) {
