@@ -1,5 +1,5 @@
-// Chooses a tile for a run. A step lists them once, best first for each head size. This choice, the
-// dispatch (with_tile in machine/machine.h), --help and the registration all use that list.
+// Chooses a tile for a run. A step lists its tiles once, best first for each head size. This
+// choice, the dispatch (with_tile in machine/machine.h), --help and the registration all use it.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace ladder {
 
-/// Returns the max_d of the tiles that serve heads padded to Dh: the smallest that is at least Dh,
-/// or 0.
+/// Returns the max_d of the tiles that serve heads padded to Dh elements: the smallest that is at
+/// least Dh, or 0 if there is none.
 template <class Tiles>
 constexpr int tiles_for(const Tiles& tiles, int Dh) {
   int best = 0;
@@ -19,13 +19,12 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
   return best;
 }
 
-/// Sets block_q, block_kv and smem_bytes of a plan. It takes the requested tile, or else the first
-/// (best) compiled tile for plan.head_dim whose shared memory, smem_bytes(Br, Bc) bytes per block,
-/// fits into `available`. With `blocks` = 2 and no request it prefers the first tile that fits
-/// twice into `available`, since an SM has hardly more shared memory than one block may use. If a
-/// better tile did not fit, the plan's note says so. Throws Error(bad_usage) if the requested tile
-/// is not compiled for this head size or does not fit, or if none fits; the message names the tiles
-/// that do.
+/// Sets block_q, block_kv and smem_bytes of a plan. Chooses the first (best) tile that is compiled
+/// for plan.head_dim, matches the request, and whose shared memory, smem_bytes(Br, Bc) bytes per
+/// block, fits into `available` bytes. With `blocks` = 2 and no request it prefers the first tile
+/// that fits twice into `available`, because an SM has hardly more shared memory than one block may
+/// use. If a better tile does not fit, the plan's note says so. Throws Error(bad_usage) if no
+/// compiled tile matches and fits; the message names the tiles that do fit.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {

@@ -1,5 +1,5 @@
 // Defines fp16, bf16 and e4m3 without CUDA headers, for the simulator and the host. Conversions
-// give the same bits as CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
+// give the same bits as those of CUDA's __half, __nv_bfloat16 and __nv_fp8_e4m3.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 
 namespace ladder {
 
-/// A sign, exponent_bits of exponent and mantissa_bits of mantissa with IEEE 754's meaning: ±(1 +
-/// mantissa/2^mantissa_bits)·2^(exponent − bias), and subnormals if the exponent is 0. Values too
-/// large for the type become kMost: infinity, or the largest value.
+/// A number with a sign, exponent_bits bits of exponent and mantissa_bits bits of mantissa, as in
+/// IEEE 754: ±(1 + mantissa/2^mantissa_bits)·2^(exponent − bias), or a subnormal if the exponent
+/// field is 0. Values too large for the type become the code kMost: infinity or the largest value.
 template <class Bits, int exponent_bits, int mantissa_bits, Bits kMost>
 struct NarrowFloat {
   Bits bits = 0;
 
   NarrowFloat() = default;
-  /// Rounds to nearest; of two equally near values it takes the one with an even mantissa. A
-  /// narrower type converts to float exactly, so no value is rounded twice.
+  /// Rounds to nearest, ties to even. Narrower types convert to float exactly, so nothing is
+  /// rounded twice.
   [[gnu::always_inline]] constexpr explicit NarrowFloat(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
     if (magnitude > 0x7f800000) {
@@ -47,8 +47,8 @@ struct NarrowFloat {
     if constexpr (kBias == 127) return std::bit_cast<float>(sign | magnitude);
     if ((bits & kNaN) > kMost) return std::bit_cast<float>(0x7fffffffu);
     if (kMostIsInfinity && (bits & kNaN) == kMost) return std::bit_cast<float>(sign | 0x7f800000);
-    // Read as a float's, the exponent is 127 − kBias too small. A multiplication corrects it
-    // exactly, for normal and subnormal values.
+    // Interpreted as a float, the exponent of these bits is 127 − kBias too small. A multiplication
+    // corrects it exactly, for normal and for subnormal values.
     constexpr auto kScale = std::bit_cast<float>((254 - kBias) << 23);
     const float scaled = std::bit_cast<float>(magnitude) * kScale;
     return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
@@ -64,12 +64,12 @@ struct NarrowFloat {
 
 using fp16 = NarrowFloat<uint16_t, 5, 10, 0x7c00>;
 using bf16 = NarrowFloat<uint16_t, 8, 7, 0x7f80>;
-/// The largest value is 448. There is no infinity, and only the code with all exponent and mantissa
-/// bits set is NaN.
+/// FP8 with 4 exponent and 3 mantissa bits. The largest value is 448, there is no infinity, and
+/// only the code with all these bits set is NaN.
 using e4m3 = NarrowFloat<uint8_t, 4, 3, 0x7e>;
 
-/// Whether x is neither infinite nor NaN. It looks at the bits, because under -ffast-math the
-/// compiler may assume that std::isfinite is always true.
+/// Whether x is neither infinite nor NaN. It tests the bits, because under -ffast-math the compiler
+/// may assume that std::isfinite is always true.
 constexpr bool is_finite(double x) {
   return (std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) != 0x7ff;
 }

@@ -1,4 +1,4 @@
-// Runs loops on the host's cores.
+// Runs loops in parallel on the host's cores.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace ladder {
 
-/// Returns the number of cores that this process may use. taskset can make it smaller than the
-/// machine's, and so can LADDER_CORES, which keeps a learner's kernel on the first thread.
+/// Returns the number of cores that this process may use. taskset can limit it, and so can the
+/// variable LADDER_CORES: set to 1, it keeps a learner's kernel on the main thread.
 inline int host_cores() {
   if (const char* const cores = std::getenv("LADDER_CORES")) return std::max(1, std::atoi(cores));
 #ifdef __linux__
@@ -25,11 +25,11 @@ inline int host_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// How threads start: if the host refuses another thread, get() does its work instead.
+/// The launch policy of threads: if the host refuses another thread, get() does the work instead.
 inline constexpr auto kThread = std::launch::async | std::launch::deferred;
 
-/// Calls work(i) concurrently for each i in [0, n): work(0) on this thread and each other on its
-/// own. Rethrows an exception.
+/// Calls work(i) concurrently for each i in [0, n): work(0) on the calling thread, and each other
+/// call on a thread of its own. Rethrows an exception from any of them.
 template <class Work>
 void on_threads(int64_t n, const Work& work) {
   std::vector<std::future<void>> others;  // each waits for its thread when it is destroyed
@@ -38,9 +38,9 @@ void on_threads(int64_t n, const Work& work) {
   for (auto& other : others) other.get();
 }
 
-/// Calls body(i) once for each i in [0, n), in any order and on any thread. Rethrows an exception.
-/// A core takes `block` neighbouring i at a time; use more than 1 if their results share a cache
-/// line.
+/// Calls body(i) once for each i in [0, n), in any order and on any thread. Rethrows an exception
+/// from any of the calls. A thread takes `block` consecutive i at a time; use more than 1 if their
+/// results share a cache line.
 template <class Body>
 void parallel_for(int64_t n, Body body, int64_t block = 1) {
   std::atomic<int64_t> next{0};

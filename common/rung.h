@@ -1,7 +1,8 @@
-// The contract between a rung and the harness. A step plans a run (plan), launches its kernels
-// (launch) and predicts the bytes that they request (traffic); the harness does the rest and knows
-// no kernel. No CUDA types appear here: the same contract holds for both devices, gpu and sim.
-// harness/steps.cpp defines what is only declared here, so that it is compiled once.
+// Defines the contract between a rung and the harness. A step plans a run (plan), launches its
+// kernels (launch) and predicts the bytes that they request (traffic); the harness does everything
+// else and is independent of the kernels. No CUDA types appear here, because the same contract
+// holds for both devices, gpu and sim. harness/steps.cpp defines the functions that are only
+// declared here.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +19,10 @@
 
 namespace ladder {
 
-/// The exit statuses of a program. An Error carries the one that it ends the program with.
+/// The exit statuses of a program. An Error carries the status that the program then ends with.
 enum class Exit { good = 0, wrong_result = 1, bad_usage = 2, no_device = 3 };
 
-/// An error for the person at the keyboard. Its text names the bad value, what is allowed and the
-/// way out.
+/// An error shown to the user. Its text names the bad value, the allowed values and a remedy.
 struct Error : std::runtime_error {
   Error(Exit status, const std::string& what) : std::runtime_error(what), status(status) {}
   Exit status;
@@ -45,26 +45,26 @@ struct Problem {
 
   bool operator==(const Problem&) const = default;
 
-  /// Whether query i attends to key j: always without a mask; the causal mask is aligned
-  /// bottom-right.
+  /// Whether query i attends to key j. Without a mask it always does. The causal mask is aligned to
+  /// the bottom right, so that the last query attends to all keys.
   constexpr bool attends(int i, int j) const { return !causal || j - i <= N_kv - N; }
-  /// Returns how many keys query i attends to: keys 0 … keys(i) − 1. An i past the last query, as
-  /// in a tile that N does not fill, gives N_kv like the last query.
+  /// Returns the number of keys that query i attends to; these are keys [0, keys(i)). For an i past
+  /// the last query, as in a tile that extends beyond N, it returns N_kv, as for the last query.
   constexpr int keys(int i) const {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
   }
-  /// Returns the first query that attends to key j, or N; all later queries attend to it too.
+  /// Returns the first query that attends to key j, or N if none does; all later queries attend to
+  /// it too.
   constexpr int first_query(int j) const {
     const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
     return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
   }
-  /// Return the first row of Q (and O), and of K (and V), of head bh of the B·H heads; a row has d
-  /// elements.
+  /// Return the first row of head bh, one of the B·H query heads, in Q (and O) and in K (and V).
+  /// Rows count through all heads; a row has d elements.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
-  /// Returns the head of K and V of query head h: ⌊h·Hk/H⌋. (It divides, since h·Hk may exceed
-  /// 2³¹.)
+  /// Returns the K/V head of query head h, ⌊h·Hk/H⌋. (It divides by H/Hk; h·Hk may exceed 2³¹.)
   constexpr int kv_head(int h) const { return h / (H / Hk); }
 };
 
@@ -79,14 +79,14 @@ struct DeviceInfo {
   std::string name;           // "NVIDIA H100 80GB HBM3", "sim on 2 cores"
   int64_t memory_bytes = 0;   // all HBM; on the simulator the host's memory
   int64_t memory_free = 0;    // HBM that can still be allocated
-  int64_t smem_bytes = 0;     // shared memory that one block can have
+  int64_t smem_bytes = 0;     // shared memory that a block may use
   int64_t l2_bytes = 0;       // 0 on the simulator
   int multiprocessors = 132;  // SMs; an H100's if there is no device (--list)
   int compute_capability =
       0;  // 90 for 9.0; the simulator's is 90, because it runs every construct that rungs use
   bool has_bf16() const { return compute_capability >= 80; }
-  /// Returns how many blocks an SM's shared memory holds if each takes `bytes`. From 8.0 on CUDA
-  /// reserves another 1,024 bytes per block.
+  /// Returns how many blocks fit into an SM's shared memory if each takes `bytes`. From compute
+  /// capability 8.0 on, CUDA reserves another 1,024 bytes per block.
   int64_t blocks_per_sm(int64_t bytes) const {
     const int64_t reserved = compute_capability >= 80 ? 1024 : 0;
     return (smem_bytes + reserved) / (bytes + reserved);
@@ -104,7 +104,7 @@ struct Array {
 /// workspace.
 class Arrays {
  public:
-  /// Returns null for an unknown name; operator[] throws std::logic_error.
+  /// Returns the array with this name, or null; operator[] throws std::logic_error instead.
   Array* find(const std::string& name) const {
     for (auto* array : arrays_)
       if (array->name == name) return array;
@@ -127,7 +127,7 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// A tile that a step is compiled for. It serves head sizes that are padded to max_d.
+/// A tile size that a step is compiled for. It serves the head sizes that are padded to max_d.
 struct TileSize {
   int max_d;     // one of kHeadDims or kAllHeadDims
   int block_q;   // Br, rows of Q
@@ -135,7 +135,7 @@ struct TileSize {
   bool operator==(const TileSize&) const = default;
 };
 
-/// A choice that a step leaves to its user: --set NAME=VALUE.
+/// A choice that a step leaves to the user: --set NAME=VALUE.
 struct Setting {
   const char* name;
   std::vector<const char*> values;  // the default first
@@ -145,39 +145,39 @@ struct Setting {
 /// The chosen value of each setting, by name.
 using Settings = std::map<std::string, std::string>;
 
-/// Returns the requested value of each setting, or its default.
+/// Returns a value for each setting: the one in `asked`, or else the setting's default.
 Settings choose_settings(std::span<const Setting> settings, const Settings& asked);
 
-/// The tile sizes of --block-q and --block-kv (0: the step chooses) and the settings of --set.
+/// The tile sizes from --block-q and --block-kv (0: the step chooses) and the settings from --set.
 struct TileRequest {
   int block_q = 0;
   int block_kv = 0;
   Settings settings = {};
   bool operator==(const TileRequest&) const = default;
-  bool is_empty() const { return block_q == 0 && block_kv == 0; }  // of tile sizes
+  bool is_empty() const { return block_q == 0 && block_kv == 0; }  // names no tile size
   bool matches(const TileSize& tile) const {
     return (block_q == 0 || block_q == tile.block_q) &&
            (block_kv == 0 || block_kv == tile.block_kv);
   }
 };
 
-/// Everything that a run's counts depend on, fixed before it starts. 0 means that the rung has
-/// none.
+/// Everything that a run's counts depend on, fixed before it starts. 0 means that the step has no
+/// such quantity.
 struct Plan {
   int block_q = 0;   // Br, rows of Q in a tile
   int block_kv = 0;  // Bc, rows of K and V in a tile
-  int head_dim = 0;  // d padded on chip
-  int warps = 0;     // of a block
-  int stages = 0;    // of asynchronous copies
+  int head_dim = 0;  // d as padded on chip
+  int warps = 0;     // per block
+  int stages = 0;    // for asynchronous copies
   int parts = 1;     // blocks that share the work on one tile
   int64_t smem_bytes = 0;
   std::vector<WorkspaceArray> workspace = {};
-  Settings settings = {};                         // of the step, all of them
-  std::optional<Quantisation> quantisation = {};  // which the reference applies too
+  Settings settings = {};                         // a value for each of the step's settings
+  std::optional<Quantisation> quantisation = {};  // the reference applies it too
   std::string note = {};  // a line for --verbose, such as the choice of a smaller tile
 };
 
-/// The bytes of one array that one kernel requests from global memory.
+/// The bytes that one kernel requests from one array in global memory.
 struct ArrayTraffic {
   std::string array;
   int64_t read = 0;
@@ -189,79 +189,79 @@ struct KernelTraffic {
   std::vector<ArrayTraffic> arrays;
 };
 
-/// The predicted requests of a run, kernel by kernel in launch order: exact to the byte.
+/// The predicted requests of a run, by kernel in launch order. They are exact to the byte.
 using Traffic = std::vector<KernelTraffic>;
 
 /// The values that an algorithm must round to the I/O type; they determine the tolerance.
 enum class Rounding {
-  S_and_P_stored,  // S, P and O
+  S_and_P_stored,  // S and P (and dP, dS), which are stored in HBM, and the outputs
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// The longest N at which scripts/figures measures a step on FlashAttention-2's workload; 0: no
-/// limit.
+/// The largest N at which scripts/figures measures a step on FlashAttention-2's grid; 0: no limit.
 struct GridLimit {
   int full = 0;    // without a mask
   int causal = 0;  // with it
 };
 
-/// How a step's idea changes a count against the previous step. `count` is a key of the JSON;
-/// "requested_bytes", "hbm_sectors" and the like add reads and writes. `how` is "less", "more", "to
-/// 0" or "from 0".
+/// How a step's idea changes a count, compared with the previous step. `count` is a key of the JSON
+/// report; names without a direction, such as "requested_bytes" and "hbm_sectors", add reads and
+/// writes. `how` is "less", "more", "to 0" or "from 0".
 struct Change {
   std::string count = {};
   std::string how = {};
-  std::string on = {};  // options of a workload that shows it; empty: any
+  std::string on = {};  // options of a workload that shows the change; empty: any workload
 };
 
 /// How figures, tables and --help show a step.
 struct Shown {
   std::string idea = {};      // at most three words, for the table of scripts/run
-  Change change = {};         // a test holds it; empty for a rung's first step
+  Change change = {};         // tested; empty for a rung's first step
   std::string summary = {};   // one line for --help
   std::string colour = {};    // the rung's colour in figures, "#5a5a5a"
-  bool decoding = false;      // for few queries: not measured on the usual grids
-  GridLimit grid_limit = {};  // for a slow step
+  bool decoding = false;      // for few queries; not measured on the usual grids
+  GridLimit grid_limit = {};  // bounds the measurements of a slow step
 };
 
-/// The needs of a step: a GPU's capability, and limits of the workload.
+/// The requirements of a step: a GPU's compute capability, and limits of the workload.
 struct Needs {
   int min_compute_capability = 75;
-  bool exact_architecture = false;  // runs only on that major number (code for sm_90a)
-  // The next two name what to use instead when a limit is met; empty: no such limit.
+  bool exact_architecture = false;  // runs only on this major version (code for sm_90a)
+  // The next two name what to use instead when the step reaches a limit; empty: no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
-  std::string less_memory = {};        // steps that store neither S nor P
+  std::string less_memory = {};        // rungs that store neither S nor P
 
-  /// Returns "7.5" for 7.5 and newer, or "9.x" for an exact architecture.
+  /// Returns the capability as text: "7.5" (or newer), or "9.x" for an exact architecture.
   std::string capability() const {
     return std::to_string(min_compute_capability / 10) + "." +
            (exact_architecture ? "x" : std::to_string(min_compute_capability % 10));
   }
 };
 
-/// The forward or backward pass of a step. Without functions there is no such pass.
+/// The forward or backward pass of a step. If the functions are null, the step has no such pass.
 struct Pass {
   /// Plans the pass. Throws Error(bad_usage) for a tile that is not compiled or does not fit. (A
-  /// backward pass chooses its own tile; of the request it gets the settings.)
+  /// backward pass chooses its own tile; its request contains only the settings.)
   Plan (*plan)(const Problem&, const DeviceInfo&, const TileRequest&) = nullptr;
-  /// Launches the kernels and does not wait. The forward pass reads Q, K, V and writes O (and LSE).
-  /// The backward pass comes after it: it reads Q, K, V, O, LSE, dO and may read the forward pass's
-  /// workspace, and writes dQ, dK, dV.
+  /// Launches the kernels without waiting for them. The forward pass reads Q, K, V and writes O
+  /// (and LSE). The backward pass runs after it, reads Q, K, V, O, LSE and dO, may read the forward
+  /// pass's workspace, and writes dQ, dK, dV.
   void (*launch)(const Problem&, const Plan&, const Arrays&) = nullptr;
   /// Predicts the bytes that launch() requests, by kernel and array.
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
   explicit operator bool() const { return launch != nullptr; }
 };
 
-/// One step of a rung, compiled for one device: its functions, its needs and how figures show it.
-/// The harness and the scripts know no step by name.
+/// One step of a rung, compiled for one device: its functions, its requirements and how figures
+/// show it. Neither the harness nor the scripts refer to a step by name.
 struct Step {
   std::string rung;                        // "00_naive"
   std::string name;                        // --step NAME
-  std::string after = {};                  // the step that it follows; empty: the rung's first
+  std::string after = {};                  // the step that it follows; empty for the rung's first
   bool aside = false;                      // a branch: another step may follow the same one
-  std::vector<std::string> formerly = {};  // old steps that this one replaced
-  /// Runs if no step is named. Of several defaults the last that the device supports runs.
+  std::vector<std::string> formerly = {};  // names of old steps that this one replaced
+  /// Whether the step runs if none is named. If there are several defaults, the last one that the
+  /// device supports runs.
   bool is_default = false;
   Shown shown = {};
   Needs needs = {};
@@ -272,7 +272,7 @@ struct Step {
   std::span<const TileSize> tiles = {};    // compiled tiles; empty: --block-* is refused
   std::span<const Setting> settings = {};  // for --set
   /// A step, such as "05_flash_v2/sm90", whose forward pass and tiles this one uses; empty: it has
-  /// its own. If it is another rung's, add_rung() in CMakeLists.txt names its file.
+  /// its own. If that step belongs to another rung, add_rung() in CMakeLists.txt names its file.
   std::string forward_of = {};
   Pass forward = {}, backward = {};
 
@@ -290,8 +290,8 @@ struct Step {
 /// program's rung. (A deque, because readers keep pointers into it while it grows.)
 std::deque<Step>& all_steps();
 
-/// Adds a step that `file` compiles for a device. A step with .forward_of gets that forward pass as
-/// soon as both steps are registered.
+/// Registers a step that is compiled for `device` from source `file`. A step with .forward_of gets
+/// that forward pass as soon as both steps are registered.
 void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
@@ -308,8 +308,9 @@ constexpr int padded_head_dim(int d) {
   return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
-/// Returns how many blocks of `tile` cover `length` along grid.y or grid.z. Throws Error(bad_usage)
-/// above the 65,535 that CUDA allows; plans call it too, so that this is found before the launch.
+/// Returns how many blocks, each with a tile of `tile` rows, cover `length` rows along grid.y or
+/// grid.z. Throws Error(bad_usage) for more than the 65,535 blocks that CUDA allows. Plans call it
+/// too, so that the error is found before the launch.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)

@@ -1,8 +1,8 @@
-// The products of a warp in the last portable steps, 05/large_tiles and 06/split_sums. They compute
-// the same as warp.h's products, but faster, for two reasons. Each matrix of an operand is loaded
-// one step before it is multiplied, because ldmatrix takes about 30 cycles. And the layout of a
-// tile is written so that addresses take few registers; the operands loaded ahead use the registers
-// saved. Tiles may have any multiple of 16 columns.
+// A warp's products in the last portable steps, 05/large_tiles and 06/split_sums. They compute the
+// same as warp.h's products, but faster, for two reasons. First, each matrix of an operand is
+// loaded one step before it is multiplied, because ldmatrix takes about 30 cycles. Second, tile
+// offsets are written so that addresses take few registers; the operands loaded ahead use the
+// registers saved. The number of a tile's columns may be any multiple of 16.
 #pragma once
 
 #include <bit>
@@ -11,9 +11,10 @@
 
 namespace ladder::MACHINE {
 
-/// R × C elements in shared memory, row after row in chunks of 8 elements (16 bytes), swizzled in
-/// groups. A group is 8 chunks, or 4 or 2 if a row's number of chunks is not a multiple of 8. Chunk
-/// c of row r is stored in its group at place c XOR r (mod the group's size), as in a Tile.
+/// R × C elements in shared memory, row after row in chunks of 8 elements (16 bytes), swizzled
+/// within groups of chunks. A group has 8 chunks, or 4 or 2 if the number of chunks per row is not
+/// a multiple of 8 or 4. Within its group, chunk c of row r is stored at place c XOR r (mod the
+/// group's size), as in a Tile.
 template <class T, int R, int C>
 struct GroupedTile {
   static_assert(C % 16 == 0);
@@ -25,28 +26,28 @@ struct GroupedTile {
   /// Returns where chunk c of row r starts, in elements from `data`. The group's offset is a
   /// separate term, so that the compiler adds it to an address as a constant instead of keeping a
   /// register for each c. With groups of 4, rows r and r + 2 start in the same banks, so the XOR
-  /// takes r / 2 there.
+  /// uses r / 2; with groups of 2 it uses r / 4.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     const unsigned line = static_cast<unsigned>(r) / (8 / kGroup), place = static_cast<unsigned>(c);
     return r * C + static_cast<int>(place / kGroup * kGroup + (place ^ line) % kGroup) * 8;
   }
-  /// Returns where row r, a multiple of 8, starts, in elements. All groups of 8 rows have the same
-  /// layout.
+  /// Returns where row r, a multiple of 8, starts, in elements from `data`. All groups of 8 rows
+  /// have the same layout.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
-  /// Returns where chunk c of row first + r starts, in elements, for a constant r.
+  /// Returns where chunk c of row first + r starts, in elements from `data`, for a constant r.
   __device__ __forceinline__ static constexpr int chunk(int first, int r, int c) {
     return row(r / 8 * 8) + chunk(first + r % 8, c);
   }
 };
 
 /// Returns lane_id(), for use in addresses. The compiler knows that this unsigned remainder is
-/// below 32, so it can leave a tile's constants in the instruction.
+/// below 32, so it can fold a tile's constant offsets into the instruction.
 __device__ __forceinline__ int lane_of_address() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
-/// The rows that kThreads threads copy at once, one chunk per thread: a power of two, which divides
-/// the rows of a tile. Threads beyond these rows copy nothing.
+/// The number of rows that kThreads threads copy at once, one chunk per thread: a power of two,
+/// which must divide the tile's number of rows. The remaining threads copy nothing.
 template <int kThreads, int kChunks>
 inline constexpr int kRowsAtOnce = static_cast<int>(std::bit_floor(unsigned{kThreads / kChunks}));
 
@@ -89,8 +90,8 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
 }
 
 /// Rounds the sums to T and writes them to rows [row, row + M) × columns [column, column + N) of a
-/// tile. The addresses depend on the lane alone. If the compiler knew which lane this is, it would
-/// compute them before a kernel's main loop and keep them in registers throughout.
+/// tile. The addresses depend only on the lane. opaque() hides its origin, because the compiler
+/// would otherwise compute them before a kernel's main loop and keep them in registers throughout.
 template <class T, int M, int N, int R, int C>
 __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
                                       const Accumulator<M, N>& acc, int row, int column) {
@@ -108,8 +109,8 @@ __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
 }
 
 /// Adds A·B to `acc`, where A has K columns. load_A(a, k) loads columns [16·k, 16·k + 16) of A, and
-/// load_B(b, k, j) loads rows [16·k, 16·k + 16) × columns [16·j, 16·j + 16) of B. Both are called
-/// one step ahead: while one 16 × 16 matrix of B is multiplied, the next is loaded.
+/// load_B(b, k, j) loads rows [16·k, 16·k + 16) × columns [16·j, 16·j + 16) of B. Both run one step
+/// ahead: while one 16 × 16 matrix of B is multiplied, the next one is loaded.
 template <class T, int K, int M, int N, class LoadA, class LoadB>
 __device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, LoadB load_B) {
   static_assert(N % 16 == 0);
@@ -133,7 +134,7 @@ __device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, L
       }
     }
 }
-/// Returns the load_A that reads rows [row, row + M) of a tile.
+/// Returns a load_A for multiply() that reads rows [row, row + M) of a tile.
 template <class T, int R, int C>
 __device__ __forceinline__ auto rows_from(const GroupedTile<T, R, C>& tile, int row) {
   return [=]<int M>(Operand<T, M, 16>& a, int k) {
@@ -144,7 +145,7 @@ __device__ __forceinline__ auto rows_from(const GroupedTile<T, R, C>& tile, int 
                   tile.data + (tile.row(row + 16 * i) + tile.chunk(lane % 16, 2 * k + lane / 16)));
   };
 }
-/// Returns the load_B for A·Bᵀ, which reads the rows of a tile from `row` on.
+/// Returns a load_B for A·Bᵀ that reads a tile's rows from `row` on.
 template <class T, int R, int C>
 __device__ __forceinline__ auto transposed_from(const GroupedTile<T, R, C>& tile, int row) {
   return [=](unsigned(&b)[4], int k, int j) {
@@ -153,7 +154,7 @@ __device__ __forceinline__ auto transposed_from(const GroupedTile<T, R, C>& tile
                                 tile.chunk(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2)));
   };
 }
-/// Returns the load_B for A·B, which reads the columns of a tile from `column` on.
+/// Returns a load_B for A·B that reads a tile's columns from `column` on.
 template <class T, int R, int C>
 __device__ __forceinline__ auto columns_from(const GroupedTile<T, R, C>& tile, int column) {
   return [=](unsigned(&b)[4], int k, int j) {
@@ -171,15 +172,15 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const GroupedTil
                                         int row_B = 0) {
   multiply<T, C>(acc, rows_from(tile_A, row_A), transposed_from(tile_B, row_B));
 }
-/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns from column_B to
-/// column_B + N − 1 of another.
+/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns [column_B, column_B
+/// + N) of another.
 template <class T, int M, int N, int R, int K, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const GroupedTile<T, R, K>& tile_A,
                                        int row_A, const GroupedTile<T, K, C>& tile_B,
                                        int column_B = 0) {
   multiply<T, K>(acc, rows_from(tile_A, row_A), columns_from(tile_B, column_B));
 }
-/// Adds A·B to `acc`, with A in registers and B the tile's first N columns.
+/// Adds A·B to `acc`, where A is in registers and B is the tile's first N columns.
 template <class T, int M, int N, int K, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, M, K>& operand,
                                        const GroupedTile<T, K, C>& tile) {
@@ -193,8 +194,8 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
       },
       columns_from(tile, 0));
 }
-/// Adds Aᵀ·B to `acc`. A is columns [column_A, column_A + M) of one tile and B is columns from
-/// column_B to column_B + N − 1 of another.
+/// Adds Aᵀ·B to `acc`. A is columns [column_A, column_A + M) of one tile and B is columns
+/// [column_B, column_B + N) of another.
 template <class T, int M, int N, int K, int CA, int CB>
 __device__ __forceinline__ void mma_AtB(Accumulator<M, N>& acc, const GroupedTile<T, K, CA>& tile_A,
                                         int column_A, const GroupedTile<T, K, CB>& tile_B,

@@ -1,7 +1,6 @@
-// For a block whose warps have split the keys. Each warp computes some columns of S, so that a
-// row's maximum, its sum and its row of O have to be combined through shared memory. On the
-// simulator each function counts one FLOP per element (or row) and operation, unless it says that
-// it counts none.
+// Functions for a block whose warps split the keys. Each warp computes some columns of S, so each
+// row's maximum, sum and row of O must be combined through shared memory. On the simulator each
+// function counts one FLOP per element (or row) and operation, unless its comment says otherwise.
 #pragma once
 
 #include "tile/rows.h"
@@ -15,19 +14,19 @@ __device__ __forceinline__ void write(Smem<float> target, const Rows<M>& rows) {
   for_each_row(rows, rows, [&](int i, float x, float) { target[i] = x; });
 }
 
-/// kWarps · M floats in shared memory: each warp's values of M rows, one warp after the other.
+/// kWarps · M floats in shared memory: the values of M rows from each warp, one warp after another.
 template <int M, int kWarps>
 struct WarpRows {
   Smem<float> data;
 };
 
-/// Writes the calling warp's values of its rows. A barrier must follow before they are read.
+/// Writes the calling warp's value of each row. A barrier must follow before they are read.
 template <int M, int kWarps>
 __device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const Rows<M>& rows) {
   write(target.data + warp_id() * M, rows);
 }
 
-/// Returns the largest of the warps' values of one row, to a thread that computes this row alone.
+/// Returns the largest of all warps' values of one row, for a thread that computes this row alone.
 template <int M, int kWarps>
 __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -35,8 +34,8 @@ __device__ __forceinline__ Row max_over_warps(const WarpRows<M, kWarps>& of, int
   count_flops(kWarps - 1);
   return {x};
 }
-/// Returns the largest of the warps' values of each row, to every warp. It counts no FLOPs, because
-/// all warps repeat the same work.
+/// Returns the largest of all warps' values of each row, for every warp. It counts no FLOPs,
+/// because all warps repeat the same work.
 template <int M, int kWarps>
 __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of) {
   return make_rows<M>([&](int row) {
@@ -45,7 +44,7 @@ __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of)
     return x;
   });
 }
-/// Returns the sum of the warps' values of one row.
+/// Returns the sum of all warps' values of one row.
 template <int M, int kWarps>
 __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -54,21 +53,21 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
   return {x};
 }
 
-/// R × C fp32 values in a block's registers, each in one thread: thread t holds the elements t, t +
-/// kThreads, … in row-major order. The functions below leave out rows from `rows` on and columns
-/// from `columns` on.
+/// R × C fp32 values in a block's registers, each in one thread: thread t holds elements t, t +
+/// kThreads, … in row-major order. The functions below skip rows from `rows` on and columns from
+/// `columns` on.
 template <int R, int C, int kThreads>
 struct BlockFragment {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
   float r[R * C / kThreads] = {};
 };
 
-/// Calls f(n, row, column) for each element r[n] of the calling thread that is within the first
+/// Calls f(n, row, column) for each element r[n] of the calling thread that lies within the first
 /// `rows` rows and `columns` columns.
 template <int R, int C, int kThreads, class F>
 __device__ __forceinline__ void for_each_place(const BlockFragment<R, C, kThreads>&, int rows,
                                                int columns, F f) {
-  // The remainder equals threadIdx.x, and tells the compiler which comparisons cannot fail.
+  // The remainder equals threadIdx.x, but tells the compiler which comparisons cannot fail.
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
   const int first_row = thread / C, first_column = thread % C;
 #pragma unroll
@@ -101,26 +100,26 @@ __device__ __forceinline__ void mul_rows(BlockFragment<R, C, kThreads>& x, Smem<
     count_flops(1);
   });
 }
-/// R × C fp32 sums of each of kWarps warps, in shared memory. Each row begins 8 floats after the
-/// end of the row before, so that rows start in different banks.
+/// R × C fp32 sums from each of kWarps warps, in shared memory. Each row begins 8 floats after the
+/// end of the previous row, so that neighbouring rows start in different banks.
 template <int R, int C, int kWarps>
 struct PartialSums {
   static constexpr int kPitch = C + 8;
   Smem<float> data;  // partial_sums_floats() floats
 };
-/// Returns how many floats PartialSums takes.
+/// Returns the number of floats in a PartialSums.
 constexpr int partial_sums_floats(int R, int C, int warps) {
   return warps * R * (C + 8);
 }
 
-/// Writes the calling warp's sums. A barrier must follow before they are read.
+/// Writes the calling warp's sums to its part of `target`. A barrier must follow before any read.
 template <int R, int C, int kWarps>
 __device__ __forceinline__ void write(const PartialSums<R, C, kWarps>& target,
                                       const Accumulator<R, C>& acc) {
   constexpr int kPitch = PartialSums<R, C, kWarps>::kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
-/// Sets each element of `sum` to the sum of the warps' sums at its place.
+/// Sets each element of `sum` to the total of all warps' sums at its row and column.
 template <int R, int C, int kThreads, int kWarps>
 __device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& sum,
                                                const PartialSums<R, C, kWarps>& of, int rows = R,

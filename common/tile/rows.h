@@ -1,6 +1,6 @@
-// Functions of the rows of an accumulator, used from 03 on for the softmax of S and for O. On the
-// simulator each counts one FLOP per element (or row) and operation; exponentials are counted
-// apart.
+// Functions on the rows of an accumulator, used from rung 03 on for the softmax of S and for O. On
+// the simulator each function counts one FLOP per element (or row) and operation; exponentials are
+// counted separately.
 #pragma once
 
 #include "tile/warp.h"
@@ -8,24 +8,23 @@
 namespace ladder::MACHINE {
 
 /// One value for each of M rows, in a warp's registers. Lane l holds the values of rows l/4, l/4 +
-/// 8, …, as in an Accumulator. The four lanes of a row hold the same value.
+/// 8, …, as in an Accumulator. The four lanes that share a row hold the same value.
 template <int M>
 struct Rows {
   float r[M / 8];
 };
-/// The value of one row in the one thread that computes this row. The functions of Rows take it
-/// too.
+/// The value of one row, in the one thread that computes this row. Rows' functions accept it too.
 template <>
 struct Rows<1> {
   float r[1];
   __device__ __forceinline__ operator float() const { return r[0]; }
 };
 using Row = Rows<1>;
-/// Number of rows whose values a lane holds.
+/// The number of rows whose values a lane holds.
 template <int M>
 inline constexpr int kHeldRows = M == 1 ? 1 : M / 8;
 
-/// Returns x for each row.
+/// Returns the value x for each row.
 template <int M>
 __device__ __forceinline__ Rows<M> fill_rows(float x) {
   Rows<M> rows;
@@ -34,7 +33,7 @@ __device__ __forceinline__ Rows<M> fill_rows(float x) {
   return rows;
 }
 
-/// Returns f(value of a, value of b) for each row. Counts one FLOP per row, in one of its lanes.
+/// Returns f(a's value, b's value) for each row. Counts one FLOP per row, in one of its lanes.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> row_by_row(const Rows<M>& a, const Rows<M>& b, F f) {
   Rows<M> out;
@@ -72,13 +71,13 @@ __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   return out;
 }
 /// Returns 1/x for each row's x, and 0 for x = 0: a row that attends to no key ends with l = 0, and
-/// its O becomes 0.
+/// its O must become 0.
 template <int M>
 __device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
 }
-/// Returns each row's x, and 0 for x = −∞. A row without a key so far has the maximum −∞, and −∞ −
-/// (−∞) would be NaN.
+/// Returns each row's x, and 0 for x = −∞. A row that has not attended to a key yet has the maximum
+/// −∞, and −∞ − (−∞) would be NaN.
 template <int M>
 __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   Rows<M> out;
@@ -87,8 +86,8 @@ __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   return out;
 }
 
-/// Reduces with f the elements of each row that the lane holds. Even and odd columns form two
-/// chains per row, so that an operation need not wait for the one before it.
+/// Reduces with f those elements of each row that the calling lane holds. Even and odd columns form
+/// two chains per row, so that an operation need not wait for the previous one.
 template <int M, int N, class F>
 __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, F f) {
   Rows<M> out;
@@ -115,25 +114,24 @@ __device__ __forceinline__ Rows<M> reduce_over_lanes(Rows<M> rows, F f) {
   }
   return rows;
 }
-/// Returns the largest element of each row, to all four lanes of the row.
+/// Returns the largest element of each row, in all four lanes of the row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
   const auto f = [](float x, float y) { return fmaxf(x, y); };
   return reduce_over_lanes(reduce_in_lane(acc, f), f);
 }
-/// Returns the largest of the elements that the lane holds of each row; max_over_lanes() gives that
-/// of the whole row.
+/// Returns the largest of those elements of each row that the calling lane holds; max_over_lanes()
+/// then gives the maximum of the whole row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return fmaxf(x, y); });
 }
-/// Returns each row's largest value over the four lanes of the row.
+/// Returns, for each row, the largest value among its four lanes.
 template <int M>
 __device__ __forceinline__ Rows<M> max_over_lanes(const Rows<M>& rows) {
   return reduce_over_lanes(rows, [](float x, float y) { return fmaxf(x, y); });
 }
-/// Returns whether any row's value, in any lane of the warp, is above x; NaN is not. All lanes get
-/// the same answer.
+/// Returns, in all lanes, whether any row's value in the warp exceeds x; a NaN does not.
 template <int M>
 __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   bool above = false;
@@ -142,18 +140,18 @@ __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
   return __any_sync(0xffffffff, above);
 }
-/// Returns the sum of the elements that the lane holds of each row. A loop can add up these partial
-/// sums; sum_over_lanes() gives those of whole rows at its end.
+/// Returns the sum of those elements of each row that the calling lane holds. A loop can accumulate
+/// these partial sums; after it sum_over_lanes() gives the sums of whole rows.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return x + y; });
 }
-/// Returns each row's sum over the four lanes of the row.
+/// Returns, for each row, the sum of the values of its four lanes.
 template <int M>
 __device__ __forceinline__ Rows<M> sum_over_lanes(const Rows<M>& rows) {
   return reduce_over_lanes(rows, [](float x, float y) { return x + y; });
 }
-/// Returns the sum of each row, to all four lanes of the row.
+/// Returns the sum of each row, in all four lanes of the row.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum(const Accumulator<M, N>& acc) {
   return sum_over_lanes(row_sum_in_lane(acc));
@@ -172,7 +170,7 @@ __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& 
   count_flops(M * N / 32);
 }
 
-/// Multiplies every element by the element of `by` at the same place.
+/// Multiplies every element by the corresponding element of `by`.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= by.r[i][j][e]; });
@@ -195,7 +193,7 @@ __device__ __forceinline__ void add_columns(Accumulator<M, C>& acc, int column,
   count_flops(M * N / 32);
 }
 
-/// Replaces each S_ij by 2^(c·S_ij − shift_i). Counts two FLOPs and one exponential per element.
+/// Replaces each S_ij with 2^(c·S_ij − shift_i). Counts two FLOPs and one exponential per element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const Rows<M>& shift) {
   for_each_register(S, [&](int i, int j, int e) {
@@ -222,15 +220,15 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
   return a;
 }
 
-/// Returns which column of the sums becomes column i of the permuted operand.
+/// Returns which column of the sums becomes column i of the operand in as_permuted_operand().
 constexpr int column_at(int i) {
   return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
-/// Rounds the sums to 8-bit T and returns them as a left operand with permuted columns. In each 16
-/// columns lane l, with t = l mod 4, holds the sums of columns 2t, 2t + 1, 2t + 8 and 2t + 9. An
-/// operand's lane holds columns 4t to 4t + 3. No data moves: the operand takes the sums that the
-/// lane holds, so its column i is column column_at(i) of the sums. The rows of the next product's
-/// right operand must be in the same order.
+/// Rounds the sums to 8-bit T and returns them as a left operand with permuted columns. In each
+/// group of 16 columns lane l, with t = l mod 4, holds the sums of columns 2t, 2t + 1, 2t + 8 and
+/// 2t + 9, whereas in an operand it holds columns 4t to 4t + 3. No data moves: each lane
+/// reinterprets the sums that it holds, so column i of the operand is column column_at(i) of the
+/// sums. The rows of the next product's right operand must be permuted in the same way.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
@@ -247,7 +245,7 @@ __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulato
   return a;
 }
 
-/// Returns f(row) for each row. Each lane calls f for the rows that it holds.
+/// Returns f(row) for each row. Each lane calls f for the rows whose values it holds.
 template <int M, class F>
 __device__ __forceinline__ Rows<M> make_rows(F f) {
   Rows<M> out;
@@ -256,7 +254,7 @@ __device__ __forceinline__ Rows<M> make_rows(F f) {
   return out;
 }
 
-/// Reads the values of M rows from shared memory, where they are M consecutive floats.
+/// Reads the values of M rows from M consecutive floats in shared memory.
 template <int M>
 __device__ __forceinline__ Rows<M> load_rows(Smem<float> source) {
   return make_rows<M>([&](int i) -> float { return source[i]; });
@@ -273,7 +271,7 @@ __device__ __forceinline__ Operand<T, 16, K> rows_of(const Operand<T, M, K>& a, 
   return out;
 }
 
-/// Calls f(row, value of a, value of b) once per row, in the first of the row's four lanes.
+/// Calls f(row, a's value, b's value) once per row, in the first of the row's four lanes.
 template <int M, class F>
 __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b, F f) {
   if (lane_id() % 4 != 0) return;
@@ -281,8 +279,7 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
   for (int i = 0; i < M / 8; ++i) f(lane_id() / 4 + 8 * i, a.r[i], b.r[i]);
 }
 
-/// Sets the elements of each row i from column limit(i) on to `masked`. limit() may be below 0 or
-/// above N.
+/// Sets columns [limit(i), N) of each row i to `masked`. limit(i) may be negative or exceed N.
 template <int M, int N, class F>
 __device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit,
                                              float masked = -INFINITY) {

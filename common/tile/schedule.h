@@ -1,4 +1,4 @@
-// Gives blocks their tiles, the longest first if tiles are unequal, and estimates a grid's time.
+// Assigns tiles to blocks, longest first if their times differ, and estimates a grid's time.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace ladder::MACHINE {
 
-/// One tile of one of the B·H heads, both counted from 0.
+/// The numbers of a head (of the B·H heads) and of one of its tiles, both counted from 0.
 struct WorkTile {
   int head, tile;
 };
@@ -15,25 +15,25 @@ struct WorkTile {
 /// All tiles that a grid works on.
 struct WorkList {
   int heads, tiles;                // number of heads, and of tiles per head
-  int64_t head_bytes;              // bytes that all tiles of a head read, such as its K and V
+  int64_t head_bytes;              // bytes that every tile of a head reads, such as its K and V
   bool uneven;                     // whether some tiles take longer than others
-  int64_t group_bytes = 16 << 20;  // L2 for the heads of a group; less than half of an H100's 50 MB
-  int at_once = 0;                 // blocks that run at once, a lower bound for a group's tiles
+  int64_t group_bytes = 16 << 20;  // a group's limit in L2; less than half of an H100's 50 MB
+  int at_once = 0;                 // concurrent blocks; a group should have about as many tiles
 };
 
-/// Returns the tile of block `index`, which is below heads · tiles. A head's tiles are numbered
-/// from the longest to the shortest. Blocks start in the order of their index, so this order has to
-/// serve two purposes. Blocks that run at the same time should read the same bytes from L2: if all
-/// tiles take equally long, one head follows the other. And the longest tiles should start first,
-/// or a long tile that starts last would end long after all others. So if tiles are uneven, heads
-/// form groups of equal size, whose bytes fit in group_bytes and which have at least about at_once
-/// tiles. A group starts with the first tiles of all its heads, then come the second tiles, and so
-/// on.
+/// Returns the tile of block `index`, in [0, heads · tiles). A head's tiles are numbered from the
+/// longest to the shortest. Blocks start in the order of their index, so this order serves two
+/// purposes. First, blocks that run at the same time should read the same bytes from L2; if all
+/// tiles take equally long, the heads therefore follow one another. Second, the longest tiles
+/// should start first, because a long tile that starts last would end long after all others. If
+/// tiles are uneven, heads therefore form groups of about equal size, whose bytes fit in
+/// group_bytes and which have at least about at_once tiles. A group starts with the first tile of
+/// each of its heads; the second tiles follow, and so on.
 ///
-/// Example: 4 heads of 3 uneven tiles, and group_bytes holds two heads, so there are two groups of
-/// 2. Blocks 0 to 5 are the first group: (head, tile) = (0, 0), (1, 0), (0, 1), (1, 1), (0, 2) and
-/// (1, 2). Blocks 6 to 11 are the same tiles of heads 2 and 3. For block 8, `first` is 8 / 6 * 2 =
-/// 2 and `at` is 8 - 2 * 3 = 2, so it works on head 2 + 2 % 2 = 2 and tile 2 / 2 = 1.
+/// Example: there are 4 heads with 3 uneven tiles each, and group_bytes holds 2 heads, so there are
+/// 2 groups. Blocks 0 to 5 form the first group: (head, tile) = (0, 0), (1, 0), (0, 1), (1, 1), (0,
+/// 2) and (1, 2). Blocks 6 to 11 take the same tiles of heads 2 and 3. For block 8, `first` is 8 /
+/// 6 * 2 = 2 and `at` is 8 - 2 * 3 = 2, so it works on head 2 + 2 % 2 = 2 and tile 2 / 2 = 1.
 __device__ __forceinline__ WorkTile longest_first(int index, const WorkList& list) {
   const auto [heads, tiles, head_bytes, uneven, group_bytes, at_once] = list;
   int64_t wanted = uneven ? group_bytes / head_bytes : 1;
@@ -47,9 +47,10 @@ __device__ __forceinline__ WorkTile longest_first(int index, const WorkList& lis
   return {first + at % of_group, at / of_group};
 }
 
-/// Estimates how long `blocks` blocks take on a GPU that runs `at_once` of them at a time, in the
-/// unit of `longest`, the time of the longest block, and of `all`, the sum of all blocks' times.
-/// Uneven blocks, started longest first, fill the gaps between each other; equal ones run in waves.
+/// Estimates how long `blocks` blocks take on a GPU that runs `at_once` of them at a time.
+/// `longest` is the time of the longest block and `all` the sum of all blocks' times; the result is
+/// in the same unit. Uneven blocks that start longest first fill each other's gaps; equal blocks
+/// run in waves.
 inline double time_of(double all, double longest, int64_t blocks, int64_t at_once, bool uneven) {
   const int64_t waves = ceil_div(blocks, at_once);
   return std::max(all / static_cast<double>(at_once), uneven ? longest : longest * waves);

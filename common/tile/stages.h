@@ -1,5 +1,5 @@
-// A pipeline on Hopper: a ring of stages in shared memory (with two stages, double buffering). A
-// producer fills the stages through TMA, and consumers use and free them. `full` and `free` are
+// A pipeline on Hopper: a ring of stages in shared memory (double buffering, if there are two). A
+// producer fills the stages through TMA; consumers use and then free them. `full` and `free` are
 // mbarriers.
 //
 //                              full
@@ -12,23 +12,23 @@
 
 namespace ladder::MACHINE {
 
-/// Where a producer or a consumer is in a ring of n stages. `stage` is the stage's number. `round`
-/// is the parity of its rounds through the ring so far, and so the parity of the mbarrier phase in
-/// which the stage is filled.
+/// The position of a producer or consumer in a ring of n stages. `stage` is the number of the
+/// current stage. `round` is the parity of the number of completed rounds through the ring, and
+/// thus of the mbarrier phase that fills the current stage.
 template <int n>
 struct Ring {
   int stage = 0, round = 0;
-  /// Goes on to the next stage.
+  /// Advances to the next stage.
   __device__ __forceinline__ void next() {
     if (++stage == n) stage = 0, round ^= 1;
   }
 };
 
-/// n stages in shared memory. A stage is a tile and two mbarriers: `full` ends a phase when the
-/// tile is complete, and `free` when all consumers are done with it. If slots > 1, each stage has
-/// that many tiles with barriers of their own, one slot per consumer: the producer fills one slot
-/// after another, and each consumer sets `slot` to its own number. Every thread keeps its place in
-/// the ring in its own registers and begins at stage 0.
+/// n stages in shared memory. A stage is a tile and two mbarriers: a phase of `full` ends when the
+/// tile is complete, and a phase of `free` when all consumers are done with it. If slots > 1, each
+/// stage has one slot per consumer, a tile with barriers of its own: the producer fills one slot
+/// after another, and each consumer sets `slot` to its own number. Every thread keeps its position
+/// in the ring in its own registers and begins at stage 0.
 template <class Tile, int n, int slots = 1>
 struct Stages {
   Smem<typename Tile::Element> tiles;
@@ -36,14 +36,14 @@ struct Stages {
   Ring<n> at;
   int slot = 0;
 
-  /// Allocates the tiles in shared memory. init() allocates the barriers when all tiles of the
-  /// kernel are allocated: between two tiles they would cost the padding that aligns the second.
+  /// Allocates the tiles in shared memory. init() allocates the barriers later, once all of the
+  /// kernel's tiles are allocated, because barriers between tiles would cost padding.
   __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
       : tiles(smem.tiles<Tile>(name, n * slots)) {}
 
-  /// Allocates the barriers and initialises them. A stage, or a slot of it, is free after
-  /// `arrivals` arrivals. All threads call it; then thread 0 calls fence_mbarrier_init(), and a
-  /// barrier of the block follows.
+  /// Allocates and initialises the barriers. A stage, or each of its slots, becomes free after
+  /// `arrivals` arrivals. All threads call init(); then thread 0 must call fence_mbarrier_init(),
+  /// and a __syncthreads() must follow.
   __device__ __forceinline__ void init(SharedMemory& smem, const char* full_name,
                                        const char* free_name, int arrivals) {
     full = smem.take<Mbarrier>(full_name, n * slots);
@@ -61,35 +61,35 @@ struct Stages {
   /// Returns the tile of this thread's stage and slot.
   __device__ __forceinline__ Tile tile() const { return {tiles + number() * Tile::kElements}; }
 
-  /// For the producer: waits until the stage is free. In the first round every wait passes at once,
-  /// because an mbarrier counts the phase before its first as ended.
+  /// For the producer: waits until the current stage is free. In the first round every wait passes
+  /// immediately, because an mbarrier treats the phase before its first one as ended.
   __device__ __forceinline__ void acquire() const { free[number()].wait(1 - at.round); }
-  /// The same, but in the first round too it waits until a consumer frees the stage (set_free()).
+  /// Like acquire(), but in the first round, too, waits for a consumer to call set_free().
   __device__ __forceinline__ void acquire_freed() const { free[number()].wait(at.round); }
-  /// Starts filling the tile from column c0, row c1, head c2, batch c3 of a tensor map, then goes
-  /// on to the next slot or stage.
+  /// Starts filling the tile from column c0, row c1, head c2, batch c3 of a tensor map, then
+  /// advances to the next slot or stage.
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3) {
     full[number()].arrive_expect_tx(Tile::kBytes);
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
     next_slot();
   }
-  /// Marks the stage full without a copy, so that the consumer wakes and finds the end; then goes
-  /// on to the next slot or stage.
+  /// Marks the stage full without a copy, so that the consumer wakes up and finds that there is no
+  /// more work; then advances to the next slot or stage.
   __device__ __forceinline__ void signal_end() {
     full[number()].arrive();
     next_slot();
   }
-  /// Goes on to the next slot, or after the last to the next stage.
+  /// Advances to the next slot, or from the last slot to the next stage.
   __device__ __forceinline__ void next_slot() {
     if (++slot == slots) slot = 0, at.next();
   }
 
   /// For a consumer: waits until the stage is full.
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
-  /// For a consumer: says that this warp is done with the stage, which is one arrival, and goes on
-  /// to the next. Lane 0 arrives without waiting for the other lanes. If lanes read the stage with
-  /// loads of their own, rather than with products that all lanes have waited for, call
-  /// __syncwarp() first.
+  /// For a consumer: signals with one arrival that this warp is done with the stage, and advances
+  /// to the next. Lane 0 arrives without waiting for the other lanes. If lanes have read the stage
+  /// with loads of their own, not just through products that all have waited for, call __syncwarp()
+  /// first.
   __device__ __forceinline__ void release() {
     if (lane_id() == 0) {
       done_with(tile().data, Tile::kElements);
@@ -97,35 +97,34 @@ struct Stages {
     }
     at.next();
   }
-  /// For a consumer that goes on (next()) before it frees a stage; one of its threads calls this.
-  /// set_free() frees the thread's current stage, set_last_free() the stage before it in the ring:
-  /// of two stages the other one, of one stage the same.
+  /// For a consumer that advances (next()) before it frees a stage; one of its threads calls these.
+  /// set_free() frees the thread's current stage, set_last_free() the previous one in the ring:
+  /// with two stages that is the other stage, with one stage the same.
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
     free[number(n - 1 - at.stage)].arrive();
   }
-  /// For a consumer: goes on to the next stage and frees none.
+  /// For a consumer: advances to the next stage without freeing the current one.
   __device__ __forceinline__ void next() { at.next(); }
 };
 
-/// n stages, each of them a tile and one float for each of the tile's `rows` rows: LSE arrives with
-/// Q, and D with dO.
+/// n stages, each a tile and one float per row of the tile: LSE arrives with Q, and D with dO.
 template <class Tile, int n, int rows>
 struct StagesWithRows : Stages<Tile, n> {
   Smem<float> floats;
   using Stages<Tile, n>::Stages;
 
-  /// Allocates the floats, and the barriers as Stages does.
+  /// Allocates the floats, then allocates and initialises the barriers as Stages does.
   __device__ __forceinline__ void init(SharedMemory& smem, const char* floats_name,
                                        const char* full_name, const char* free_name, int arrivals) {
     floats = smem.take<float>(floats_name, n * rows);
     Stages<Tile, n>::init(smem, full_name, free_name, arrivals);
   }
-  /// Returns the floats of this thread's stage.
+  /// Returns the floats of the thread's current stage.
   __device__ __forceinline__ Smem<float> of_rows() const { return floats + this->at.stage * rows; }
-  /// Starts filling the tile as Stages does, and its floats from `source`. One mbarrier counts the
-  /// bytes of both.
+  /// Starts filling the tile as Stages does, and its `rows` floats from `source`. One mbarrier
+  /// counts the bytes of both copies.
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3,
                                        Hbm<const float> source) {
     const int stage = this->at.stage;
@@ -134,7 +133,7 @@ struct StagesWithRows : Stages<Tile, n> {
     bulk_load(this->full[stage], of_rows(), source, rows);
     this->at.next();
   }
-  /// Frees the stage as Stages does, after all lanes have read their floats.
+  /// Frees the stage as Stages does, but only after all lanes have read their floats.
   __device__ __forceinline__ void release() {
     __syncwarp();
     if (lane_id() == 0) done_with(of_rows(), rows);

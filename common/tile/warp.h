@@ -1,8 +1,8 @@
 // Building blocks for kernels, used from rung 01 on (common/README.md lists them). A block works on
 // tiles, which are parts of a matrix in shared memory. A warp multiplies them on the tensor cores.
 // Its operands and sums are spread over the registers of its 32 lanes in the layout that the PTX
-// ISA gives under "Matrix Fragments for mma.m16n8k16". Whole warps call every function here, and
-// blocks are one-dimensional. Rows, columns and pitches are in elements.
+// ISA gives under "Matrix Fragments for mma.m16n8k16". Every function here must be called by whole
+// warps, and blocks are one-dimensional. Rows, columns and pitches are in elements.
 #pragma once
 
 #include "machine/machine.h"
@@ -18,13 +18,13 @@ __device__ __forceinline__ int lane_id() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// Returns the largest x of the warp's 32 lanes, to every lane.
+/// Returns the largest x among the warp's 32 lanes, in every lane.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
   return x;
 }
-/// Returns the sum of x over the warp's 32 lanes, the same bits to every lane.
+/// Returns the sum of x over the warp's 32 lanes, with the same bits in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
@@ -36,10 +36,10 @@ __device__ __forceinline__ float warp_sum(float x) {
 enum class Layout { swizzled, plain };
 
 /// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
-/// bytes). C is a power of two, at least 16. ldmatrix reads the same chunk of 8 rows at once. In
-/// plain order these 8 chunks of a tile with 128-byte rows would start in the same banks. So chunk
-/// c of row r is stored at place c XOR r (mod 8), which puts them in 8 different groups of four
-/// banks.
+/// bytes). C is a power of two, at least 16. ldmatrix reads one chunk from each of 8 rows at once,
+/// all in the same column. In plain order, with 128-byte rows, these 8 chunks would start in the
+/// same bank. Chunk c of row r is therefore stored at place c XOR r (mod 8), which puts them in 8
+/// different groups of four banks.
 template <class T, int R, int C, Layout kLayout = Layout::swizzled>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
@@ -47,24 +47,24 @@ struct Tile {
   static constexpr int kRows = R, kChunks = C / 8;
   Smem<T> data;
 
-  /// Returns where chunk c of row r starts, in elements from `data`. A line is the 128 bytes that
-  /// all banks hold together. Shorter rows share a line, so for them the XOR takes the number of
-  /// the line instead of the row's.
+  /// Returns where chunk c of row r starts, in elements from `data`. A line is 128 bytes, four from
+  /// each bank. Shorter rows share a line, so for them the XOR uses the line's number, not the
+  /// row's.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     if constexpr (kLayout == Layout::plain) return r * C + c * 8;
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
-  /// Returns where row r, a multiple of 8, starts, in elements. All groups of 8 rows have the same
-  /// layout, so chunk c of row r + i starts at row(r) + chunk(i, c). Written as this sum, an
-  /// address needs no register of its own for each r.
+  /// Returns where row r, a multiple of 8, starts, in elements from `data`. All groups of 8 rows
+  /// have the same layout, so chunk c of row r + i starts at row(r) + chunk(i, c). An address
+  /// written as this sum needs no register of its own for each r.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
 
 /// Copies R × C elements from `source`, whose rows are `pitch` elements apart, into the tile. The
-/// kThreads threads that call it share the 16-byte chunks, and the caller is number `thread` of
-/// them. It reads only the first `rows` rows and `columns` columns (a multiple of 8); the rest of
-/// the tile becomes 0.
+/// kThreads threads that call it, numbered from 0 by `thread`, share the 16-byte chunks. It reads
+/// only the first `rows` rows and `columns` columns (a multiple of 8); the rest of the tile becomes
+/// 0.
 template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
                                         std::type_identity_t<Hbm<const T>> source, int pitch,
@@ -84,9 +84,9 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
   }
 }
 
-/// Starts the same copy asynchronously, with cp.async. All threads may read the tile after each has
-/// called cp_async_wait and then a barrier. If WGMMA is to read it, as a SwizzledTile, each thread
-/// calls fence_proxy_async between the two.
+/// Starts the same copy asynchronously, with cp.async. Threads may read the tile after all of them
+/// have called cp_async_wait and then passed a barrier. If WGMMA is to read the tile, as a
+/// SwizzledTile, each thread also calls fence_proxy_async between the two.
 template <int kThreads, class AnyTile>
 __device__ __forceinline__ void copy_async(const AnyTile& tile,
                                            Hbm<const typename AnyTile::Element> source, int pitch,
@@ -105,8 +105,8 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
   }
 }
 
-/// Starts copying n floats to shared memory, one float per thread. It reads the first `count`; the
-/// rest become 0.
+/// Starts copying n floats to shared memory, one float per thread. It reads the first `count`
+/// floats; the rest become 0.
 template <int kThreads, int n>
 __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> source, int count,
                                            int thread) {
@@ -135,28 +135,30 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
 }
 
 /// Left operand of a product: M × K elements of T in a warp's registers. r[i][k] holds the lane's 8
-/// elements of the 16 × 16 matrix at rows 16·i and columns 16·k, two per register.
+/// elements of the 16 × 16 matrix that starts at row 16·i and column 16·k, two per register.
 template <class T, int M, int K>
 struct Operand {
   unsigned r[M / 16][K / 16][4];
 };
-/// Left operand of e4m3: r[i][k] holds 16 elements of a 16 × 32 matrix, four per register.
+/// Left operand of e4m3: r[i][k] holds the lane's 16 elements of a 16 × 32 matrix, four per
+/// register.
 template <int M, int K>
 struct Operand<e4m3, M, K> {
   unsigned r[M / 16][K / 32][4];
 };
 
-/// M × N fp32 sums in a warp's registers, all 0 at first. r[i][j] holds the lane's four sums of the
-/// 16 × 8 matrix at rows 16·i and columns 8·j: lane l holds columns 2·(l%4) and 2·(l%4) + 1 of row
-/// l/4, then the same columns of row l/4 + 8.
+/// M × N fp32 sums in a warp's registers, initially 0. r[i][j] holds the lane's four sums of the 16
+/// × 8 matrix that starts at row 16·i and column 8·j: lane l holds columns 2·(l%4) and 2·(l%4) + 1
+/// of row l/4, then the same columns of row l/4 + 8.
 template <int M, int N>
 struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
-/// The part of an R × C product that the calling warp computes: kRows × kColumns elements that
-/// begin at `row` and `column`. kWarps warps divide the product into R / M parts down and the rest
-/// across. If the block has more warps, the next kWarps get the same parts, of another product.
+/// The part of an R × C product that the calling warp computes: kRows × kColumns elements from
+/// `row` and `column` on. kWarps warps divide the product into kDown = R / M parts vertically and
+/// kAcross parts horizontally. In a larger block the next kWarps get the same parts of another
+/// product.
 template <int R, int C, int M, int kWarps>
 struct WarpTile {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
@@ -178,8 +180,8 @@ __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C, L>
                                           tile.chunk(lane % 16, column / 8 + 2 * k + lane / 16)));
 }
 
-/// Loads rows [row, row + K) × columns [column, column + M) of a tile and transposes them, as the
-/// left operand of tileᵀ·B.
+/// Loads rows [row, row + K) × columns [column, column + M) of a tile, transposed, as the left
+/// operand of tileᵀ·B.
 template <class T, int M, int K, int R, int C>
 __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<T, R, C>& tile,
                                                 int row, int column) {
@@ -249,14 +251,14 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA
     mma_ABt(acc, a, tile_B, row_B, k);
   }
 }
-/// Adds A·Bᵀ to `acc`. A is all of its tile.
+/// Adds A·Bᵀ to `acc`. A is a whole tile and B is rows [row_B, row_B + N) of another.
 template <class T, int M, int N, int RB, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, M, C, L>& tile_A,
                                         const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
   mma_ABt(acc, tile_A, 0, tile_B, row_B);
 }
-/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns from
-/// column_B to column_B + N − 1 of another.
+/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns [column_B, column_B
+/// + N) of another.
 template <class T, int M, int N, int R, int K, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, K, L>& tile_A,
                                        int row_A, const Tile<T, K, C, L>& tile_B,
@@ -280,7 +282,7 @@ __device__ __forceinline__ void for_each_register(const Accumulator<M, N>&, F f)
       for (int e = 0; e < 4; ++e) f(i, j, e);
 }
 
-/// Calls f(row, column, element) for each element that the lane holds; f may change the element.
+/// Calls f(row, column, element) for each element that the calling lane holds; f may change it.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
   const int lane = lane_id();
@@ -293,8 +295,8 @@ __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
         f(16 * i + lane / 4 + e / 2 * 8, 8 * j + lane % 4 * 2 + e % 2, acc.r[i][j][e]);
 }
 
-/// Calls f(row, column, element, next) for each pair of elements that the lane holds side by side
-/// in a row. `column`, of the first, is even.
+/// Calls f(row, column, element, next) for each pair of neighbouring elements in a row that the
+/// calling lane holds. `column` is that of `element`, and even.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f) {
   const int lane = lane_id();

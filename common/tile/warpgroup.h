@@ -1,9 +1,9 @@
-// For Hopper: tiles that TMA fills, and products by a warpgroup of 128 threads (WGMMA).
+// For Hopper: tiles that TMA fills, and products that a warpgroup of 128 threads computes (WGMMA).
 //
 // A warpgroup computes 64 rows of sums, 16 in each of its four warps. Each warp holds its 16 rows
 // as an Accumulator<16, N>, and its rows of a left operand as an Operand<T, 16, K>, so all
-// functions of rows and operands apply. Products run asynchronously. From the start of a product
-// until the wgmma_wait for it, other code must not touch its registers or write the tiles that it
+// functions for rows and operands apply. Products run asynchronously. From the start of a product
+// until its wgmma_wait, other code must not touch its registers or write to the tiles that it
 // reads, and an operand in registers must stay in scope.
 #pragma once
 
@@ -21,30 +21,31 @@ __device__ __forceinline__ int warpgroup_id() {
 }
 
 /// R × C elements in shared memory, in the layout that TMA writes and WGMMA reads with 128-byte
-/// swizzle (PTX ISA, "Swizzling modes"). A tile is a row of panels of R rows × 128 bytes, which are
-/// 64 columns of a 16-bit type or 128 of e4m3. In a panel, 16-byte chunk c of row r is stored at
-/// place c XOR r (mod 8). If C of e4m3 is not a multiple of 128, panels are 64 bytes wide and use
-/// 64-byte swizzle: chunk c of row r is stored at place c XOR r/2 (mod 4), so that here too the
-/// same chunk of 8 rows uses no bank twice. (Of a 16-bit type, 32 columns, or the last 32 of 96,
-/// fill half of a panel.)
+/// swizzle (PTX ISA, "Swizzling modes"). A tile is a sequence of panels of R rows × 128 bytes,
+/// which are 64 columns of a 16-bit type or 128 of e4m3. In a panel, 16-byte chunk c of row r is
+/// stored at place c XOR r (mod 8). An e4m3 tile whose C is not a multiple of 128 has 64-byte
+/// panels with 64-byte swizzle instead: chunk c of row r is stored at place c XOR r/2 (mod 4). In
+/// both layouts, reading one chunk from each of 8 rows causes no bank conflict. (With a 16-bit
+/// type, 32 columns, or the last 32 of 96, fill half of a panel.)
 template <class T, int R, int C>
 struct SwizzledTile {
   using Element = T;
   static constexpr int kChunk = 16 / int{sizeof(T)};                             // elements
-  static constexpr int kPanelBytes = sizeof(T) == 2 || C % 128 == 0 ? 128 : 64;  // of a row
-  static constexpr int kColumns = kPanelBytes / int{sizeof(T)};                  // of a panel
+  static constexpr int kPanelBytes = sizeof(T) == 2 || C % 128 == 0 ? 128 : 64;  // per row
+  static constexpr int kColumns = kPanelBytes / int{sizeof(T)};                  // per panel
   static_assert(R % 8 == 0 && C % 32 == 0);
   static constexpr int kPanels = ceil_div(C, kColumns);
   static constexpr int kPanel = R * kColumns;  // elements
   static_assert(kPanel * sizeof(T) % 1024 == 0);
-  static constexpr int kRows = R, kChunks = C / kChunk;  // of the tile
+  static constexpr int kRows = R, kChunks = C / kChunk;  // rows; chunks per row
   static constexpr int kElements = kPanels * kPanel;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(T));
-  static constexpr int kAlignment = 1024;  // bytes: the swizzle is by bits of the address
+  static constexpr int kAlignment = 1024;  // bytes; the swizzle depends on address bits
   Smem<T> data;
 
-  /// Returns where row `row` and column `column` start, in elements from `data`. `row` is a
-  /// multiple of 8, and `column` a multiple of a panel's columns or of 32 bytes within a panel.
+  /// Returns where element (row, column) is, in elements from `data`. `row` is a multiple of 8,
+  /// where the swizzle moves nothing; `column` starts a panel or is a multiple of 32 bytes within
+  /// it.
   __device__ __forceinline__ static constexpr int at(int row, int column) {
     return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }
@@ -54,8 +55,8 @@ struct SwizzledTile {
   }
   /// Returns where 16-byte chunk c of row r starts, in elements from `data`.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
-    constexpr int kOfPanel = kColumns / kChunk;                       // chunks of a panel's row
-    const unsigned line = static_cast<unsigned>(r) / (8 / kOfPanel);  // of 128 bytes
+    constexpr int kOfPanel = kColumns / kChunk;                       // chunks per row of a panel
+    const unsigned line = static_cast<unsigned>(r) / (8 / kOfPanel);  // 128 bytes each
     const int place = static_cast<int>((static_cast<unsigned>(c) ^ line) % kOfPanel);
     return c / kOfPanel * kPanel + r * kColumns + place * kChunk;
   }
@@ -78,7 +79,7 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
 }
 
 /// Starts filling a tile from column c0, row c1, head c2, batch c3 of a tensor map whose boxes have
-/// R rows. One thread calls it. `barrier` must expect SwizzledTile::kBytes bytes
+/// R rows. One thread calls it; `barrier` must expect SwizzledTile::kBytes bytes
 /// (arrive_expect_tx).
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barrier,
@@ -88,8 +89,9 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barri
   for (int i = 0; i < tile.kPanels; ++i)
     tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
-/// Starts storing a tile to the same place of a tensor map. One thread calls it, after all threads
-/// that wrote the tile have called fence_proxy_async() and then synchronised with it.
+/// Starts storing a tile to column c0, row c1, head c2, batch c3 of a tensor map. One thread calls
+/// it, after all threads that wrote the tile have called fence_proxy_async() and synchronised with
+/// it.
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTile<T, R, C>& tile,
                                           int c0, int c1, int c2, int c3) {
@@ -98,14 +100,14 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
     tma_store(map, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 
-/// Returns the WGMMA descriptor of the tile's rows from `row` on × its first 32 bytes of columns,
-/// not transposed. advanced() makes that of other columns.
+/// Returns the WGMMA descriptor of a matrix that is not transposed: the tile's rows from `row` on,
+/// and the first 32 bytes of each. Use advanced() to get the descriptor for other columns.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row) {
   return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes, tile.kPanelBytes);
 }
-/// Returns the WGMMA descriptor of the tile's first 16 rows × its columns from `column` on,
-/// transposed. advanced() makes that of other rows.
+/// Returns the WGMMA descriptor of a transposed matrix: the tile's first 16 rows, and their columns
+/// from `column` on. Use advanced() to get the descriptor for other rows.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int column) {
   static_assert(sizeof(T) == 2, "operands of 8 bits cannot be transposed");
@@ -124,29 +126,29 @@ __device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T,
 }
 
 /// Orders earlier accesses to these accumulators and operands before the next products. Call it
-/// before products that use registers which other code has written.
+/// before products that use registers written by other code.
 template <class... Registers>
 __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
   (hold(registers.r[0]), ...);
   wgmma_fence_instruction();
 }
-/// Waits until at most `groups` committed groups of products are still in flight. Name the
-/// accumulators and operands whose products have then ended: code after the wait may use them.
+/// Waits until at most `groups` committed groups of products are still in flight. Pass the
+/// accumulators and operands whose products have then ended; only these may be used after the wait.
 template <int groups, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   wgmma_wait_instruction<groups>();
   (hold(registers.r[0]), ...);
 }
 
-/// Elements of the inner dimension per instruction: 16 of a 16-bit type, 32 of e4m3.
+/// The number of elements of the inner dimension per instruction: 16 of a 16-bit type, 32 of e4m3.
 template <class T>
 inline constexpr int kInner = 32 / int{sizeof(T)};
 
-/// Starts S += A·Bᵀ, with rows [row, row + 64) of one tile and rows [row_b, row_b + N) of another.
-/// With scale_d = 0 it starts S = A·Bᵀ instead (wgmma_set_ABt, below); so do all functions here.
-/// The warpgroup's four warps call it together. e4m3 operands must have the elements of the inner
-/// dimension next to each other, so for e4m3 there is no wgmma_AB: A·B takes B stored as Bᵀ, and is
-/// a wgmma_ABt.
+/// Starts S += A·Bᵀ, where A is rows [row, row + 64) of one tile and B is rows [row_b, row_b + N)
+/// of another. With scale_d = 0 this and the following functions overwrite the sums instead of
+/// adding to them (see wgmma_set_ABt). The warpgroup's four warps call it together. In e4m3
+/// operands the elements of the inner dimension must be contiguous, so e4m3 has no wgmma_AB: to
+/// compute A·B, store Bᵀ and use wgmma_ABt.
 template <int scale_d = 1, class T, int N, int RA, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, RA, C>& A,
                                           int row, const SwizzledTile<T, RB, C>& B, int row_b = 0) {
@@ -157,13 +159,13 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledT
     wgmma_m64<T, false, false>(S.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(0, k)),
                                k ? 1 : scale_d);
 }
-/// Starts S += A·Bᵀ with all 64 rows of A's tile.
+/// Starts S += A·Bᵀ, where A is a whole tile of 64 rows.
 template <int scale_d = 1, class T, int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, const SwizzledTile<T, 64, C>& A,
                                           const SwizzledTile<T, RB, C>& B, int row_b = 0) {
   wgmma_ABt<scale_d>(S, A, 0, B, row_b);
 }
-/// Starts S += A·Bᵀ with A in registers, each warp's 16 rows of it.
+/// Starts S += A·Bᵀ with A in registers; each warp passes its 16 rows.
 template <int scale_d = 1, class T, int N, int RB, int C>
 __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, C>& a,
                                           const SwizzledTile<T, RB, C>& B, int row_b = 0) {
@@ -173,8 +175,8 @@ __device__ __forceinline__ void wgmma_ABt(Accumulator<16, N>& S, Operand<T, 16, 
   for (int k = 0; k < C; k += kInner<T>)
     wgmma_m64<T, false>(S.r[0], a.r[0][k / kInner<T>], advanced(b, B.bytes(0, k)), k ? 1 : scale_d);
 }
-/// Starts O += A·B with A in registers, each warp's 16 rows of it, and columns [column, column + N)
-/// of a tile; `column` is a multiple of 64.
+/// Starts O += A·B with A in registers; each warp passes its 16 rows. B is columns [column, column
+/// + N) of a tile; `column` is a multiple of 64.
 template <int scale_d = 1, class T, int N, int K, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K>& a,
                                          const SwizzledTile<T, K, C>& B, int column = 0) {
@@ -184,7 +186,7 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, Operand<T, 16, K
   for (int k = 0; k < K; k += 16)
     wgmma_m64<T, true>(O.r[0], a.r[0][k / 16], advanced(b, B.bytes(k, 0)), k ? 1 : scale_d);
 }
-/// Starts O += A·B with rows [row, row + 64) of A's tile.
+/// Starts O += A·B, where A is rows [row, row + 64) of a tile.
 template <int scale_d = 1, class T, int N, int K, int RA, int C>
 __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTile<T, RA, K>& A,
                                          int row, const SwizzledTile<T, K, C>& B, int column = 0) {
@@ -195,7 +197,7 @@ __device__ __forceinline__ void wgmma_AB(Accumulator<16, N>& O, const SwizzledTi
     wgmma_m64<T, false, true>(O.r[0], advanced(a, A.bytes(0, k)), advanced(b, B.bytes(k, 0)),
                               k ? 1 : scale_d);
 }
-/// Starts O += Aᵀ·B, with columns [column, column + 64) of one tile, transposed, and columns
+/// Starts O += Aᵀ·B, where A is columns [column, column + 64) of one tile and B is columns
 /// [column_b, column_b + N) of another.
 template <int scale_d = 1, class T, int N, int K, int CA, int C>
 __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledTile<T, K, CA>& A,
@@ -209,7 +211,7 @@ __device__ __forceinline__ void wgmma_AtB(Accumulator<16, N>& O, const SwizzledT
                              k ? 1 : scale_d);
 }
 
-/// Starts the product of the same operands and overwrites the sums with it.
+/// Start the same products, but overwrite the sums instead of adding to them.
 template <class Sums, class... Operands>
 __device__ __forceinline__ void wgmma_set_ABt(Sums& S, Operands&&... operands) {
   wgmma_ABt<0>(S, operands...);
@@ -237,8 +239,7 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                      lane % 4 * 2,
                  pack<T>(acc.r[0][j][2 * half], acc.r[0][j][2 * half + 1]));
 }
-/// Writes an operand, whose elements as_operand() has rounded already, to rows [row, row + 16) of a
-/// tile, from column 0 on.
+/// Writes an operand, rounded by as_operand(), to rows [row, row + 16) of a tile, from column 0 on.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const Operand<T, 16, K>& a,
                                       int row) {
@@ -250,9 +251,9 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const O
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  a.r[0][j / 2][j % 2 * 2 + half]);
 }
-/// Writes the operand with stmatrix to rows [row, row + 16) and the columns from `column` on; `row`
-/// is a multiple of 8 and `column` of 64. It takes a quarter of the instructions of write(), and a
-/// few registers more, which not every kernel can spare.
+/// Writes the operand with stmatrix to rows [row, row + 16), from `column` on; `row` is a multiple
+/// of 8 and `column` of 64. It takes a quarter of write()'s instructions, but a few more registers,
+/// which not every kernel can spare.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
                                                const Operand<T, 16, K>& a, int row,
@@ -264,10 +265,10 @@ __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile
                 a.r[0][k]);
 }
 
-/// Writes a warp's 16 × N sums in fragment order, which is the order of its registers. For each 16
-/// × 8 matrix, lane 0's four sums come first, then lane 1's, and so on: 512 bytes in a row. So each
-/// lane writes 16 bytes at once, next to its neighbours'. add_fragments() adds to sums in this
-/// order with atomic additions, and read_fragments() reads them back.
+/// Writes a warp's 16 × N sums in fragment order, which is the order of its registers. Each 16 × 8
+/// matrix takes 512 consecutive bytes: lane 0's four sums, then lane 1's, and so on. Each lane
+/// therefore writes 16 bytes at once, next to its neighbours' bytes. add_fragments() atomically
+/// adds to sums in this order, and read_fragments() reads them back.
 template <int N>
 __device__ __forceinline__ void write_fragments(Smem<float> target, const Accumulator<16, N>& acc) {
 #pragma unroll
