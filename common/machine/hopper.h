@@ -1,18 +1,18 @@
-// The names of Hopper's constructs, for kernels of sm_90a, in addition to machine.h's.
+// Declares names for Hopper's constructs, for kernels of sm_90a, in addition to those of machine.h.
 //
-//   TensorMap, tensor_map<T>   describes an array to TMA; const __grid_constant__
+//   TensorMap, tensor_map<T>   describes an array to TMA; passed as const __grid_constant__
 //   Mbarrier                   a barrier in shared memory: init, arrive, arrive_expect_tx, wait;
-//                              a function's parameter is an MbarrierRef
+//                              functions take it as an MbarrierRef
 //   fence_mbarrier_init, fence_proxy_async
 //   tma_load, tma_store        copy a box between HBM and shared memory, asynchronously
-//   bulk_load, bulk_add        copy consecutive floats to shared memory; add them to HBM
+//   bulk_load, bulk_add        copy consecutive floats to shared memory; add such floats to HBM
 //   tma_store_commit, tma_store_wait, tma_store_wait_read      groups of stores and additions
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
-//   stmatrix_x4                writes the matrices that ldmatrix_x4 reads
-//   resident_blocks            blocks of a persistent kernel: one per SM; three on the simulator
-//   uniform                    tells the compiler that a number is the same in all lanes
+//   stmatrix_x4                stores matrices in the layout that ldmatrix_x4 loads
+//   resident_blocks            grid size for a persistent kernel: one block per SM; simulator: 3
+//   uniform                    tells the compiler that a number is equal in all lanes
 //   scheduling_barrier         keeps the compiler from moving arithmetic across it
-//   done_with                  declares that this warp has read a part of shared memory; the
+//   done_with                  declares that this warp is done reading a part of shared memory; the
 //                              simulator checks it, the GPU does nothing
 //   matrix_descriptor, advanced, wgmma_m64, wgmma_fence_instruction, hold,
 //   wgmma_commit, wgmma_wait_instruction     common/tile/warpgroup.h builds on these

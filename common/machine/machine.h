@@ -1,26 +1,27 @@
-// The names that kernels use. The same source is compiled twice: by nvcc for the gpu, where these
-// names are CUDA's own or thin aliases, and by the host compiler for the simulator, where they
-// check and count. MACHINE is the namespace `gpu` or `sim`; both link into one program.
+// Declares the names that kernels use. The same source is compiled twice: by nvcc for the gpu,
+// where these names are CUDA's own or thin aliases, and by the host compiler for the simulator,
+// where they check and count. MACHINE is the namespace `gpu` or `sim`; both are linked into one
+// program.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       passes an array of the harness to a kernel
-//   HbmWrittenBefore<T> an Hbm<T> that the previous kernel may still write at an early start
-//   Smem<T>             shared memory, taken by name: SharedMemory smem; then smem.take<T>("K", n)
-//   array_bytes<T>(n)   the bytes that such an array adds to a launch
+//   HbmWrittenBefore<T> an Hbm<T> that the previous kernel may still write after an early start
+//   Smem<T>             shared memory, by name: SharedMemory smem; then smem.take<T>("K", n)
+//   array_bytes<T>(n)   the bytes that a Smem<T> of n elements adds to a launch
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;
 //                       launch<Start::early> for a kernel whose blocks may start before the
 //                       previous kernel has ended: let_next_kernel_start, wait_for_kernel_before
-//   cp_async(...)       16 bytes (4, 8) from global to shared memory, asynchronously; with
+//   cp_async(...)       copies 4, 8 or 16 bytes from global to shared memory, asynchronously; see
 //                       cp_async_commit and cp_async_wait<n>
 //   fp16, bf16, e4m3    __half, __nv_bfloat16 and __nv_fp8_e4m3, or their equivalents
-//   with_type           calls a template with the problem's type; with_type_and_head_dim also with
-//                       its padded head size (the simulator passes IoFloat, which is either type)
-//   Register            registers a step; kDevice is its machine
+//   with_type           calls a template with the problem's type; with_type_and_head_dim adds
+//                       the padded head size (the simulator passes IoFloat, which is either type)
+//   Register            registers a step; kDevice is the machine that it is compiled for
 //
 //   atomic_add_pair, atomic_add_4   add to two or four neighbours in global memory
 //   Chunk<T>            8 elements; read_chunk and write_chunk move them as 16 bytes
 //   exp2_fast           2^x as the special function unit (SFU) computes it
-//   count_flops         adds to the simulator's count of other FLOPs
+//   count_flops         adds to the simulator's count of FLOPs outside matrix products
 //   opaque              hides a number's origin from the compiler
 //   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
 //   read_4, store_4: 01/fragment and common/tile build on them
@@ -58,7 +59,7 @@ constexpr int64_t array_bytes(int64_t count) {
 template <const auto& sizes = kHeadDims, class F>
 void with_type_and_head_dim(const Problem& p, F f) {
 #ifdef LADDER_ONE_KERNEL
-  // This is compiled and never run: see ladder.cmake.
+  // This code is compiled but never run: see ladder.cmake.
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
   const auto with_size = [&]<int Dh>() {
@@ -72,8 +73,8 @@ void with_type_and_head_dim(const Problem& p, F f) {
 #endif
 }
 
-/// Calls f<T, Dh, Br, Bc>() with the plan's tile. Compiles f for every tile of `tiles`, a constexpr
-/// array of TileSize.
+/// Calls f<T, Dh, Br, Bc>() with the plan's tile. Compiles f for every entry of `tiles`, a
+/// constexpr array of TileSize.
 template <const auto& tiles, const auto& sizes = kHeadDims, class F>
 void with_tile(const Problem& p, const Plan& plan, F f) {
   with_type_and_head_dim<sizes>(p, [&]<class T, int Dh>() {
@@ -90,7 +91,7 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
   });
 }
 
-/// Registers a step, so that the program's harness can choose it.
+/// Registers a step when the program starts, so that the harness can choose it.
 struct Register {
   explicit Register(Step&& step, const char* file = __builtin_FILE()) {
     add_step(std::move(step), kDevice, file);

@@ -1,4 +1,4 @@
-// Replaces gpu/device.cpp in programs that are built without their GPU half.
+// Replaces gpu/device.cpp in programs that are built without the GPU half.
 #include "machine/device.h"
 
 namespace ladder {

@@ -1,5 +1,4 @@
-// The trace of a run on the simulator (--trace): everything that its warps did and that was
-// counted.
+// The trace of a run on the simulator (--trace): its warps' events with everything counted in them.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +9,19 @@
 
 namespace ladder {
 
-/// Ranges of bytes in ascending order: [begin, end) of each.
+/// Ranges of bytes in ascending order, each as [begin, end).
 using ByteRanges = std::vector<std::pair<int64_t, int64_t>>;
 
-/// The simulator's counts, apart from global memory's bytes.
+/// The simulator's counts, except the bytes of global memory.
 struct Amounts {
   int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
-  int64_t sram_operands = 0;              // of those read: operands of products
+  int64_t sram_operands = 0;              // the bytes of sram_read that are operands of products
   int64_t matmul_flops = 0;               // executed, padding and masked halves included
   int64_t exps = 0;
   int64_t other_flops = 0;     // stated by the functions of common/tile
-  int64_t barriers = 0;        // how often blocks passed a __syncthreads
-  int64_t bank_conflicts = 0;  // passes of collectives over shared memory beyond the first
-  // common/README.md defines the rest under their keys.
+  int64_t barriers = 0;        // how often blocks passed a barrier of all their threads
+  int64_t bank_conflicts = 0;  // extra passes of ldmatrix and stmatrix over shared memory
+  // common/README.md defines the remaining counts under their keys.
   int64_t read_sectors = 0, write_sectors = 0;
   int64_t blocks = 0, products = 0, atomics = 0, consumer_copies = 0;
   int64_t flops_under_copies = 0, exps_under_products = 0, exps_between_turns = 0;
@@ -33,7 +32,7 @@ struct Amounts {
 };
 /// A member of Amounts and its key in JSON and in traces.
 struct Amount {
-  using Member = int64_t Amounts::*;  // a name, because g++ warns of the parentheses that nvcc adds
+  using Member = int64_t Amounts::*;  // named, because g++ warns of parentheses that nvcc adds
   const char* key;
   Member member;
 };
@@ -63,11 +62,11 @@ inline void Amounts::add(const Amounts& other, int64_t times) {
 enum class EventKind : uint8_t {
   read,        // the global array `name` is read
   write,       // the global array `name` is written
-  compute,     // counts between two other events
+  compute,     // arithmetic between two other events
   collective,  // a warp's collective, the function `name`
   store,       // the shared array `name` is written
   zeros,       // zeros go to shared memory
-  // Hopper's, by single threads.
+  // Hopper's operations, issued by single threads.
   tma_load,
   bulk_load,
   tma_store,
@@ -77,7 +76,7 @@ enum class EventKind : uint8_t {
   wgmma,
   exit,
   // Barriers.
-  round,  // divides the rounds of a loop into events
+  round,  // separates the events of a loop's rounds
   syncthreads,
   cp_async_commit,
   cp_async_wait,
@@ -87,7 +86,7 @@ enum class EventKind : uint8_t {
   wgmma_wait,
 };
 inline constexpr const char* kEventTexts[] = {
-    // The texts in traces and in the explorer.
+    // The names in traces and in the explorer.
     "read", "write", "compute", "collective", "store", "zeros",
     // Hopper's.
     "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
@@ -99,47 +98,47 @@ static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wai
 inline constexpr const char* text_of(EventKind kind) {
   return kEventTexts[static_cast<size_t>(kind)];
 }
-/// Whether the lanes of a warp pass it together.
+/// Whether the event is a barrier, which a warp's lanes pass together.
 constexpr bool is_barrier(EventKind kind) {
   return kind >= EventKind::round;
 }
 
-/// What a warp did at one line of its kernel, or one of its threads at a barrier. The lanes' work
-/// at the same line is one event; so are, up to some size, the rounds of a loop that waits for
-/// nothing. Every count is recorded once, so the sums over the events are the run's counts. A
-/// warp's events are in program order, those of a block in one possible order. An event comes where
-/// it began: a wait where the warp began to wait.
+/// What a warp did at one line of its kernel. All lanes' work at the same line forms one event; so
+/// do, up to some size, the rounds of a loop that waits for nothing. Every count is recorded once,
+/// so the sums over the events are the run's counts. A warp's events are in program order, a
+/// block's events in one possible order. Events are placed where they began; a wait, where the warp
+/// began to wait.
 ///
-/// An event keeps the names of its members in the file that --trace writes
-/// (harness/trace_file.cpp), in Python (scripts/ladder/trace/read.py) and in the explorer's page.
-/// On the way sites become source lines, and Python adds a time and what the event works on.
+/// The members keep their names in the file that --trace writes (harness/trace_file.cpp), in Python
+/// (scripts/ladder/trace/read.py) and on the explorer's page. Writing the file turns sites into
+/// source lines; Python adds a time and the part of the problem that the event works on.
 struct TraceEvent {
   int launch;     // index into Trace::launches
   int64_t block;  // x + gridDim.x·(y + gridDim.y·z)
-  int warp;       // in its block
-  int64_t order;  // among all events of the run
+  int warp;       // number in its block
+  int64_t order;  // position among all events of the run
   EventKind kind;
-  /// For a copy its array; for a barrier K_full[1], or the number of a named one; for a product,
-  /// which is recorded when its group is committed, the shared array of the right operand; for a
-  /// collective its function.
+  /// The name depends on the kind. Copy: its array. Mbarrier: the barrier, such as K_full[1]. Named
+  /// barrier: its number. Collective: its function. Product, which is recorded when its group is
+  /// committed: the shared array of its right operand.
   std::string name;
-  std::string barrier;  // the mbarrier of a load
-  /// For __syncthreads how many the block has passed. For an mbarrier the phase that a load or
-  /// arrival counts for, or that a wait waits for (-1 has ended from the start). For a named
-  /// barrier how often it was complete before. For products and stores their group, from 0; a wait
-  /// is for all groups below the number.
+  std::string barrier;  // for a load, the mbarrier that counts its bytes
+  /// The number depends on the kind. __syncthreads: how many the block has passed before. Mbarrier:
+  /// the phase that a load or arrival counts for, or that a wait waits for (phase -1 has ended from
+  /// the start). Named barrier: how often it was completed before. Products and stores: their
+  /// group, counted from 0. Wait for groups: all groups below this number.
   int64_t number = 0;
-  int64_t amount = 0;   // bytes of a copy; FLOPs of a product
+  int64_t amount = 0;   // a copy's bytes, a product's FLOPs
   int site = -1;        // index into Trace::sites; -1: unknown
-  int start_site = -1;  // a compute event lies between this and `site`
-  int64_t bytes = 0;    // requested from global memory, by all lanes
-  ByteRanges ranges;    // the same bytes, each once
+  int start_site = -1;  // for a compute event, the site before it; it ends at `site`
+  int64_t bytes = 0;    // bytes of global memory that all lanes requested
+  ByteRanges ranges;    // these bytes in the array, each once
   struct Touch {
     std::string array;
     bool write;
-    ByteRanges ranges;  // from the start of the block's shared memory
+    ByteRanges ranges;  // relative to the start of the block's shared memory
   };
-  std::vector<Touch> shared;  // its accesses to shared memory
+  std::vector<Touch> shared;  // the event's accesses to shared memory
   Amounts counts;
 };
 
@@ -150,13 +149,13 @@ struct Trace {
     struct Shared {
       std::string array;
       int64_t begin, bytes;
-      int64_t panel = 0, row = 0;  // if it holds swizzled tiles: bytes of a panel, and of its row
+      int64_t panel = 0, row = 0;  // for swizzled tiles: bytes per panel, and per row of a panel
     };
-    std::vector<Shared> shared;  // the arrays that the first block took
+    std::vector<Shared> shared;  // the arrays that the first traced block took
   };
   std::vector<Launch> launches;
   std::vector<TraceEvent> events;
-  /// For each site the addresses of the calls that lead to it, innermost first.
+  /// For each site, the addresses of the calls that lead to it, innermost first.
   std::vector<std::vector<uintptr_t>> sites;
   struct Fault {
     std::string message;  // empty: no fault

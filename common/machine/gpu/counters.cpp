@@ -1,4 +1,4 @@
-// Opens CUPTI at run time, and only in this file, so that programs start without it.
+// Counts with CUPTI, which this file alone opens, at run time, so that programs start without it.
 #include "machine/gpu/counters.h"
 
 #include <fmt/format.h>
@@ -18,20 +18,21 @@
 namespace ladder::gpu {
 namespace {
 
-/// Calls a function of CUPTI (CUPTI's name lacks the underscore) with a structure of these members,
-/// and returns that structure.
+/// Calls CUPTI's function of this name (without the underscore) with a parameter structure that has
+/// these members, and returns the structure.
 #define LADDER_CUPTI(function, ...) \
   Cupti::instance().call(           \
       #function,                    \
       CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
-/// The metrics, in the order of ReadWrite. They fit into one pass, so that no kernel has to run
+/// The metrics, in the order of ReadWrite. One pass counts both, so that no kernel has to run
 /// again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
 class Cupti {
  public:
-  /// Opens and initialises CUPTI once. It hooks itself into the driver and stays there.
+  /// Opens and initialises CUPTI on the first call. It hooks itself into the driver and stays
+  /// there.
   static const Cupti& instance() {
     static const Cupti cupti;
     return cupti;
@@ -62,8 +63,8 @@ class Cupti {
          CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
   }
 
-  // The Toolkit's folders come first, because the loader may find another version. CUPTI has the
-  // Toolkit's major version.
+  // The Toolkit's folders come first, because the loader may find another version. CUPTI's major
+  // version equals the Toolkit's.
   const Library library_{"CUPTI",
                          fmt::format("libcupti.so.{}", CUDART_VERSION / 1000),
                          {LADDER_CUPTI_FOLDER, LADDER_CUPTI_EXTRAS_FOLDER, ""}};
@@ -107,7 +108,7 @@ Counters::Counters(int ranges) {
                      .counterDataSize);
   LADDER_CUPTI(RangeProfiler_CounterDataImage_Initialize, .pRangeProfilerObject = target_,
                .counterDataSize = counts_.size(), .pCounterData = counts_.data());
-  // We push and pop the ranges, which do not nest, in a single pass.
+  // The program pushes and pops the ranges, which do not nest, in a single pass.
   LADDER_CUPTI(RangeProfiler_SetConfig, .pRangeProfilerObject = target_,
                .configSize = config_.size(), .pConfig = config_.data(),
                .counterDataImageSize = counts_.size(), .pCounterDataImage = counts_.data(),

@@ -12,17 +12,17 @@ struct CUpti_RangeProfiler_Object;
 
 namespace ladder::gpu {
 
-/// A session of counting on the current device, which ends with read(). After a failed session the
-/// program cannot count any more. Everything that runs between begin() and end() is counted, also
-/// other programs' work, so the GPU must be idle at both.
+/// A counting session on the current device, which ends with read(). After a failed session the
+/// program cannot count again. All work on the GPU between begin() and end() is counted, including
+/// that of other programs, so the GPU must be idle at both calls.
 class Counters {
  public:
-  /// Starts a session for at most `ranges` ranges. Throws Error(no_device), with the reason and the
-  /// way out, if CUPTI is missing or refuses.
+  /// Starts a session for at most `ranges` ranges. Throws Error(no_device), with the reason and a
+  /// remedy, if CUPTI is missing or refuses.
   explicit Counters(int ranges);
   void begin(const std::string& range);
   void end();
-  /// Ends the session. Returns the bytes that DRAM read and wrote in each range, by name.
+  /// Ends the session. Returns the bytes read from and written to DRAM in each range, by name.
   std::map<std::string, ReadWrite> read();
 
  private:
@@ -31,12 +31,12 @@ class Counters {
   std::vector<uint8_t> config_, counts_;
 };
 
-/// Queues a kernel on the default stream that reads `bytes` (a multiple of 16) of poisoned global
-/// memory, which evicts the contents of L2. Defined in sweep.cu.
+/// Queues a kernel on the default stream that reads `bytes` bytes (a multiple of 16) of poisoned
+/// global memory, which evicts the contents of L2. Defined in sweep.cu.
 void queue_sweep(void* data, int64_t bytes);
 
-/// Returns the compute capability, such as 75, of the program's code that the current GPU runs (if
-/// it is PTX, that of the PTX), or 0 if none runs. Defined in sweep.cu.
+/// Returns the compute capability, such as 75, of the program's code that runs on the current GPU
+/// (for PTX, that of the PTX), or 0 if none runs. Defined in sweep.cu.
 int compiled_capability();
 
 }  // namespace ladder::gpu

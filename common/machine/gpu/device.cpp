@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
-#else  // then profiles show no rungs and kernels
+#else  // without NVTX, profiles do not label rungs or kernels
 inline void nvtxRangePushA(const char*) {}
 inline void nvtxRangePop() {}
 #endif
@@ -51,18 +51,18 @@ class Stopwatch {
   Event begin_ = create(), end_ = create();
 };
 
-/// Opens an NVTX range, which ends with the returned pointer.
+/// Opens an NVTX range, which ends when the returned pointer is destroyed.
 std::shared_ptr<void> range(const char* name) {
   nvtxRangePushA(name);
   return {nullptr, [](void*) { nvtxRangePop(); }};
 }
 
-/// A function that is called for each launch and must call `queue` to run it. `occupancy` is empty
-/// if it is not known.
+/// A function that is called for each launch and must call `queue` to launch the kernel.
+/// `occupancy` is empty if the occupancy is unknown.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;
-/// The percentage of an SM's cache that kernels prefer as shared memory, by --sram.
+/// The percentage of an SM's cache that kernels prefer as shared memory; --sram sets it.
 int carveout = cudaSharedmemCarveoutDefault;
 
 class Gpu : public Device {
@@ -94,15 +94,15 @@ class Gpu : public Device {
           "it for this GPU",
           info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
-    // With PTX for 7.5 alone any GPU runs as a 7.5, which has at most 64 KB of shared memory per
-    // block.
+    // A program that contains only PTX for 7.5 runs on any GPU as on a 7.5, which has at most 64 KB
+    // of shared memory per block.
     if (!info_.has_bf16()) info_.smem_bytes = std::min<int64_t>(info_.smem_bytes, 64 * 1024);
     if (smem_bytes > info_.smem_bytes)
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
     if (smem_bytes) {
-      // An SM holds 1 KiB more than a block may use. With this carveout it runs the blocks that a
-      // GPU of that size would.
+      // An SM's shared memory is 1 KiB larger than a block's limit. With this carveout it runs as
+      // many blocks as an SM of that size would.
       info_.smem_bytes = smem_bytes;
       carveout = static_cast<int>(100 * (smem_bytes + 1024) /
                                   static_cast<int64_t>(properties.sharedMemPerMultiprocessor));
@@ -121,7 +121,7 @@ class Gpu : public Device {
       delete owned;
     });
     const cudaError_t error = cudaMalloc(&array->data, std::max<int64_t>(bytes, 1));
-    if (error != cudaSuccess) cudaGetLastError();  // clears the error for later calls
+    if (error != cudaSuccess) cudaGetLastError();  // clears the error, which later calls would see
     check(error, fmt::format("allocating {} bytes for {}", bytes, name));
     check(cudaMemset(array->data, 0xff, bytes), "cudaMemset");
     return array;
@@ -187,9 +187,9 @@ class Gpu : public Device {
 
 #ifdef LADDER_CUPTI_FOLDER  // the build found CUPTI's headers
   DramReport dram(const std::function<void()>& work) override {
-    // Reading twice L2's size empties it. (Overwriting it would leave lines whose later write-back
-    // would be counted.) A second such read, of another half so that it hits nothing, ends each
-    // range and forces the work's own lines to be written back.
+    // Reading twice the bytes that L2 holds empties it. (Overwriting L2 would leave lines whose
+    // later write-back would be counted.) A second such read, of the buffer's other half so that
+    // nothing hits, ends each range and forces the work's own lines to be written back.
     const int64_t half = 2 * info_.l2_bytes;
     const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
@@ -221,7 +221,7 @@ class Gpu : public Device {
 
     const auto ranges = counters.read();
     constexpr int64_t ReadWrite::*kMembers[] = {&ReadWrite::read, &ReadWrite::write};
-    ReadWrite own;  // bytes of a sweep alone
+    ReadWrite own;  // bytes that a sweep alone moves
     for (const auto member : kMembers) {
       std::vector<double> samples;
       for (int i = 0; i < kSweeps; ++i)
@@ -247,8 +247,8 @@ class Gpu : public Device {
 #endif
 
  private:
-  /// Queues `size` groups of flush, event, run, event and waits once at the end, so that the GPU's
-  /// work hides the host's launch time. Returns the runs' times in ms.
+  /// Queues `size` timed runs, each after a flush of L2, and waits once at the end, so that the
+  /// GPU's work hides the host's launch time. Returns the runs' times in ms.
   std::vector<double> batch(const std::function<void()>& work, int size) {
     std::vector<Stopwatch> watches(size);
     for (Stopwatch& watch : watches) {
@@ -271,7 +271,8 @@ class Gpu : public Device {
 
   void observe(const std::function<void()>& work, Observer by) {
     const auto of_rung = range(rung_.c_str());
-    const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });  // or a throw
+    // Resets the observer at the end of the scope, on a throw, too.
+    const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });
     observer = std::move(by);
     work();
   }
@@ -281,7 +282,7 @@ class Gpu : public Device {
     if (error != cudaSuccess)
       throw Error(Exit::wrong_result,
                   fmt::format("rung {} failed on the GPU: {} ({}); "
-                              "compute-sanitizer finds the place",
+                              "run compute-sanitizer to locate the error",
                               rung_, cudaGetErrorString(error), cudaGetErrorName(error)));
   }
 
@@ -307,7 +308,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   };
   if (carveout != cudaSharedmemCarveoutDefault)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
-  // A kernel that uses more than 48 KiB must raise its limit once before the launch.
+  // For more than 48 KiB of shared memory, a kernel's limit must be raised once before the launch.
   if (smem_bytes > 48 * 1024) {
     static std::map<const void*, int64_t> raised;
     int64_t& limit = raised[kernel];
@@ -329,7 +330,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   const auto queue = [&] {
     bool start_early = false;
     if (start == Start::early) {
-      // Code for 8.0 lacks wait_for_kernel_before(), even on a newer GPU.
+      // In code for 8.0 wait_for_kernel_before() does nothing, even on a newer GPU.
       cudaFuncAttributes attributes;
       require(cudaFuncGetAttributes(&attributes, kernel));
       start_early = attributes.ptxVersion >= 90;
@@ -349,7 +350,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
 
 TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes) {
-  cuuint64_t sizes[4], strides[4];  // in bytes, to the next row, head, batch
+  cuuint64_t sizes[4], strides[4];  // strides in bytes, to the next row, head, batch
   for (int i = 0; i < 4; ++i) {
     sizes[i] = static_cast<cuuint64_t>(extents[i]);
     strides[i] = (i == 0 ? static_cast<cuuint64_t>(element_bytes) : strides[i - 1]) * sizes[i];
@@ -357,7 +358,7 @@ TensorMap encode_tensor_map(const Array& array, int element_bytes,
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(box_bytes / element_bytes),
                              static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t apart[4] = {1, 1, 1, 1};
-  // A copy computes nothing, so the map needs only the elements' size.
+  // A copy does no arithmetic, so only the size of the elements matters, not their type.
   const auto type =
       element_bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   CUtensorMap map;

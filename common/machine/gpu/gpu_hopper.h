@@ -1,10 +1,10 @@
-// Hopper's instructions, under the same names as the simulated versions in sim/sim_hopper.h. The
-// comments name the sections of the PTX ISA manual.
+// Defines Hopper's instructions, under the same names as the simulated versions in
+// sim/sim_hopper.h. The comments name the sections of the PTX ISA manual.
 //
-// wgmma exists only for sm_90a, and setmaxnreg for that and later architectures with an "a"
-// (sm_100a, sm_120a); mbarriers, TMA's copies, stmatrix and the fences exist for every GPU since
-// 9.0. The ladder uses them together. Compiled for another architecture, a kernel with them traps,
-// and the harness offers it only on GPUs that run the code for sm_90a.
+// wgmma exists only for sm_90a, and setmaxnreg only for sm_90a and later architectures with an "a"
+// (sm_100a, sm_120a); mbarriers, TMA's copies, stmatrix and the fences exist on every GPU since
+// 9.0. The ladder uses them together. A kernel that uses them traps if it is compiled for another
+// architecture; the harness offers it only on GPUs that run code for sm_90a.
 #pragma once
 
 #include "machine/gpu/gpu_machine.h"
@@ -17,16 +17,16 @@
 
 namespace ladder::gpu {
 
-/// Makes, on the host, the map of a (batch, heads, rows, d) array of T, whose rows are a multiple
-/// of 16 bytes. A box is `box_rows` rows × `box_bytes` (64 or 128) of one head. A load fills the
-/// part of a box past the head's last row or past column d with zeros; a store skips it.
+/// Returns, on the host, the map of a (batch, heads, rows, d) array of T. Rows are a multiple of 16
+/// bytes. A box is `box_rows` rows × `box_bytes` bytes (64 or 128) within one head. A load fills
+/// the part of a box past the head's last row or past column d with zeros; a store skips that part.
 template <class T>
 TensorMap tensor_map(const Array& array, int d, int64_t rows, int64_t heads, int64_t batch,
                      int box_rows, int box_bytes = 128) {
   return encode_tensor_map(array, sizeof(T), {d, rows, heads, batch}, box_rows, box_bytes);
 }
 
-/// Returns the blocks of a persistent kernel: one per SM of the device.
+/// Returns the number of blocks for a persistent kernel: one per SM of the device.
 inline int resident_blocks() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
@@ -37,13 +37,14 @@ inline int resident_blocks() {
 // ------------------------------------------------------------------------------------- barriers
 
 /// A barrier in shared memory (PTX ISA: “Parallel Synchronization and Communication Instructions:
-/// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when the number of arrivals
-/// that init() set have come and all bytes that they promised have been copied; then the next phase
-/// begins. A wait names a phase by its parity; the first phase has parity 0.
+/// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when as many arrivals as
+/// init() set have come and all bytes that they promised have been copied; then the next phase
+/// begins. A wait specifies a phase by its parity; the first phase has parity 0.
 struct Mbarrier {
   uint64_t state;
 
-  /// Called by one thread; fence_mbarrier_init() and a barrier of the block must follow.
+  /// Initialises the barrier for `count` arrivals per phase. One thread calls it;
+  /// fence_mbarrier_init() and a __syncthreads() must follow.
   __device__ __forceinline__ void init(int count) {
     LADDER_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(count)
                  : "memory");
@@ -51,7 +52,7 @@ struct Mbarrier {
   __device__ __forceinline__ void arrive() {
     LADDER_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives and promises `bytes` of tma_load() and bulk_load().
+  /// Arrives and promises that tma_load() and bulk_load() will copy `bytes` bytes in this phase.
   __device__ __forceinline__ void arrive_expect_tx(int bytes) {
     LADDER_SM90A(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
@@ -59,7 +60,7 @@ struct Mbarrier {
         : "memory");
   }
   /// Waits for the end of the phase with this parity, which is the current phase or the previous
-  /// one. The hint lets a thread sleep up to 10 ms for it instead of polling.
+  /// one. The instruction's time hint lets the thread sleep for up to 10 ms instead of polling.
   __device__ __forceinline__ void wait(int parity) {
     LADDER_SM90A(
         "{\n"
@@ -76,28 +77,28 @@ struct Mbarrier {
 };
 using MbarrierRef = Mbarrier&;
 
-/// Publishes this thread's init()s to the copies (PTX ISA: “membar/fence”, mbarrier_init).
+/// Makes this thread's init()s visible to async copies (PTX ISA: “membar/fence”, mbarrier_init).
 __device__ __forceinline__ void fence_mbarrier_init() {
   LADDER_SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/// Orders this thread's ordinary accesses to shared memory before later accesses by the async
-/// proxy, which are TMA's and wgmma's (PTX ISA: “Async proxy”).
+/// Orders this thread's ordinary accesses to shared memory before later accesses through the async
+/// proxy, that is, by TMA and wgmma (PTX ISA: “Async proxy”).
 __device__ __forceinline__ void fence_proxy_async() {
   LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Waits at barrier `id`, 1 to 15, for `threads` threads, which are whole warps and include those
-/// that only arrive (PTX ISA: “bar”). Number 0 is __syncthreads.
+/// Waits at named barrier `id`, 1 to 15, until `threads` threads have come. These form whole warps
+/// and include threads that only arrive (PTX ISA: “bar”). Barrier 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/// Arrives at the barrier and does not wait.
+/// Arrives at the named barrier without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Sets the registers of each thread of the warpgroup to n, a multiple of 8 from 24 to 256 (PTX
-/// ISA: “setmaxnreg”). inc waits until enough are free.
+/// Set the number of registers per thread of the calling warpgroup to n, a multiple of 8 from 24 to
+/// 256 (PTX ISA: “setmaxnreg”). setmaxnreg_inc() waits until enough registers are free.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
   static_assert(n >= 24 && n <= 256 && n % 8 == 0);
@@ -111,11 +112,11 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Starts copying the box whose first element is (c3, c2, c1, c0) of the map to `target`; one
-/// thread calls it. Rows of 128 bytes are aligned to 1024 bytes, and chunk c (16 bytes) of row r is
-/// stored at place c XOR r (mod 8). Rows of 64 bytes are aligned to 512, and the place is c XOR r/2
-/// (mod 4). All bytes of the box, zeros included, count for the barrier. (PTX ISA:
-/// “cp.async.bulk.tensor”.)
+/// Starts copying the map's box with first element (c3, c2, c1, c0) to `target`; one thread calls
+/// it. If rows are 128 bytes wide, `target` is aligned to 1024 bytes and 16-byte chunk c of row r
+/// is stored at place c XOR r (mod 8); if they are 64 bytes wide, the alignment is 512 and the
+/// place c XOR r/2 (mod 4). All bytes of the box, including zeros, count towards the barrier's
+/// phase. (PTX ISA: “cp.async.bulk.tensor”.)
 template <class T>
 __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier, T* target, int c0,
                                          int c1, int c2, int c3) {
@@ -125,8 +126,8 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, Mbarrier& barrier
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(&barrier))
       : "memory");
 }
-/// Starts copying a box from shared memory, in tma_load()'s layout, to the map's array. Unlike a
-/// load's box, it may end outside the array but not start before 0.
+/// Starts copying a box from shared memory, in tma_load()'s layout, to the map's array. The box may
+/// end outside the array but, unlike a load's, not start at a negative coordinate.
 template <class T>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const T* source, int c0, int c1,
                                           int c2, int c3) {
@@ -136,23 +137,24 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const T* source,
       "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(source))
       : "memory");
 }
-/// Closes the group of this thread's stores since the last commit.
+/// Closes the group of stores that this thread has started since the last commit.
 __device__ __forceinline__ void tma_store_commit() {
   LADDER_SM90A("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until at most `groups` of this thread's groups still have to read shared memory, ...
+/// Waits until at most `groups` of this thread's groups still have to read shared memory. Then the
+/// sources of the other groups may be overwritten.
 template <int groups>
 __device__ __forceinline__ void tma_store_wait_read() {
   LADDER_SM90A("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
-/// ... or are still in flight.
+/// Waits until at most `groups` of this thread's groups are still in flight.
 template <int groups>
 __device__ __forceinline__ void tma_store_wait() {
   LADDER_SM90A("cp.async.bulk.wait_group %0;" ::"n"(groups) : "memory");
 }
 
-/// Starts copying n floats, a multiple of 4, from global to shared memory, both aligned to 16
-/// bytes; one thread calls it. Their bytes count for the barrier. (PTX ISA: “cp.async.bulk”.)
+/// Starts copying n floats (a multiple of 4) from global to shared memory, both aligned to 16
+/// bytes; one thread calls it. The bytes count for the barrier. (PTX ISA: “cp.async.bulk”.)
 __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, const float* source,
                                           int n) {
   LADDER_SM90A(
@@ -161,10 +163,10 @@ __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, cons
       "l"(source), "r"(4 * n), "r"(shared_address(&barrier))
       : "memory");
 }
-/// Starts adding n floats, a multiple of 4, of shared memory to n in global memory, both aligned to
-/// 16 bytes. Each addition is atomic, and the copy joins the current group of stores. One thread
-/// calls it, after the threads that wrote the floats called fence_proxy_async(). (PTX ISA:
-/// “cp.reduce.async.bulk”.)
+/// Starts adding n floats (a multiple of 4) from shared memory to n floats in global memory, both
+/// aligned to 16 bytes. Each addition is atomic, and the operation joins the current group of
+/// stores. One thread calls it, after the threads that wrote the floats have called
+/// fence_proxy_async() and synchronised with it. (PTX ISA: “cp.reduce.async.bulk”.)
 __device__ __forceinline__ void bulk_add(float* target, const float* source, int n) {
   LADDER_SM90A(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(target),
@@ -172,9 +174,8 @@ __device__ __forceinline__ void bulk_add(float* target, const float* source, int
       : "memory");
 }
 
-/// Stores four 8×8 matrices of 16-bit elements to shared memory, from the registers that
-/// ldmatrix_x4() would load them into; each lane passes the address of one row (PTX ISA:
-/// “stmatrix”).
+/// Stores four 8×8 matrices of 16-bit elements to shared memory, from the registers into which
+/// ldmatrix_x4() would load them; each lane passes the address of one row (PTX ISA: “stmatrix”).
 template <class T>
 __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
   LADDER_SM90A(
@@ -186,49 +187,49 @@ __device__ __forceinline__ void stmatrix_x4(T* row, const unsigned (&r)[4]) {
 // ------------------------------------------------------------------------- products of a warpgroup
 
 /// Returns the descriptor that tells wgmma where to find a matrix in shared memory (PTX ISA:
-/// “Matrix Descriptor Format”): the start address (18 bits; a block in a cluster may have more),
-/// leading and stride byte offset in units of 16 bytes, and in bits 62 and 63 swizzle mode 1, of
-/// 128 bytes. Rows (of a transposed operand columns) are split into lines of 128 bytes; eight lines
-/// take 1024 bytes and repeat every `stride` bytes. `leading` leads to the next 64 columns (rows)
-/// and matters only for a transposed operand. With `piece` = 64 lines and swizzle are 64 bytes
-/// wide: mode 2.
+/// “Matrix Descriptor Format”). It contains the start address (18 bits; in a cluster it may have
+/// more), the leading and stride byte offsets, all in units of 16 bytes, and the swizzle mode in
+/// bits 62 and 63: 1 for 128 bytes, 2 for 64. Rows (columns if the operand is transposed) are split
+/// into lines of `piece` bytes, 128 or 64, which is also the swizzle's width. Groups of eight lines
+/// repeat every `stride` bytes. `leading` is the distance in bytes to the next 64 columns (rows if
+/// transposed) and matters only for a transposed operand.
 template <class T>
 __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leading, int stride,
                                                       int piece = 128) {
   return (shared_address(start) & 0x3ffff) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// Returns the descriptor that starts `bytes` further on. Only the lower half, with the start,
-/// changes: that is one addition, so all descriptors of a tile come from one.
+/// Returns the descriptor of a matrix that starts `bytes` bytes later. It changes only the lower
+/// half, with the start, by one addition, so all descriptors of a tile derive from one.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
-/// Returns x, which must be the same in all lanes that call this; `lanes` (default: the warp)
-/// includes lane 0. The compiler then keeps x, and values computed from it, in the warp's uniform
-/// registers instead of each thread's.
+/// Returns x, which must be equal in all lanes that call this. `lanes` is the mask of these lanes
+/// (default: the warp) and includes lane 0. The compiler then keeps x, and values computed from it,
+/// in the warp's uniform registers instead of each thread's.
 __device__ __forceinline__ int uniform(int x, unsigned lanes = 0xffffffff) {
   return __shfl_sync(lanes, x, 0);
 }
 
-/// Keeps arithmetic before later waits. ptxas may move arithmetic behind a wait for a product that
-/// it does not depend on, and then it no longer overlaps the product. It moves nothing across this
-/// event for performance monitors (PTX ISA: “pmevent”), which nobody counts; the machine code of
-/// CUDA 13.0 shows it.
+/// Keeps earlier arithmetic before later waits. ptxas may move arithmetic past a wait for a product
+/// that it does not depend on, so that it no longer overlaps the product. It moves nothing across
+/// this performance-monitor event (PTX ISA: “pmevent”), which nobody counts, as the machine code
+/// generated by CUDA 13.0 shows.
 __device__ __forceinline__ void scheduling_barrier() {
   asm volatile("pmevent 0;");
 }
 
-/// Declares that the warp has read a part of shared memory; only the simulator checks it.
+/// Declares that the warp is done reading a part of shared memory. Only the simulator checks it.
 template <class T>
 __device__ __forceinline__ void done_with(Smem<T>, int) {}
 
-/// Must come before the first wgmma, and between other code's use of registers and the next wgmma
-/// that uses them (PTX ISA: “wgmma.fence”). See wgmma_fence() of common/tile.
+/// Must be called before the first wgmma, and between other code's use of registers and the next
+/// wgmma that uses them (PTX ISA: “wgmma.fence”). Kernels call wgmma_fence() in common/tile.
 __device__ __forceinline__ void wgmma_fence_instruction() {
   LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/// Keeps the compiler from moving uses of these registers across this place.
+/// Keeps the compiler from moving uses of these registers across this call.
 template <class Register, int n>
 __device__ __forceinline__ void hold(Register (&registers)[n][4]) {
 #pragma unroll
@@ -240,23 +241,25 @@ __device__ __forceinline__ void hold(Register (&registers)[n][4]) {
       else
         asm volatile("" : "+r"(registers[i][e]));
 }
-/// Closes the group of the wgmmas since the last commit.
+/// Closes the group of wgmmas started since the last commit.
 __device__ __forceinline__ void wgmma_commit() {
   LADDER_SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Waits until at most `groups` groups are still in flight. See wgmma_wait() of common/tile.
+/// Waits until at most `groups` groups are still in flight. Kernels call wgmma_wait() in
+/// common/tile.
 template <int groups>
 __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// wgmma_m64(d, a, b, scale_d) starts d = scale_d·d + A·B, 64×N = 64×16 · 16×N, by the four warps of
-// a warpgroup (PTX ISA: “wgmma.mma_async”). d holds the warp's 16 rows of sums as matrices of 16 ×
-// 8, each laid out as mma.m16n8k16's (“Register Fragments for wgmma.m64nNk16”). A is a descriptor
-// or four registers, B a descriptor. A transposed operand is stored with the rows of A, or the
-// columns of B, next to each other. For e4m3 the product is 64×32 · 32×N, A's registers are
-// mma.m16n8k32's (“Register Fragments for wgmma.m64nNk32”), and no operand is transposed. The asm
-// names each register by its number, so there is one function for each N that steps use.
+// wgmma_m64(d, a, b, scale_d) starts d = scale_d·d + A·B, 64×N = 64×16 · 16×N, which the four warps
+// of a warpgroup compute together (PTX ISA: “wgmma.mma_async”). scale_d is 0 or 1. d holds the
+// warp's 16 rows of sums as 16 × 8 matrices, each in the layout of mma.m16n8k16 (“Register
+// Fragments for wgmma.m64nNk16”). A is given by a descriptor or four registers, B by a descriptor.
+// In a transposed operand, the elements of a column of A, or of a row of B, are contiguous. For
+// e4m3 the product is 64×32 · 32×N, A's registers have the layout of mma.m16n8k32 (“Register
+// Fragments for wgmma.m64nNk32”), and no operand is transposed. The asm names each register by its
+// number, so there is one function for each N that steps use.
 #define LADDER_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define LADDER_REGISTERS_32 \
   LADDER_REGISTERS_16       \
@@ -286,7 +289,7 @@ __device__ __forceinline__ void wgmma_wait_instruction() {
 #define LADDER_SUMS_96(j) LADDER_SUMS_64(j), LADDER_SUMS_32(j + 16)
 #define LADDER_SUMS_128(j) LADDER_SUMS_64(j), LADDER_SUMS_64(j + 16)
 
-// n is the number of registers of d. The other operands are numbered from there on.
+// n is the number of registers of d. The numbers of the other operands follow.
 #define LADDER_WGMMA_ASM(N, n, shape, a, b, scale, transposed, ...)                         \
   LADDER_SM90A("{\n.reg .pred add;\nsetp.ne.b32 add, %" #scale                              \
                ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N shape " {" LADDER_REGISTERS_##n \

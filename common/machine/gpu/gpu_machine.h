@@ -1,4 +1,4 @@
-// The gpu's side of machine.h: names for CUDA's constructs, and a launch that checks errors.
+// Implements machine.h for the gpu: names for CUDA's constructs, and a launch that checks errors.
 #pragma once
 
 #define MACHINE gpu
@@ -22,17 +22,17 @@ using fp16 = __half;
 using bf16 = __nv_bfloat16;
 using e4m3 = __nv_fp8_e4m3;
 
-/// Global memory. It is an alias of a restricted pointer and not a struct, because only then may
-/// the compiler read through the read-only path (ld.global.nc).
+/// A pointer to global memory. It is an alias of a restricted pointer rather than a struct, because
+/// only then may the compiler read through the read-only path (ld.global.nc).
 template <class T>
 using Hbm = T* __restrict__;
-/// Global memory that the previous kernel may still write when this one starts (Start::early). It
-/// is not restricted: the compiler might otherwise use the read-only path, even before
-/// wait_for_kernel_before().
+/// A pointer to global memory that the previous kernel may still write when this one starts
+/// (Start::early). It is not restricted, because the compiler might otherwise use the read-only
+/// path, even before wait_for_kernel_before().
 template <class T>
 using HbmWrittenBefore = T*;
 
-/// Shared memory.
+/// A pointer to shared memory.
 template <class T>
 using Smem = T*;
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 }
 
 /// Hands out the block's dynamic shared memory front to back, aligned to 128 bytes or more. Traps
-/// if the block's memory does not begin at such a multiple.
+/// if the block's memory itself is not aligned to a requested alignment above 128.
 class SharedMemory {
  public:
   template <class T>
@@ -64,14 +64,14 @@ class SharedMemory {
     T* piece = reinterpret_cast<T*>(dynamic_shared_memory + used_);
     if (alignment > 128 && !checked_) {  // once per kernel: six checks cost 06/sm90 1 to 2%
       unsigned address = shared_address(dynamic_shared_memory);
-      asm volatile("" : "+r"(address));  // or the compiler would rely on __align__
+      asm volatile("" : "+r"(address));  // otherwise the compiler would trust __align__
       if (address % alignment != 0) __trap();
       checked_ = true;
     }
     used_ += static_cast<unsigned>((count * static_cast<int64_t>(sizeof(T)) + 127) / 128 * 128);
     return piece;
   }
-  /// Hands out n consecutive tiles, aligned as Tile demands.
+  /// Hands out n consecutive tiles with the alignment that Tile requires.
   template <class Tile>
   __device__ __forceinline__ auto tiles(const char* name, int n = 1) {
     return take<typename Tile::Element>(name, int64_t{n} * Tile::kElements, Tile::kAlignment);
@@ -82,8 +82,8 @@ class SharedMemory {
   bool checked_ = false;
 };
 
-/// Starts a copy of 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg bypasses
-/// L1 and takes only 16). If `valid` is false it writes zeros and does not touch the source.
+/// Starts copying 16 bytes (or 4 or 8) from global to shared memory (PTX: cp.async; .cg bypasses L1
+/// and supports only 16). If `valid` is false, it writes zeros and does not touch the source.
 #if __CUDA_ARCH__ >= 800
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
                  "l"(source), "n"(bytes), "r"(valid ? bytes : 0)
                  : "memory");
 }
-/// Closes the group of this thread's copies since the last commit.
+/// Closes the group of copies that this thread has started since the last commit.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -105,7 +105,7 @@ template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
-#else  // before 8.0 the thread loads and stores, so there is nothing to wait for
+#else  // before 8.0 the thread itself loads and stores, so there is nothing to wait for
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
   using Words =
@@ -122,14 +122,14 @@ __device__ __forceinline__ void cp_async_wait() {}
 // ---------------------------------------------------------------- tensor cores and their operands
 
 /// Loads four 8×8 matrices of 16-bit elements from shared memory (PTX: ldmatrix.x4). Each lane
-/// passes the address of one row of 16 bytes: lanes 0–7 those of the first matrix, and so on. Lane
-/// l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4 of each.
+/// passes the address of one row of 16 bytes: lanes 0–7 those of the first matrix, and so on. Of
+/// each matrix, lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row)));
 }
-/// Does the same with every matrix transposed (ldmatrix.x4.trans).
+/// Loads them like ldmatrix_x4(), but with every matrix transposed (PTX: ldmatrix.x4.trans).
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -137,7 +137,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 }
 
 /// Computes C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, with fp32 accumulators (PTX:
-/// mma.m16n8k16). GPUs before 8.0 take two m16n8k8 instead and lack bf16, which the harness
+/// mma.m16n8k16). GPUs before 8.0 use two m16n8k8 instead; they lack bf16, which the harness
 /// refuses.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
@@ -181,7 +181,7 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   }
 }
 
-/// Rounds four floats to e4m3 and returns them in one register, the first in its lowest byte.
+/// Rounds four floats to e4m3 and returns them in one register, the first in the lowest byte.
 template <class T>
 __device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3) {
   static_assert(std::is_same_v<T, e4m3>);
@@ -191,13 +191,12 @@ __device__ __forceinline__ unsigned pack(float x0, float x1, float x2, float x3)
   return pair(x0, x1) | pair(x2, x3) << 16;
 }
 
-/// Reads two neighbours of a 16-bit type from global memory into one register; zeros if not
-/// `valid`.
+/// Reads two 16-bit neighbours from global memory into one register; returns 0 if not `valid`.
 template <class T>
 __device__ __forceinline__ unsigned read_pair(const T* source, bool valid) {
   return valid ? *reinterpret_cast<const unsigned*>(source) : 0;
 }
-/// Stores such a pair to global or shared memory in one access.
+/// Stores a pair of neighbours to global or shared memory in one access.
 template <class T>
 __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
   *reinterpret_cast<unsigned*>(target) = pair;
@@ -213,15 +212,15 @@ __device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
 __device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
   *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
 }
-/// Eight neighbouring elements, which global memory reads or writes in one access of 16 aligned
-/// bytes (8 for e4m3). They can also be written to shared memory.
+/// Eight neighbouring elements, which are read from or written to global memory in one access of 16
+/// aligned bytes (8 for e4m3). They can also be written to shared memory.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];
   __device__ __forceinline__ T& operator[](int i) { return x[i]; }
   __device__ __forceinline__ T operator[](int i) const { return x[i]; }
 };
-/// e4m3 is kept in words, because the compiler would unpack and repack single bytes.
+/// e4m3 elements are kept in words, because the compiler would unpack and repack single bytes.
 template <>
 struct alignas(8) Chunk<e4m3> {
   unsigned words[2];
@@ -230,7 +229,7 @@ template <class T>
 __device__ __forceinline__ Chunk<T> read_chunk(const T* source) {
   return *reinterpret_cast<const Chunk<T>*>(source);
 }
-/// Does the same for 16-bit types; returns zeros and does not touch the source if not `valid`.
+/// Reads a chunk of a 16-bit type; if not `valid`, returns zeros and does not touch the source.
 template <class T>
 __device__ __forceinline__ Chunk<T> read_chunk(const T* source, bool valid) {
   static_assert(sizeof(T) == 2);
@@ -248,15 +247,15 @@ template <class T>
 __device__ __forceinline__ void store_16_bytes(T* target, const T* source) {
   *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
 }
-/// Returns 2^x from the special function unit (PTX: ex2.approx.ftz.f32), off by at most 2 units in
-/// the last place. The second argument is for the simulator.
+/// Returns 2^x as the special function unit computes it (PTX: ex2.approx.ftz.f32), with an error of
+/// at most 2 units in the last place. Only the simulator uses the second argument.
 __device__ __forceinline__ float exp2_fast(float x, bool = true) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-/// Adds to two neighbours in global memory, the first aligned to 8 bytes: one instruction since
-/// sm_90 (PTX: red.global.add.v2.f32).
+/// Atomically adds a and b to two neighbouring floats in global memory, the first aligned to 8
+/// bytes. It is one instruction since sm_90 (PTX: red.global.add.v2.f32).
 __device__ __forceinline__ void atomic_add_pair(float* target, float a, float b) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(target), "f"(a), "f"(b)
@@ -266,8 +265,8 @@ __device__ __forceinline__ void atomic_add_pair(float* target, float a, float b)
   atomicAdd(target + 1, b);
 #endif
 }
-/// Adds to four neighbours in global memory, the first aligned to 16 bytes: one instruction since
-/// sm_90 (PTX: red.global.add.v4.f32).
+/// Atomically adds x to four neighbouring floats in global memory, the first aligned to 16 bytes.
+/// It is one instruction since sm_90 (PTX: red.global.add.v4.f32).
 __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(x[0]),
@@ -277,28 +276,30 @@ __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4])
   for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
 #endif
 }
-/// Hides from the compiler where x comes from, so that it does not duplicate the following code for
-/// each case of x.
+/// Hides the origin of x from the compiler, so that it does not specialise or move code that uses
+/// x.
 __device__ __forceinline__ void opaque(int& x) {
   asm volatile("" : "+r"(x));
 }
-/// Does nothing; the simulator counts other FLOPs with it.
+/// Does nothing here; on the simulator it counts FLOPs outside matrix products.
 __device__ __forceinline__ void count_flops(int) {}
 
-/// Lets a kernel with Start::early start, once every block of this kernel has called this.
+/// Lets the next kernel, if launched with Start::early, start once every block of this kernel has
+/// called this or ended.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/// Waits until the previous kernel has ended and its writes are visible.
+/// Waits until the previous kernel has ended and its writes are visible to this thread.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Launches a kernel on the default stream and checks every error; does not wait.
+/// Launches a kernel on the default stream and checks for errors; does not wait. `smem_bytes` is
+/// the dynamic shared memory per block.
 template <Start start = Start::after, class... P, class... A>
 void launch(KernelName name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {

@@ -1,4 +1,4 @@
-// Opens libraries at run time, so that programs start without them.
+// Opens libraries at run time, so that programs also start where these are missing.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,10 +18,11 @@ template <class... Parts>
 }
 
 /// An opened library. It is never closed, because the driver may free its objects at exit. The
-/// functions throw Error(no_device).
+/// member functions throw Error(no_device) on failure.
 class Library {
  public:
-  /// Opens `file` in the first of the folders that has it; "" is the system loader's search.
+  /// Opens `file` from the first of `folders` that has it; "" stands for the system loader's search
+  /// path. `title` names the library in the error message.
   Library(const char* title, const std::string& file, const std::vector<std::string>& folders) {
     std::string why;
     for (const std::string& folder : folders) {
@@ -48,7 +49,7 @@ class Library {
   std::string path_;
 };
 
-/// Returns a function of the driver, which the runtime has opened already.
+/// Returns the driver's function `name`. The CUDA runtime has already opened the driver.
 template <class F>
 F* driver_function(const char* name) {
   static const Library driver("the NVIDIA driver", "libcuda.so.1", {""});

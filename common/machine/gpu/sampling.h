@@ -1,4 +1,4 @@
-// Decides when a measurement begins and ends. It uses no GPU, so that it can be tested without one.
+// Decides when a measurement begins and ends. It can be tested without a GPU, because it uses none.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 
 namespace ladder::gpu {
 
-/// Returns the median of at least one value.
+/// Returns the median of one or more values.
 inline double median(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   const size_t n = x.size();
   return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/// Returns the times of repeated runs in ms. batch() makes some runs and returns their times;
-/// clock_ms() returns the time in ms.
+/// Returns the times of repeated runs in ms. batch() performs several runs and returns their times
+/// in ms; clock_ms() returns the current time in ms.
 ///
-/// It warms up for budget_ms, or at most 2 · budget_ms while batches get faster: modules load, and
-/// idle clocks take tenths of a second to rise and fall again at the power limit. Then it samples
-/// for budget_ms, or at most 3 · budget_ms until three batches in a row have moved the median of
-/// all samples by at most 0.2%.
+/// It warms up for budget_ms, or for up to 2 · budget_ms while batches still get more than 1%
+/// faster: modules load, and idle clocks take tenths of a second to rise and to fall again at the
+/// power limit. It then samples for budget_ms, or for up to 3 · budget_ms, until each of three
+/// consecutive batches has changed the median of all samples by at most 0.2%.
 template <class Batch, class Clock>
 std::vector<double> sample(double budget_ms, Batch batch, Clock clock_ms) {
   double start = clock_ms();

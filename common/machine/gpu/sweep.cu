@@ -1,4 +1,4 @@
-// The harness's only kernel, which empties L2.
+// Defines the harness's only kernel, which empties L2.
 #include "machine/gpu/counters.h"
 
 namespace ladder::gpu {
@@ -11,7 +11,7 @@ __global__ void sweep(uint4* data, int64_t count) {
     const uint4 x = data[i];
     seen ^= x.x ^ x.y ^ x.z ^ x.w;
   }
-  // It is never true in poisoned memory, but keeps the compiler from dropping the reads.
+  // The condition never holds for poisoned memory, but keeps the compiler from dropping the reads.
   if (seen == 1) data[0].x = seen;
 }
 

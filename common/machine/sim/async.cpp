@@ -1,5 +1,5 @@
-// Creates and ends the units that work next to a block's threads on Hopper. tma.cpp, mbarrier.cpp,
-// named_barrier.cpp and wgmma.cpp implement the operations.
+// Creates and ends the units that work concurrently with a block's threads on Hopper. tma.cpp,
+// mbarrier.cpp, named_barrier.cpp and wgmma.cpp implement their operations.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {
@@ -17,8 +17,8 @@ Warpgroup& Async::warpgroup(const char* what) {
 
 void Async::set_registers(int n) {
   warpgroup("setmaxnreg").registers = n;
-  // When all warpgroups have called setmaxnreg, their registers must fit into those that the block
-  // started with: equally many per thread, and a multiple of 8. The chip would wait forever.
+  // Once all warpgroups have called setmaxnreg, they must not have more registers than the block
+  // started with: the same multiple of 8 for each thread. The chip would wait forever.
   int sum = 0;
   for (const Warpgroup& group : warpgroups_) {
     if (!group.registers) return;

@@ -1,7 +1,8 @@
-// The units that work next to a block's threads on Hopper: mbarriers, named barriers, TMA, and the
-// products of warpgroups. An asynchronous operation ends as late as possible, when no thread can
-// continue without it, so that a premature read of its result or overwrite of its source is caught.
-// Under reverse schedules it ends as early as possible, under random ones at either time.
+// The units that work concurrently with a block's threads on Hopper: mbarriers, named barriers,
+// TMA, and the products of warpgroups. Under forward schedules an asynchronous operation ends as
+// late as possible, when no thread can continue without it, so that a premature read of its result
+// or overwrite of its source is caught. Under reverse schedules it ends as early as possible, under
+// random ones at either time.
 #pragma once
 
 #include <bitset>
@@ -20,8 +21,8 @@ struct Mbarrier {
   uint64_t state;
 };
 
-/// An array as TMA copies it. `extents` counts elements of `element` bytes, innermost first. A box
-/// has box_rows rows of box_bytes (128 or 64), with a swizzle of box_bytes.
+/// Describes an array to TMA. `extents` counts elements of `element` bytes, innermost dimension
+/// first. A box has box_rows rows of box_bytes bytes (128 or 64) and a swizzle as wide as a row.
 struct TensorMap {
   TrackedArray* array = nullptr;
   int64_t extents[4] = {};
@@ -32,17 +33,20 @@ class Async {
  public:
   explicit Async(Block& block);
 
-  /// Returns the running thread's warpgroup. Faults, naming `what`, if it is in none.
+  /// Returns the running thread's warpgroup. Faults, naming `what`, if the thread is in none.
   Warpgroup& warpgroup(const char* what = "wgmma");
-  /// setmaxnreg: faults if the warpgroups ask for more registers than the block started with.
+  /// Implements setmaxnreg with n registers per thread. Faults if the warpgroups ask for more
+  /// registers than the block started with.
   void set_registers(int n);
-  /// Declares that the running thread's warp has read a place in shared memory. Faults if a product
-  /// of its warpgroup that was not waited for still reads there, or if a lane may. (Without this
-  /// check the mistake would show only if the next owner happens to overwrite the place early.)
+  /// Declares that the running thread's warp is done reading `bytes` bytes of shared memory from
+  /// `place` on. Faults if a product of its warpgroup that was not waited for still reads them, or
+  /// if another lane's read is not ordered before this call. (Without this check the mistake would
+  /// show only if the next owner happened to overwrite the bytes early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // Called on fibers. Mbarriers are in shared memory and also count the bytes of bulk copies. These
-  // functions fault for wrong arguments; `bytes` are promised, and `parity` names a phase.
+  // These are called on fibers. Mbarriers are in shared memory and also count the bytes of bulk
+  // copies. The functions fault for wrong arguments. `count` is the number of arrivals per phase,
+  // `bytes` the number of bytes promised; `parity` specifies a phase.
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
@@ -51,41 +55,42 @@ class Async {
 
   /// A bulk copy between an array in HBM and shared memory. One thread starts it.
   struct Copy {
-    /// Faults if the place in shared memory is not aligned, or if its array ends too early.
+    /// Faults if the place in shared memory is not aligned to `alignment` bytes, or if its array
+    /// ends before `bytes` bytes.
     Copy(const char* what, TrackedArray* array, const SharedPlace& place, int64_t bytes,
          int alignment);
 
     const char* what;  // the copy's name in faults
     TrackedArray* array;
     SharedPlace place;
-    int64_t bytes;  // of shared memory
-    struct Piece {  // 16 bytes inside the array
+    int64_t bytes;  // bytes in shared memory, zeros included
+    struct Piece {  // 16 bytes inside the array; byte offsets in the array and in shared memory
       int64_t at, shared;
     };
     std::vector<Piece> pieces;
   };
-  // Both return a copy and fault if it is not allowed. `at` is the box's first element in the map,
-  // or the byte of the first of n consecutive floats in the array.
+  // Both return a copy, and fault if it is not allowed. `at` is the box's first element in the map,
+  // or the byte offset in the array of the first of n consecutive floats.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
                      int n);
-  /// Start a copy to shared memory, which counts for `barrier`, and one from it, which may add.
+  /// Start a copy: load() to shared memory, where its bytes count towards the phase of `barrier`;
+  /// store() from shared memory, where it adds to the array if `adds`.
   void load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
   void store(EventKind kind, const Copy& copy, bool adds);
   void commit_stores() { ++mine().group; }
-  /// Waits until at most `groups_left` of the thread's groups of stores are in flight.
+  /// Waits until at most `groups_left` of the thread's groups of stores are still in flight.
   void wait_stores(int groups_left, Where where);
 
-  /// From now on wgmmas and TMA stores may read, and TMA loads overwrite, what the running thread
-  /// wrote.
+  /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the running thread has written.
   void fence_proxy() { memory_.fence_proxy(block_.running()); }
 
-  /// Fault if the ending thread, or the block, has started something without waiting for it.
+  /// Fault if the ending thread, or the block, has started an operation without waiting for it.
   void end_thread();
   void end_block() const;
-  /// Ends one operation in flight and returns true, or returns false. Called when no thread can
-  /// run.
+  /// Ends one operation in flight and returns true, or returns false if there is none to end.
+  /// Called when no thread can run.
   bool deliver();
 
  private:
@@ -101,21 +106,21 @@ class Async {
   };
   struct NamedBarrier {  // for some of the block's warps
     int expected = 0, arrived = 0;
-    int64_t completed = 0;  // how often it was complete
+    int64_t completed = 0;  // how often it has been completed
     std::bitset<1024> who;
     std::vector<int> waiters;
   };
-  /// A load whose bytes may be touched after a wait for the phase that they count for.
+  /// A load. Its bytes may be touched after a wait for the phase that counts them.
   struct Load : Copy {
     Barrier* barrier;
-    int thread;          // the one that issued it
-    int64_t phase = -1;  // the barrier's phase in which it ended
+    int thread;          // the thread that issued it
+    int64_t phase = -1;  // the barrier's phase when it ended; -1: in flight
   };
   struct Store : Copy {
     bool adds;  // adds floats to the array
     int group;
   };
-  struct Stores {  // of one thread
+  struct Stores {  // one thread's stores
     std::vector<Store> under_way;
     int group = 0;
     int done = -1;  // while the thread waits: groups below this number must end
@@ -126,7 +131,7 @@ class Async {
   void end_phase_if_complete(Barrier& barrier);
   void make_readable(const Barrier& barrier);
 
-  /// Checks and counts the copy's accesses to global memory.
+  /// Checks and counts a copy's accesses to global memory.
   template <Access access>
   void touch_hbm(const Copy& copy);
   void end_load(Load& load);
@@ -135,11 +140,11 @@ class Async {
 
   Block& block_;
   SharedBytes& memory_;
-  std::deque<Warpgroup> warpgroups_;  // the complete ones, of 128 threads
+  std::deque<Warpgroup> warpgroups_;  // only complete ones, of 128 threads
   std::deque<Barrier> barriers_;
   NamedBarrier named_[16];
-  std::deque<Load> loads_;      // not waited for, in the order of issue
-  std::vector<Stores> stores_;  // of each thread
+  std::deque<Load> loads_;      // loads not waited for, in the order of issue
+  std::vector<Stores> stores_;  // per thread
 };
 
 }  // namespace ladder::sim

@@ -1,4 +1,4 @@
-// Runs the threads of a block as fibers: chooses the next one, and lets threads meet and wait.
+// Runs a block's threads as fibers: chooses the next one to run, and lets threads meet and wait.
 #include "machine/sim/block.h"
 
 #include <algorithm>
@@ -119,16 +119,16 @@ void Block::run(const Launch& launch, int64_t index) {
     bool progress = false;
     barrier_passed_ = false;
     for (const int warp : warps) {
-      // A warp runs until it waits for other warps. If all warps went from collective to collective
-      // in lockstep, a missing barrier would never cause a race. Under random schedules a warp may
-      // lose its turn at any collective.
+      // A warp runs until it waits for other warps. If all warps advanced from collective to
+      // collective in lockstep, a missing barrier would never cause a race. Under random schedules
+      // a warp may lose its turn at any collective.
       for (bool ran = true; ran && !barrier_passed_;) {
         if (random) shuffle(lanes);
         ran = run_warp(warp, lanes);
         progress |= ran;
         if (random && (number = mix(number)) % 2) break;
       }
-      if (barrier_passed_) break;  // all threads leave it in the schedule's order
+      if (barrier_passed_) break;  // threads leave the barrier in the schedule's order
     }
     if (!progress && !(async_ && async_->deliver())) deadlock();
   }
@@ -242,7 +242,7 @@ void Block::release(Meeting& meeting) {
     recorder_->collective(meeting.name);
   meeting.arrived = 0;
   for (int i = 0; i < lanes(); ++i) wake(32 * warp() + i);
-  // The lane that arrived last takes its place in the schedule's order again.
+  // The lane that arrived last returns to its place in the schedule's order.
   yield();
 }
 

@@ -1,4 +1,4 @@
-// A block of CUDA threads, which are fibers of one OS thread. It chooses the thread that runs, lets
+// A block of CUDA threads, each a fiber of one OS thread. It chooses the thread to run next, lets
 // threads wait and meet, counts their work, and records it for --trace.
 #pragma once
 
@@ -41,12 +41,12 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// The place of a call in a kernel: the last parameter, by default Where::current().
+/// The source position of a call in a kernel: the last parameter, by default Where::current().
 using Where = std::source_location;
 
 inline constexpr int kMaxThreads = 1024;  // per block
 
-/// A kernel that runs.
+/// A launched kernel.
 struct Launch {
   std::string kernel;
   dim3 grid, block;
@@ -63,50 +63,46 @@ struct Launch {
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
-/// Runs a kernel to its end on the machine whose run() is active. Throws its Fault.
+/// Runs a kernel to its end on the machine whose run() is active. Throws a Fault that occurs in it.
 void run_kernel(Launch&& launch);
 
-/// A meeting of a warp's lanes for a collective: each publishes a pointer, and the last computes
-/// for all.
+/// A meeting of a warp's lanes for a collective: each publishes a pointer, and the last computes.
 struct Meeting {
   const char* name;
-  unsigned arrived = 0;
+  unsigned arrived = 0;  // mask of lanes
   void* lanes[32];
 };
 
 class Async;
 class TrackedArray;
 
-/// Runs blocks one after the other on an OS thread, each in the schedule's order from barrier to
-/// barrier.
+/// Runs blocks one after another on an OS thread, their threads in the schedule's order.
 class Block {
  public:
   Block(int worker, int64_t smem_bytes);
   ~Block();
 
-  /// Runs block `index` of the grid to its end. Throws its Fault.
+  /// Runs block `index` of the grid to its end. Throws the block's Fault, if any.
   void run(const Launch& launch, int64_t index);
 
-  // The counts of all blocks of the kernel that this has run. Arrays count the bytes of global
-  // memory.
+  // The counts of the kernel's blocks run here. Arrays count the bytes of global memory.
   Counts counts;
   SharedBytes memory;
-  /// Created when a block first uses it; most kernels do not.
+  /// Returns the block's asynchronous units. They are created on first use; most kernels need none.
   Async& async();
-  /// Null if nothing is traced.
+  /// Returns the recorder, or null if nothing is traced.
   Recorder* recorder() const { return recorder_; }
 
-  // Called on fibers; they concern the running thread.
+  // These are called on fibers and concern the running thread.
   int running() const { return running_; }
-  /// Its index among the threads of all workers; each worker has 2 · kMaxThreads places.
+  /// Returns the running thread's index in tables with 2 · kMaxThreads entries per worker.
   int64_t slot() const { return slot_; }
   int lane() const { return running_ % 32; }
   int warp() const { return running_ / 32; }
-  int lanes() const { return std::min(32, count_ - 32 * warp()); }  // of its warp
-  /// Waits until another thread wakes it. `at` and `where` describe the wait in a deadlock's
-  /// message.
+  int lanes() const { return std::min(32, count_ - 32 * warp()); }  // number in its warp
+  /// Waits until another thread wakes this one. `at` and `where` describe the wait if it deadlocks.
   void wait(const char* at, Where where);
-  /// The same; what() describes the wait at the time of the deadlock.
+  /// Waits like wait(); what() describes the wait at the time of the deadlock.
   void wait_for(std::function<std::string()> what, Where where);
   /// Yields to the scheduler.
   void yield() { threads_[running_].fiber->yield(); }
@@ -114,58 +110,58 @@ class Block {
   void syncthreads(Where where);
   void let_next_kernel_start() { launch_->lets_next_start = true; }
   void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
-  /// Whether the thread may run next to the previous kernel, because it has not waited for it.
+  /// Whether the thread may overlap the previous kernel, because it has not waited for it.
   bool early() const { return launch_->early && !threads_[running_].waited; }
-  /// Joins the warp's meeting. Returns it to the last lane that arrives, which computes and calls
-  /// release(); after that returns null to the others.
+  /// Joins the warp's meeting. Returns the meeting to the last lane to arrive, which computes and
+  /// calls release(); after that returns null to the other lanes.
   Meeting* meet(const char* name, unsigned mask, void* mine, Where where);
   void release(Meeting& meeting);
-  /// Counts exponentials of the running thread, and what they overlap.
+  /// Counts n exponentials, and whether they overlap products or come between turns.
   void count_exps(int n) {
     const Thread& self = threads_[running_];
     counts.exps += n;
     counts.exps_under_products += int64_t{n} * self.products;
     counts.exps_between_turns += self.turn_passed ? n : 0;
   }
-  /// Counts bytes that it stores to shared memory, and what they overlap.
+  /// Counts bytes that the thread stores to shared memory, and whether they overlap products.
   void count_stored(int64_t bytes) {
     counts.sram_write += bytes;
     counts.stores_under_products += bytes * threads_[running_].products;
   }
   /// Sets how many groups of the thread's products are in flight.
   void set_products(int groups) { threads_[running_].products = groups; }
-  /// Notes that it arrived at a named barrier (true) or waited at one (false).
+  /// Records that the thread arrived at a named barrier (true) or waited at one (false).
   void set_turn_passed(bool passed) { threads_[running_].turn_passed = passed; }
-  /// Notes that the thread takes part in a product with `flops` of its FLOPs.
+  /// Records that the thread takes part in a product; its share is `flops` FLOPs.
   void count_product(int64_t flops) {
     warps_[warp()].multiplies = true;
     if (memory.copies_under_way(running_)) counts.flops_under_copies += flops;
   }
-  /// Notes that the thread starts an asynchronous copy to shared memory.
+  /// Records that the thread starts an asynchronous copy to shared memory.
   void count_copy() { ++warps_[warp()].copies; }
-  /// Notes that the warp accesses an array for the first time since it met.
+  /// Records that the warp accesses an array for the first time since its lanes last met.
   void touches(TrackedArray& array);
-  /// Counts the requests to global memory of `warps` warps from `first` on since they met.
+  /// Counts the requests to global memory of warps [first, first + warps) since they last met.
   void count_accesses(int first, int warps);
-  /// Lets other threads read what the lanes of the warp have copied to shared memory.
+  /// Lets other threads read what the warp's lanes have copied to shared memory.
   void publish_warp();
-  /// Whether, by the schedule, an asynchronous operation that could end now ends only when no
-  /// thread can continue without it.
+  /// Whether the schedule delays an operation that could end now until no thread can go on without
+  /// it.
   bool late();
 
   int worker() const { return worker_; }  // the OS thread's number
   int threads() const { return count_; }
   int warps() const { return static_cast<int>(meetings_.size()); }
-  /// Its number in the grid, counted from 1.
+  /// Returns the block's number in the grid, counted from 1.
   uint32_t number() const { return number_; }
-  /// Returns "(0,0,0)" for the block with this number in the same grid.
+  /// Returns the index, such as "(0,0,0)", of the block with this number in the same grid.
   std::string index_of(uint32_t number) const;
-  /// Throws a Fault that names a thread.
+  /// Throws a Fault that names thread `thread` of the block.
   template <class... T>
   [[noreturn]] void fault_in(int thread, fmt::format_string<T...> what, T&&... values) const {
     throw_fault(thread, fmt::format(what, std::forward<T>(values)...), false);
   }
-  /// `running`: the thread is the running one, so a trace can say where it is.
+  /// Throws a Fault. `running` says that the thread is the running one, so a trace can locate it.
   [[noreturn]] void throw_fault(int thread, const std::string& what, bool running) const;
 
   void trace_event(EventKind kind, std::string_view name, int64_t number, int64_t amount = 0,
@@ -180,18 +176,18 @@ class Block {
     uint3 index;
     State state = State::ready;
     bool waited = false;       // for the previous kernel
-    bool turn_passed = false;  // see the setters
+    bool turn_passed = false;  // this and `products`: see the setters
     int products = 0;
-    const char* waits_at = "";               // the barrier or collective that it waits at
-    std::function<std::string()> waits_for;  // the same for an asynchronous unit
+    const char* waits_at = "";               // the barrier or collective where it waits
+    std::function<std::string()> waits_for;  // describes a wait for an asynchronous unit
     Where where;
     std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
   };
 
   void start(const Launch& launch, int64_t index);
   static void thread_main();
-  /// Resumes each lane that can run once, in this order, until a barrier is passed. Returns whether
-  /// one ran.
+  /// Resumes each ready lane once, in the order of `lanes`, up to a barrier. Returns whether any
+  /// ran.
   bool run_warp(int warp, const std::vector<int>& lanes);
   [[noreturn]] void deadlock();
   std::string name_of(int thread) const;  // "thread (1,0,0)"
@@ -200,18 +196,18 @@ class Block {
   const Launch* launch_ = nullptr;
   Recorder* recorder_ = nullptr;
   uint32_t number_ = 0;
-  std::vector<Thread> threads_;  // can be more than the block has
-  /// Threads of destroyed blocks, kept because mapping stacks takes longer than a small kernel.
+  std::vector<Thread> threads_;  // there can be more than the block has
+  /// The threads of destroyed blocks, kept because mapping stacks takes longer than a small kernel.
   static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
   int64_t slot_ = 0;
-  uint64_t random_ = 0;  // for late()
+  uint64_t random_ = 0;  // state of late()'s generator
   int at_barrier_ = 0;
-  int64_t barriers_passed_ = 0;  // by the block
+  int64_t barriers_passed_ = 0;  // __syncthreads that the block has passed
   Where barrier_where_;
   bool barrier_passed_ = false;    // since the scheduler last went through the warps
-  std::vector<Meeting> meetings_;  // of each warp
-  std::vector<std::vector<TrackedArray*>> touched_;  // per warp, since it met
+  std::vector<Meeting> meetings_;  // per warp
+  std::vector<std::vector<TrackedArray*>> touched_;  // per warp, since its lanes last met
   struct Warp {
     bool multiplies = false;
     int64_t copies = 0;
@@ -221,7 +217,7 @@ class Block {
   std::exception_ptr failure_;
 };
 
-/// The block that this OS thread runs.
+/// The block that this OS thread is running.
 inline constinit thread_local Block* this_block = nullptr;
 
 }  // namespace ladder::sim

@@ -1,6 +1,6 @@
-// The simulator: a SIMT machine on the CPU. On each core an OS thread runs whole blocks, whose CUDA
-// threads are fibers. Every access to memory is counted and checked against a shadow byte per byte;
-// accesses to global memory are also checked against those of other blocks.
+// Implements the simulator, a SIMT machine on the CPU. On each core an OS thread runs whole blocks,
+// whose CUDA threads are fibers. Every access to memory is counted and checked against the shadow
+// that each byte has; accesses to global memory are also checked against those of other blocks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace ladder::sim {
 namespace {
 
-/// Returns the k-th of n blocks in the schedule's order, which contains every block once.
+/// Returns the k-th of n blocks (from 0) in the schedule's order. Each block occurs once.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   if (schedule.order == Schedule::Order::forward) return k;
   if (schedule.order == Schedule::Order::reverse) return n - 1 - k;
@@ -30,11 +30,11 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
 
 class Sim* current_sim = nullptr;  // the one whose run() is active
 
-/// The machine: its arrays, its blocks and the report of the current run.
+/// The simulated machine: its arrays, its blocks and the reports of the current run.
 class Sim : public Device {
  public:
   explicit Sim(const SimOptions& options) : options_(options) {
-    // One thread writes a trace, so that its events are in one order.
+    // A single OS thread records a trace, so that its events are in one order.
     const int threads = options.trace ? 1 : options.threads ? options.threads : host_cores();
     for (int i = 0; i < threads; ++i)
       blocks_.push_back(std::make_unique<Block>(i, options.smem_bytes));
@@ -80,9 +80,10 @@ class Sim : public Device {
     rung_ = rung;
     reports_.clear();
     next_may_start_ = false;
-    for (auto* a : arrays_) a->take_kernel_counts();  // drops counts of a run that ended in a fault
+    for (auto* a : arrays_) a->take_kernel_counts();  // drops the counts of a run that faulted
     for (auto& b : blocks_) b->counts = {};
-    const std::shared_ptr<void> end(nullptr, [](void*) { current_sim = nullptr; });  // or a throw
+    // Resets the pointer at the end of the scope, on a throw, too.
+    const std::shared_ptr<void> end(nullptr, [](void*) { current_sim = nullptr; });
     current_sim = this;
     work();
     return std::move(reports_);
@@ -102,7 +103,7 @@ class Sim : public Device {
     if (options_.only_launches) return;
     for (auto* array : arrays_) array->start_kernel(launch.early);
     run_blocks(launch);
-    // A later kernel waits only for this one, so the kernel before this one must have ended too.
+    // A later kernel waits only for this one, so this one must have waited for the one before it.
     if (launch.early && !launch.waited)
       refuse(launch, "starts early, but no thread calls wait_for_kernel_before()");
     next_may_start_ = launch.lets_next_start;
@@ -139,13 +140,12 @@ class Sim : public Device {
     if (launch.early && !next_may_start_ && !options_.only_launches)
       refuse(launch, "starts early, but the previous kernel never calls let_next_kernel_start()");
   }
-  /// Runs the blocks on all OS threads. Of several faults it throws the first in the schedule's
-  /// order.
+  /// Runs the blocks on all OS threads. If several fault, throws the first one in schedule order.
   void run_blocks(Launch& launch) {
     const int64_t count = int64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
     std::atomic<int64_t> next{0};
     std::atomic<bool> stop{false};
-    std::map<int64_t, std::exception_ptr> failures;  // by the block's place in the schedule
+    std::map<int64_t, std::exception_ptr> failures;  // keyed by the block's place in the schedule
     std::mutex of_failures;
     on_threads(std::min(count, std::ssize(blocks_)), [&](int64_t i) {
       this_block = blocks_[i].get();
@@ -164,7 +164,7 @@ class Sim : public Device {
     });
     if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
   }
-  /// Adds the counts of arrays and blocks to the kernel's report.
+  /// Moves the counts of arrays and blocks to the kernel's report.
   void report(const std::string& kernel) {
     auto report = std::ranges::find(reports_, kernel, &KernelReport::name);
     if (report == reports_.end())
@@ -182,11 +182,11 @@ class Sim : public Device {
   SimOptions options_;
   DeviceInfo info_;
   std::string rung_;
-  std::vector<TrackedArray*> arrays_;           // those that exist
+  std::vector<TrackedArray*> arrays_;           // all arrays that exist
   std::vector<std::unique_ptr<Block>> blocks_;  // one per OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
-  bool next_may_start_ = false;  // early, because the last kernel allowed it
+  bool next_may_start_ = false;  // early, because the previous kernel allowed it
 };
 
 }  // namespace

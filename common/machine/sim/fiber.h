@@ -1,6 +1,6 @@
-// Fibers: many stacks on one OS thread. A CUDA thread of the simulator is a fiber. It runs until it
-// must wait for others and then switches back to the block's scheduler. A fiber never changes its
-// OS thread.
+// Fibers: many stacks on one OS thread. Each CUDA thread on the simulator is a fiber. It runs until
+// it must wait for other threads, and then switches back to the block's scheduler. A fiber never
+// moves to another OS thread.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,15 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
 #endif
 
-/// The place where code stopped: the stack pointer, the registers that the compiler reserves, and
-/// the next instruction.
+/// Where code stopped: stack pointer, registers that the compiler reserves, and next instruction.
 struct Context {
   void* registers[4];
   void (*next)();
 };
 
-/// Stops here, in `from`, and continues at `to`. All other registers are lost, so the compiler
-/// saves what it needs on the stack. It is inline, because the processor would mispredict a return
-/// on another stack than its call's.
+/// Saves the current context in `from` and continues at `to`. All other registers are lost, so the
+/// compiler saves what it needs on the stack. The function is inline, because the processor would
+/// mispredict a return on a stack other than its call's.
 [[gnu::always_inline]] inline void switch_stacks(Context* from, Context* to) {
 #if defined(__x86_64__)
   asm volatile(R"(
@@ -77,55 +76,55 @@ struct Context {
                  "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21",
                  "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 #else
-#error "the simulator switches stacks in assembly: of this processor there is none here"
+#error "the simulator switches stacks in assembly, which fiber.h lacks for this processor"
 #endif
 }
 
-/// A stack and the place where it stopped. Later blocks reuse it.
+/// A stack and the place where its code stopped. Later blocks reuse it.
 class Fiber {
  public:
   Fiber() { std::memcpy(stack(), &kCanary, sizeof kCanary); }
   ~Fiber() { __asan_unpoison_memory_region(stack(), kStackBytes); }
 
-  /// Restarts the fiber: the next resume() calls `entry` on its stack, which must call arrived()
-  /// first and finish() last.
+  /// Restarts the fiber: the next resume() calls `entry` on the fiber's stack. `entry` must call
+  /// arrived() first and finish() last.
   void start(void (*entry)()) {
-    // After a fault the redzones of the fiber's old frames are still poisoned.
+    // After a fault the sanitizer's redzones of the fiber's old frames are still poisoned.
     __asan_unpoison_memory_region(stack(), kStackBytes);
     fake_stack_ = nullptr;
-    // Tops of stacks start at different offsets, or they would compete for the same lines of the
-    // cache.
+    // Stacks start at different offsets; otherwise their tops would compete for the same cache
+    // lines.
     char* top =
         stack() + kStackBytes - reinterpret_cast<uintptr_t>(stack()) / kStackBytes % 32 * 128;
 #ifdef __x86_64__
-    top -= 8;  // as after a call
+    top -= 8;  // the alignment that a function expects after a call
     std::memset(top, 0, 8);
 #endif
     here_ = {{top}, entry};
   }
-  /// Runs the fiber until it calls yield() or finish(). Called by the scheduler.
+  /// Runs the fiber until it calls yield() or finish(). The scheduler calls this.
   void resume() {
     __sanitizer_start_switch_fiber(&scheduler_fake_stack_, stack(), kStackBytes);
     switch_stacks(&scheduler_, &here_);
     __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
   }
-  /// Must be called first on the fiber's stack after every switch to it.
+  /// Completes a switch to the fiber; must be called first on its stack after every switch.
   void arrived() {
     __sanitizer_finish_switch_fiber(fake_stack_, &scheduler_stack_, &scheduler_stack_bytes_);
   }
-  /// Switches to the scheduler and returns at the next resume(). Called on the fiber.
+  /// Switches to the scheduler and returns at the next resume(). The fiber calls this.
   void yield() {
     __sanitizer_start_switch_fiber(&fake_stack_, scheduler_stack_, scheduler_stack_bytes_);
     switch_stacks(&here_, &scheduler_);
     arrived();
   }
-  /// Switches to the scheduler for good. Called on the fiber.
+  /// Switches to the scheduler and never returns. The fiber calls this.
   [[noreturn]] void finish() {
     __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
     switch_stacks(&here_, &scheduler_);
     std::abort();  // a finished fiber is never resumed
   }
-  /// Whether the stack has overflowed, as far as its last bytes show.
+  /// Whether the stack has overflowed, judging by its last bytes.
   bool overflowed() const {
     return std::memcmp(stack(), &kCanary, sizeof kCanary) != 0;
   }
@@ -138,7 +137,7 @@ class Fiber {
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
   Context here_ = {}, scheduler_ = {};  // the fiber's while it waits, the scheduler's while it runs
-  void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // the sanitizer's
+  void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // for the sanitizer
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
 };

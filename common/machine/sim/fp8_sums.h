@@ -1,8 +1,8 @@
-// Adds products of e4m3 as Hopper's tensor cores do. They multiply exactly, but do not add as fp32
-// does: they align the 32 products of a wgmma m64nNk32 and the sum so far to the exponent of the
-// largest, keep 13 bits of fraction, and add. On an H200 all of 8,000 random sums were equal to
-// this model's bit for bit; with one bit more or less, another group size or another rounding they
-// were not. The GPU's tests in 05_flash_v2/hopper/tests/fp8_test.cu compare the two again.
+// Adds products of e4m3 values as Hopper's tensor cores do. These multiply exactly but do not add
+// in fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the largest
+// exponent among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random sums
+// equalled this model's bit for bit; with one bit more or fewer, another group size or another
+// rounding they did not. The GPU tests in 05_flash_v2/hopper/tests/fp8_test.cu repeat this.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,19 @@ inline float power_of_2(int exponent) {
 inline float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7f800000);
 }
-/// Does the same for an e4m3, whose least exponent is −6.
+/// Returns the same for a value of e4m3, whose smallest exponent is −6.
 inline float leading_of_e4m3(float x) {
   return x != 0 ? std::max(leading(x), 0x1p-6f) : 0;
 }
 
-/// Returns c + Σ_k a[k]·b[k] for k in [0, 32). The values of a and b are e4m3's.
+/// Returns c + Σ_k a[k]·b[k] for k in [0, 32), added as the tensor cores do. a and b hold e4m3
+/// values.
 ///
-///   e = the largest of exponent(a[k]) + exponent(b[k]), of products other than 0, and of
+///   e = the maximum of exponent(a[k]) + exponent(b[k]) over all nonzero products, and of
 ///       exponent(c). A subnormal's exponent is −6, and the product of two significands in
-///       [1, 2) may be 2 or more: it is not normalised before.
-///   Each product and c lose what is below 2^(e − 13), towards zero; they are added exactly; the
-///   sum loses what is below its own leading bit by 13, towards zero.
+///       [1, 2) may be 2 or more: it is not normalised first.
+///   Each product and c are truncated to multiples of 2^(e − 13) and then added exactly; the sum
+///   is truncated to 13 bits after its leading bit. Truncation is towards zero.
 ///
 /// A sum with an infinity or a NaN is computed in fp32.
 inline float add_fp8_products(float c, const float* a, const float* b) {

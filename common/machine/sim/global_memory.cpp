@@ -1,4 +1,4 @@
-// Checks and counts accesses to global memory: races between blocks, bytes and sectors.
+// Checks accesses to global memory for races between blocks, and counts their bytes and sectors.
 #include "machine/sim/global_memory.h"
 
 #include <signal.h>
@@ -13,13 +13,14 @@ namespace ladder::sim {
 
 namespace {
 
-/// Consumes the runs of a warp's n lanes (the first run at the back) and returns the number of
-/// 32-byte sectors that they touch. The k-th accesses of all lanes are one access of the warp.
+/// Consumes the runs of a warp's n lanes (each lane's first run is at the back) and returns the
+/// number of 32-byte sectors that they touch. All lanes' k-th accesses form one access of the warp.
 int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
-    // If all lanes continue by the same stride, take all accesses that the shortest run has left;
-    // the number of sectors repeats when the strides add up to whole sectors. Else take one access.
+    // If all lanes continue with the same stride, take all accesses that remain in the shortest
+    // run; the number of sectors repeats when the strides add up to whole sectors. Else take one
+    // access.
     int64_t at[32], stride = 0, length = INT64_MAX;
     int active = 0;
     bool alike = true;
@@ -50,11 +51,11 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
   }
 }
 
-/// The arrays by Array::data, their address for host code.
+/// All arrays, keyed by Array::data, the address that host code knows.
 std::map<char*, const TrackedArray*> arrays_by_address;
 
-/// Handles SIGSEGV: if code touched an array by its address, prints that and ends the program; else
-/// the signal is raised again with its default action.
+/// Handles SIGSEGV and SIGBUS. If code touched an array through its address, prints a message and
+/// ends the program; otherwise returns, so that the signal is raised again with its default action.
 void end_of_touching(int, siginfo_t* signal, void*) {
   char* const at = static_cast<char*>(signal->si_addr);
   auto found = arrays_by_address.upper_bound(at);
@@ -70,9 +71,9 @@ void end_of_touching(int, siginfo_t* signal, void*) {
 }  // namespace
 
 TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int workers) try
-    : addresses_(map_zeros(size + 1, PROT_NONE)),  // an empty mapping is not allowed
+    : addresses_(map_zeros(size + 1, PROT_NONE)),  // + 1, because a mapping must not be empty
       contents_(map_zeros(size + 1)),
-      shadow_memory_(map_zeros(size + 1)),  // pairs of bytes are read, even at the end
+      shadow_memory_(map_zeros(size + 1)),  // + 1, because bytes are read in pairs
       first_memory_(map_zeros(2 * (size + 1))),
       runs_(map_zeros(int64_t{2} * kMaxThreads * workers * int64_t{sizeof(AccessRun)})),
       shadow_(static_cast<uint8_t*>(shadow_memory_.get())),
@@ -122,8 +123,8 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
           "has not called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
-  // A block first marks what it does, then claims the bytes if no block has. So of two blocks that
-  // must not meet, the second always finds the first.
+  // A block first marks its access, then claims the bytes unless another block already has. Of two
+  // blocks with conflicting accesses, the second therefore always finds the first.
   const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
   for (int64_t two = at / 2; 2 * two < at + n; ++two) {
     auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;
@@ -153,7 +154,7 @@ void TrackedArray::start_run(Block& block, bool writes, int64_t place) {
     ++run.count;
   } else if (run.count == 1 && !run.stride &&
              place >> AccessRun::kWidth ==
-                 run.begin >> AccessRun::kWidth) {  // the second access sets the stride
+                 run.begin >> AccessRun::kWidth) {  // the run's second access sets its stride
     run.stride = place - run.begin;
     run.next = place + run.stride;
   } else {

@@ -1,7 +1,7 @@
 // Arrays in the simulator's HBM. Every access by a kernel is counted, and checked against the
-// array's shadow and against the accesses of other blocks of the kernel. Blocks run in no defined
-// order, so a block must not touch what another wrote, nor write what another touched. Only atomic
-// additions may meet each other.
+// array's shadow and against accesses by the kernel's other blocks. Blocks run in no defined order,
+// so a block must not touch bytes that another block wrote, nor write bytes that another block
+// touched. The only exception is that several blocks may add to the same bytes atomically.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Host bytes per byte of an array: 1, its shadow 1, and 2 for half of the first block's number.
+/// Host bytes per byte of an array: 1 for its contents, 1 for its shadow, and 2 for the first
+/// block's number (4 bytes per pair of bytes).
 inline constexpr int kBytesForEach = 4;
 
 /// Adds x atomically and returns the old value. (libc++ has std::atomic_ref only since version 19.)
@@ -35,18 +36,19 @@ template <class T>
   return before;
 }
 
-/// Consecutive accesses of a lane at equal distances, all of the same width. A place holds the
-/// offset, and above bit kWidth the width in bytes, so that one comparison covers both.
+/// Consecutive accesses by one lane at equal distances and of the same width. In `begin` and `next`
+/// the lower kWidth bits hold the byte offset and the bits above them the access's width in bytes,
+/// so that one comparison covers both.
 struct AccessRun {
   int64_t begin = 0, stride = 0;
-  int64_t next = 0;   // the expected next place; 0: not known
-  int64_t count = 0;  // valid if the stride is 0, or once the run has ended
+  int64_t next = 0;   // where the next access is expected; 0: unknown
+  int64_t count = 0;  // number of accesses; valid if the stride is 0, or once the run has ended
   static constexpr int kWidth = 56;
 };
 using AccessRuns = std::vector<AccessRun>;
 
 /// An array with its shadow and its counts. Its `data` cannot be read or written, just as host code
-/// cannot touch a GPU's memory: an attempt ends the program with a message. Kernels reach the
+/// cannot touch a GPU's memory; an attempt ends the program with a message. Kernels access the
 /// contents through Hbm, which checks and counts each access.
 class TrackedArray : public Array {
  public:
@@ -54,34 +56,34 @@ class TrackedArray : public Array {
   TrackedArray(const TrackedArray&) = delete;
   ~TrackedArray();
 
-  /// Checks an access of n bytes at byte offset `at` by the running thread of a block. An atomic
-  /// addition, or several neighbouring ones, is a read and a write. Faults name the index in
-  /// elements of `element` bytes.
+  /// Checks an access to n bytes at byte offset `at` by a block's running thread. An atomic
+  /// addition, to one element or several neighbouring ones, is a read and a write. Faults give the
+  /// index in elements of `element` bytes.
   template <Access access, int n>
   void check_access(Block& block, int64_t at, int element = n);
-  /// Records an access by a lane, which count_recorded() will join with those of the other lanes.
+  /// Records an access by the running lane, which count_recorded() combines with other lanes'.
   template <Access access, int n>
   void record_access(Block& block, int64_t at);
-  /// Counts the recorded accesses of a warp's lanes since the last call for that warp.
+  /// Counts the accesses of a warp's lanes that were recorded since the last call for that warp.
   void count_recorded(Block& block, int warp);
-  /// Counts bytes and sectors, as written or as read.
+  /// Counts bytes and sectors, as written if `writes`, else as read.
   void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
-  /// For callers that count the access themselves, and for copies from and to the host.
+  /// Returns the contents, for callers that count the access themselves and for the host's copies.
   void* contents() const { return contents_.get(); }
-  void mark_written();             // by the host
-  HbmCounts take_kernel_counts();  // since the last call
-  /// Prepares for the next kernel: forgets what the last one touched, or, if the next starts early,
-  /// remembers it as the previous kernel's.
+  void mark_written();             // marks all bytes as written by the host
+  HbmCounts take_kernel_counts();  // returns the counts since the last call
+  /// Prepares for the next kernel: forgets which bytes the previous kernel touched, or, if the next
+  /// one starts early, remembers them as the previous kernel's.
   void start_kernel(bool early);
 
  private:
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
-  /// Marks an access that check() cannot pass at a glance, or faults.
+  /// Handles an access that check()'s fast path does not pass: marks it, or faults.
   void check_slow(Block& block, Access access, int64_t at, int n, int element);
 
-  /// Returns the running thread's run of reads or writes.
+  /// Returns the running thread's current run of reads or writes.
   AccessRun& run_of(const Block& block, bool writes) {
     return static_cast<AccessRun*>(runs_.get())[block.slot() + writes * kMaxThreads];
   }
@@ -90,16 +92,16 @@ class TrackedArray : public Array {
 
   struct alignas(64) Counted {
     int64_t bytes = 0, sectors = 0;
-    std::vector<AccessRuns> before;  // per thread, without its current run
+    std::vector<AccessRuns> before;  // per thread: its runs before the current one
   };
   std::shared_ptr<void> addresses_, contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
-  /// For every two bytes the Block::number() of the first block that touched them in this kernel;
-  /// 0: none yet. (Two blocks never share such a pair, because single bytes are accessed 8 at a
+  /// For each pair of bytes, the Block::number() of the first block that touched it in this kernel;
+  /// 0: none yet. (Two blocks never share a pair, because 1-byte elements are accessed 8 at a
   /// time.)
   uint32_t* first_;
   std::vector<std::array<Counted, 2>> counts_;  // per worker: reads, writes
-  bool touched_ = false;  // by the last kernel, or by earlier ones that it did not wait for
+  bool touched_ = false;  // by the previous kernel, or by earlier ones that it did not wait for
 };
 
 template <Access access, int n>
@@ -110,8 +112,9 @@ inline void TrackedArray::check(Block& block, int64_t at, int element) {
   } else if (at < 0 || at + n > bytes) [[unlikely]] {
     check_slow(block, access, at, n, element);
   } else {
-    // The access passes if this block did the same before and came first, or if several blocks did
-    // the same and may meet, and if no previous kernel is involved.
+    // The fast path: the access passes if no previous kernel is involved and the same kind of
+    // access was made before, either (a) by this block, which was the first to touch the bytes, or
+    // (b) by several blocks, whose accesses of this kind do not conflict.
     constexpr auto done = repeat<n>(kWritten | mark_of(access)), shared = repeat<n>(kShared);
     constexpr auto before = repeat<n>(kReadBefore | kWrittenBefore);
     const auto seen = __atomic_load_n(reinterpret_cast<Word<n>*>(shadow_ + at), __ATOMIC_RELAXED);

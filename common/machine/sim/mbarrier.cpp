@@ -1,5 +1,5 @@
-// Mbarriers: counts arrivals and promised bytes, which end a phase, and wakes the threads that
-// wait.
+// Implements mbarriers: counts arrivals and promised bytes, which end a phase, and wakes the
+// threads that wait for its end.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {

@@ -1,4 +1,4 @@
-// Named barriers, where some of a block's warps wait or arrive.
+// Implements named barriers, where some of a block's warps wait or arrive.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {
@@ -36,7 +36,7 @@ void Async::named_barrier(int id, int threads, bool waits, Where where) {
   const int64_t completed = b.completed + 1;
   b = {};
   b.completed = completed;
-  if (waits) block_.yield();  // takes its place in the schedule's order again
+  if (waits) block_.yield();  // returns to its place in the schedule's order
 }
 
 }  // namespace ladder::sim

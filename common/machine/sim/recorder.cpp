@@ -1,4 +1,4 @@
-// Records the events of a trace, and finds the place in the kernel where each happened.
+// Records the events of a trace and finds the place in the kernel where each of them occurred.
 #include "machine/sim/recorder.h"
 
 #include <unwind.h>
@@ -8,8 +8,8 @@
 namespace ladder::sim {
 namespace {
 
-// After this many bytes of global memory per lane a loop's next round is another event. Otherwise a
-// kernel that waits for nothing would be a single event.
+// After a lane has touched this many bytes of global memory, a loop's next round is a new event.
+// Otherwise a loop that waits for nothing would be a single event.
 constexpr int64_t kBytesOfRound = 512;
 
 struct Frames {
@@ -23,7 +23,7 @@ _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
   auto& frames = *static_cast<Frames*>(argument);
   const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
   if (!address || frames.addresses.size() >= 48) return _URC_NORMAL_STOP;
-  frames.addresses.push_back(address - 1);  // an address within the call
+  frames.addresses.push_back(address - 1);  // within the call instruction
   const auto function = static_cast<uintptr_t>(_Unwind_GetRegionStart(context));
   if (reinterpret_cast<const void*>(function) != frames.kernel) return _URC_NO_REASON;
   frames.direct = reinterpret_cast<const void*>(address) == frames.caller;
@@ -201,7 +201,7 @@ void Recorder::access(EventKind kind, const Array& array, int64_t begin, int64_t
   flush_pending(here);
   Lane& self = lane();
   if (self.bytes >= kBytesOfRound && !by_tma_) {
-    // If the lane was here before, a loop is in its next round.
+    // If the lane has been here before, a loop is in its next round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
       if (all[i].kind == kind && all[i].site == here && all[i].name == array.name) {
@@ -247,7 +247,7 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
 void Recorder::collective(const char* name) {
   const int here = site();
   switch_to(thread_);
-  // A product keeps its own FLOPs; earlier counts are a compute event.
+  // A product keeps its own FLOPs; counts from before it become a compute event.
   const bool product = std::string_view(name).starts_with("mma");
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
   const int computes = thread_, first = computes / 32 * 32;

@@ -68,7 +68,7 @@ void SharedBytes::check(const char* what, const char* of, const SharedPlace& pla
       {kOrdinary, "which was written with no fence_proxy_async() since"}};
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& shadow = shadow_[i];
-    if (!((shadow ^ kWritten) & (bad | kOneThreads))) continue;  // most bytes pass here
+    if (!((shadow ^ kWritten) & (bad | kOneThreads))) continue;  // as for most bytes
     if (shadow & kOneThreads && threads_[copiers_[i].thread].barriers > copiers_[i].passed)
       shadow &= static_cast<uint8_t>(~kOneThreads);
     if (bad & shadow & kOrdinary && threads_[writers_[i].thread].fences > writers_[i].passed)
@@ -114,7 +114,7 @@ void SharedBytes::begin_copy(const SharedPlace& place, const char* source, int b
 
 int SharedBytes::wait_for_copies(int groups_left, int thread) {
   OfThread& mine = threads_[thread];
-  const int ended = mine.group - groups_left;  // groups below this number
+  const int ended = mine.group - groups_left;  // groups below this number end
   std::erase_if(mine.copies, [&](const OfThread::Copy& copy) {
     const auto& [at, source, bytes, group] = copy;
     if (group >= ended) return false;

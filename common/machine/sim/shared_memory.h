@@ -1,6 +1,6 @@
-// The shared memory of the running block: its bytes, the arrays taken from it, and for every byte
-// the threads that may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA stores are
-// all checked here against each other.
+// The shared memory of the running block: its bytes, the arrays taken from it, and a record for
+// each byte that says which threads may touch it. Ordinary accesses, asynchronous copies, wgmmas
+// and TMA stores are checked against each other here.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,11 +16,12 @@
 
 namespace ladder::sim {
 
-/// A kernel broke a rule of CUDA. The text names rung, kernel, block, thread, array and index.
+/// Reports that a kernel broke a rule of CUDA. The text names rung, kernel, block, thread, array
+/// and index.
 struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
-/// Throws a Fault that names the running thread and the place; called on the fiber at fault.
+/// Throws a Fault that names the running thread and its block. Call it on the fiber at fault.
 [[noreturn]] void throw_fault(const std::string& what);
 template <class... T>
 [[noreturn]] void fault(fmt::format_string<T...> what, T&&... values) {
@@ -28,27 +29,27 @@ template <class... T>
 }
 
 /// The bits of a byte's shadow: what the simulator knows about a byte of an array or of shared
-/// memory. (global_memory.h keeps which blocks touched an array.)
+/// memory. (Which blocks touched an array is recorded in global_memory.h.)
 enum ShadowBit : uint8_t {
   kWritten = 1,  // a thread or the host wrote it
-  // of arrays
+  // Bits for bytes of arrays.
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
   kAddedHere = 8,    // added to atomically in this kernel
   kShared = 16,      // several blocks read it, or added to it, and did nothing else
-  kReadBefore = 32,  // by the previous kernel, and this one started early
+  kReadBefore = 32,  // the previous kernel read it, and this one started early
   kWrittenBefore = 64,
-  // of shared memory
-  kLoaded = 2,       // TMA or bulk_load brought it: its readers are noted
-  kInFlight = 8,     // target of an asynchronous copy not waited for
-  kBeingRead = 16,   // by a wgmma or a TMA store not waited for
-  kOrdinary = 32,    // ordinary stores wrote it, with no fence for wgmma and TMA since
-  kOneThreads = 64,  // its copier waited for the copy, and has passed no barrier since
-  kWatched = 128     // report ordinary accesses to the trace; set on all bytes or on none
+  // Bits for bytes of shared memory.
+  kLoaded = 2,       // TMA or bulk_load wrote it; its readers are recorded
+  kInFlight = 8,     // the target of an asynchronous copy that was not waited for
+  kBeingRead = 16,   // a wgmma or a TMA store that was not waited for reads it
+  kOrdinary = 32,    // an ordinary store wrote it, with no fence for wgmma and TMA since
+  kOneThreads = 64,  // the thread that copied it waited for that, but has passed no barrier since
+  kWatched = 128     // ordinary accesses are traced; set on all bytes or on none
 };
 
 /// The bits of an accumulator register while a wgmma is in flight: a signalling NaN. Arithmetic
-/// makes it quiet (bit 22), so a register that was computed with and written back is found.
+/// makes it quiet (bit 22), which reveals that code computed with the register and wrote it back.
 inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
 /// Word<n> is the unsigned integer of n bytes; repeat<n>(bits) sets the same shadow bits in each
@@ -62,21 +63,22 @@ constexpr auto repeat(unsigned bits) {
   return static_cast<W>(static_cast<W>(~W{0}) / 0xff * bits);
 }
 
-/// A place in an array in shared memory, in bytes from the start of the block's shared memory.
+/// A place in an array in shared memory. Offsets are in bytes from the start of the block's shared
+/// memory.
 struct SharedPlace {
   const char* name = "";
-  int64_t at = 0, begin = 0, end = 0;  // the place, and the array's begin and end
+  int64_t at = 0, begin = 0, end = 0;  // the place, and the array's range [begin, end)
   int element = 1;                     // bytes per element
 
   [[gnu::always_inline]] SharedPlace operator+(int64_t bytes) const {
     return {name, at + bytes, begin, end, element};
   }
-  int64_t index() const;     // of the element
+  int64_t index() const;     // the element's index in its array
   std::string text() const;  // "shared K[3] (element of 2 bytes)"
 };
 
-/// Returns where the swizzle stores the 16 bytes at `at`. In lines of 128 bytes bits 4–6 are XORed
-/// with bits 7–9; in lines of 64 bytes bits 4–5 with bits 7–8.
+/// Returns where the swizzle stores the 16 bytes at byte offset `at`. With lines of 128 bytes, bits
+/// 4–6 of the offset are XORed with bits 7–9; with lines of 64 bytes, bits 4–5 with bits 7–8.
 constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
   return at ^ (at >> 7 & (line_bytes / 16 - 1)) << 4;
 }
@@ -87,83 +89,85 @@ class SharedBytes {
  public:
   explicit SharedBytes(int64_t capacity);
 
-  /// Prepares for a block of `threads` threads that was launched with `bytes`: all are poisoned and
-  /// unwritten. Reports ordinary accesses to the recorder, which may be null.
+  /// Prepares for a block of `threads` threads that was launched with `bytes` bytes: all become
+  /// poisoned and unwritten. Then reports ordinary accesses to the recorder, which may be null.
   void start(int64_t bytes, int threads, Recorder* recorder);
 
-  using Region = Trace::Launch::Shared;  // an array
-  /// Returns where the next array that a thread takes begins: aligned, and the same for all
-  /// threads. `panel` and `row` are those of Region.
+  using Region = Trace::Launch::Shared;  // an array in shared memory
+  /// Returns the byte offset of the next array that a thread takes: aligned to `alignment` bytes,
+  /// and equal for all threads. For `panel` and `row` see Region.
   int64_t take(int thread, const char* name, int64_t bytes, int alignment, int64_t panel,
                int64_t row);
-  /// Returns the place of byte `at` in the array that holds it.
+  /// Returns the place of byte `at`, as elements of `element` bytes, in the array that contains it.
   SharedPlace place_of(int64_t at, int element) const;
   const std::vector<Region>& regions() const { return regions_; }
 
   char* data() { return bytes_.data(); }
 
-  // Check ordinary accesses of n bytes; check_write() also marks them. The caller moves the bytes
-  // through data().
+  // Check ordinary accesses of n bytes; check_write() also marks the bytes as written. The caller
+  // moves the bytes through data().
   template <int n>
   void check_read(const SharedPlace& place, int thread);
   template <int n>
   void check_write(const SharedPlace& place, int thread);
 
-  /// Faults unless `bytes` bytes from the place on are inside its array.
+  /// Faults unless the `bytes` bytes from the place on are inside its array. The text begins with
+  /// `what`.
   void check_inside(const char* what, const SharedPlace& place, int64_t bytes) const {
     if (place.at < place.begin || place.at + bytes > place.end) [[unlikely]]
       fault("{} {}", what, place.text());
   }
 
-  // Copies of 4, 8 or 16 bytes that a thread starts (cp.async). They end when their thread waits
-  // for them and not before. Until then nobody may touch the bytes, and until publish() only that
-  // thread.
+  // Copies of 4, 8 or 16 bytes that a thread starts (cp.async). They end only when that thread
+  // waits for them. Until then no thread may touch the bytes, and from then to publish() only that
+  // one.
   /// Starts a copy; a null `source` writes zeros.
   void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
   /// Closes the thread's current group of copies and returns its number.
   int commit_copies(int thread) { return threads_[thread].group++; }
-  /// Ends the thread's copies except those of its last `groups_left` groups; returns the number of
-  /// the first of these.
+  /// Ends the thread's copies except those in its last `groups_left` groups; returns the number of
+  /// the first group that remains.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
-  /// Faults if the ending thread has not waited for a copy.
+  /// Faults if the thread, which ends, has not waited for one of its copies.
   void end_thread(int thread);
-  /// Notes that the thread passed a barrier that orders memory: others may now read what it copied
-  /// and overwrite what it read.
+  /// Records that the thread passed a barrier that orders memory: other threads may now read the
+  /// bytes that it copied and overwrite the bytes that it read.
   void publish(int thread) {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults if another lane read there data of TMA or bulk_load, with no barrier since.
+  /// Faults if another lane of its warp read data of TMA or bulk_load there, with no barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
-  // Begin and end a load by TMA; the caller moves the bytes through data(). Faults call it `what`.
+  // Begin and end a load by TMA; the caller moves the bytes through data(). Faults name it `what`.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   void end_load(int64_t at, int64_t bytes) {
     std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
   }
 
   // Begin and end a read of the 16 bytes at `at` by a wgmma, a TMA store or bulk_add. Between the
-  // two nobody may write them; several may read at once.
+  // two calls no thread may write to the bytes; several operations may read them at once.
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
-  /// From now on notes the thread of each ordinary write, and only that thread's fence_proxy()
-  /// covers it. The threads of earlier writes are unknown, because most kernels do not need this.
+  /// From now on records the thread of each ordinary write, which only that thread's fence_proxy()
+  /// covers. Earlier writers are unknown, because most kernels do not need this record.
   void tell_writers_apart();
-  /// From now on wgmmas and TMA stores may read, and TMA loads overwrite, what the thread wrote.
+  /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the thread has written so far.
   void fence_proxy(int thread) {
     ++threads_[thread].fences;
     ++threads_.back().fences;
   }
 
  private:
-  /// Faults if one of the bits `bad` is set in the shadow of one of `bytes` bytes. There kWritten
-  /// stands for an unwritten byte, and kOneThreads for a copy by another thread.
+  /// Faults if any of the `bytes` bytes has one of the bits `bad` in its shadow. In `bad`, kWritten
+  /// stands for an unwritten byte, and kOneThreads for a byte that a thread other than `thread`
+  /// copied. `what` and `of` begin the message.
   void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
              unsigned bad, int thread = -1);
-  // Handle n bytes that not every thread may read or write: fault unless this thread may. They also
-  // report to the recorder, so that it costs nothing if there is none.
+  // Handle accesses to n bytes that need a closer look: fault unless this thread may read or write
+  // them. They also report to the recorder, so that ordinary accesses pay nothing for it.
   void rare_read(const SharedPlace& place, int n, int thread);
   void rare_write(const SharedPlace& place, int n, int thread);
   void note_write(int thread, int64_t at, int64_t bytes) {
@@ -173,29 +177,29 @@ class SharedBytes {
   std::vector<char> bytes_;
   std::vector<uint8_t> shadow_;
   Recorder* recorder_ = nullptr;
-  uint8_t watched_ = 0;            // kWatched if there is a recorder
-  int64_t launched_bytes_ = 0;     // the block's part of the capacity
+  uint8_t watched_ = 0;            // kWatched if there is a recorder, else 0
+  int64_t launched_bytes_ = 0;     // the bytes that the launch gave the block
   std::vector<Region> regions_;    // in the order of take(); the same for every thread
-  std::vector<uint16_t> readers_;  // per 16 bytes: wgmmas and TMA stores in flight that read them
+  std::vector<uint16_t> readers_;  // per 16 bytes: number of asynchronous reads in flight
   struct By {
-    int thread, passed;  // barriers, or fences, that it had passed by then
+    int thread, passed;  // number of barriers, or fences, that the thread had passed by then
   };
   std::vector<By> copiers_;  // per byte with kOneThreads
   std::vector<By> writers_;  // per byte: its last ordinary writer
   bool tells_writers_apart_ = false;
   struct OfThread {
-    int takes = 0;  // arrays taken so far
+    int takes = 0;  // number of arrays taken so far
     struct Copy {
-      int64_t target;      // byte in shared memory
+      int64_t target;      // byte offset in shared memory
       const char* source;  // null: zeros
       int bytes, group;
     };
     std::vector<Copy> copies = {};   // in flight
-    int group = 0;                   // of the next copy
-    int barriers = 0, fences = 0;    // passed so far: barriers that order memory, proxy fences
-    std::vector<int64_t> read = {};  // bytes of TMA and bulk_load read since its last barrier
+    int group = 0;                   // the group that the next copy joins
+    int barriers = 0, fences = 0;    // number of memory barriers and proxy fences passed so far
+    std::vector<int64_t> read = {};  // offsets of loaded bytes read since its last barrier
   };
-  std::vector<OfThread> threads_;  // the last stands for unknown writers
+  std::vector<OfThread> threads_;  // per thread; the last entry stands for unknown writers
 };
 
 template <int n>

@@ -1,5 +1,5 @@
-// The simulator's side of machine/hopper.h: Hopper's instructions with the PTX ISA manual's
-// meaning, checked and counted. gpu_hopper.h documents them; async.h and wgmma.h do the work.
+// Implements machine/hopper.h for the simulator: Hopper's instructions as the PTX ISA defines them,
+// checked and counted. gpu_hopper.h documents them; async.h and wgmma.h implement them.
 #pragma once
 
 #define __grid_constant__
@@ -26,15 +26,14 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
       &static_cast<TrackedArray&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
-/// Returns 3 and not --sms, so that each persistent block processes several tiles even in small
-/// runs.
+/// Returns 3 instead of --sms, so that persistent blocks process several tiles even in small runs.
 inline int resident_blocks() {
   return 3;
 }
 
 // ------------------------------------------------------------------------------------- barriers
 
-/// An mbarrier, element i of an array.
+/// A reference to an mbarrier, element i of an array in shared memory.
 class MbarrierRef {
  public:
   MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
@@ -83,8 +82,7 @@ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Counts the bytes inside the array as global reads, and those of the whole box as writes to
-/// shared memory.
+/// Counts the box's bytes inside the array as global reads, and all as writes to shared memory.
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
@@ -92,7 +90,8 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
                            Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
                            barrier.place());
 }
-/// Counts the bytes inside the array. Faults if the box starts before 0, which the chip forbids.
+/// Counts the box's bytes inside the array. Faults if a coordinate is negative, as the chip
+/// forbids.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
@@ -112,7 +111,7 @@ void tma_store_wait(Where where = Where::current()) {
   this_block->async().wait_stores(groups, where);
 }
 
-/// Counts the bytes in both memories.
+/// Counts the bytes as global reads and as writes to shared memory.
 inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> source, int n) {
   this_block->async().load(
       EventKind::bulk_load,
@@ -177,14 +176,14 @@ void wgmma_wait_instruction(Where where = Where::current()) {
   this_block->async().warpgroup().wait(groups, where);
 }
 
-/// Declares that the warp has read n elements. Faults if a product of its warpgroup still reads
-/// them, or if another lane read them (data of TMA or bulk_load) with no barrier since.
+/// Declares that the warp is done reading n elements. Faults if a product of its warpgroup still
+/// reads them, or if another lane read them (data of TMA or bulk_load) with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
   this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
 }
 
-/// Whether gpu_hopper.h defines a product of width 8·n.
+/// Whether gpu_hopper.h defines a product with N = 8·n columns.
 template <int n>
 constexpr bool kHasWidth = n == 4 || n == 8 || n == 10 || n == 12 || n == 16 || n == 24 || n == 32;
 template <class T>
@@ -192,7 +191,8 @@ Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
-/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and the bytes that its descriptors name.
+/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and the operands' bytes in shared memory as
+/// reads.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);

@@ -1,6 +1,6 @@
-// The simulator's side of machine.h: CUDA's constructs with CUDA's meaning, checked and counted.
-// gpu_machine.h says what each function does; the comments here say what it counts and when it
-// faults.
+// Implements machine.h for the simulator: CUDA's constructs with CUDA's meaning, checked and
+// counted. gpu_machine.h documents what each function does; the comments here say what it counts
+// and when it faults.
 #pragma once
 
 #define MACHINE sim
@@ -25,8 +25,8 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// fp16 or bf16, whichever is the run's I/O type. A kernel is so compiled once for both, which
-/// halves compile time.
+/// fp16 or bf16, whichever is the run's I/O type. Each kernel is therefore compiled once for both,
+/// which halves compile time.
 struct IoFloat {
   static inline bool is_bf16 = false;
   uint16_t bits = 0;
@@ -51,8 +51,8 @@ inline void __syncthreads(Where where = Where::current()) {
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane publishes `mine`, and the last lane that arrives runs
-/// compute(lanes, n), where lanes[i] is lane i's `mine` and n the warp's lanes. The mask must name
+/// Runs a collective: every lane publishes `mine`, and the last lane to arrive runs compute(lanes,
+/// n), where lanes[i] points to lane i's `mine` and n is the number of lanes. The mask must name
 /// all of them.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
@@ -63,16 +63,16 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
-/// Also orders memory, as no other collective does: another lane may read what a lane copied
-/// asynchronously only after this or after a barrier of the block.
+/// Unlike the other collectives, this one also orders memory: after it, or after a barrier of the
+/// block, lanes may read what another lane has copied asynchronously.
 inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
       "__syncwarp", mask, nothing, [](int* const*, int) { this_block->publish_warp(); }, where);
 }
 
-/// Returns the value of lane `source`, or the lane's own if that is outside the warp. Faults if
-/// `source` does not take part, because its value is undefined.
+/// Returns the value of lane `source`, or the calling lane's own value if `source` is outside [0,
+/// 32). Faults if lane `source` does not take part, because its value is undefined.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, int source, Where where) {
   struct Lane {
@@ -103,7 +103,7 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, Where where = Where::curren
   return shuffle("__shfl_xor_sync", mask, value, this_block->lane() ^ lanes, where);
 }
 
-/// Returns whether the predicate holds in any lane of the mask.
+/// Returns whether the predicate holds in any lane.
 inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::current()) {
   collective(
       "__any_sync", mask, predicate,
@@ -117,7 +117,7 @@ inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::curre
 
 // -------------------------------------------------------------------------------------- arithmetic
 
-/// Counts two matmul FLOPs, because rungs use it only for their products.
+/// Counts two matmul FLOPs, because rungs use fmaf only for their products.
 inline float fmaf(float a, float b, float c) {
   this_block->counts.matmul_flops += 2;
   return std::fma(a, b, c);
@@ -131,9 +131,8 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// Returns 2^x and counts an exponential, unless another lane counts the same one (`counted`
-/// false). Faults for a NaN, because nothing else might notice it: a row whose weight is 0 hides
-/// it.
+/// Returns 2^x and counts one exponential, unless another lane counts the same one (`counted` is
+/// false). Faults for a NaN, which might otherwise stay unnoticed in a row whose weight is 0.
 inline float exp2_fast(float x, bool counted = true) {
   this_block->count_exps(counted);
   check_waited_for(x);
@@ -141,14 +140,14 @@ inline float exp2_fast(float x, bool counted = true) {
     fault("2^NaN: did −∞ − (−∞) come up?");
   return std::exp2(x);
 }
-/// Counts n FLOPs outside matmuls; the functions of common/tile call it.
+/// Counts n FLOPs outside matmuls; the functions in common/tile call it.
 inline void count_flops(int n) {
   this_block->counts.other_flops += n;
 }
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Returns neighbours of a row in one register, the first in the lowest bits.
+/// Rounds neighbours in a row to T and returns them in one register, the first in the lowest bits.
 template <class T, class... Float>
 unsigned pack(Float... x) {
   static_assert(sizeof(T) * sizeof...(x) == 4);
@@ -163,14 +162,14 @@ unsigned pack(Float... x) {
   return out;
 }
 
-/// Runs a collective of all 32 lanes (PTX: .sync.aligned); faults in a smaller warp.
+/// Runs a collective that needs all 32 lanes (PTX: .sync.aligned); faults in a smaller warp.
 template <class Lane, class Compute>
 void whole_warp(const char* name, Lane& mine, Compute compute) {
   if (this_block->lanes() < 32) fault("{} in a warp of fewer than 32 threads", name);
   collective(name, 0xffffffff, mine, compute);
 }
 
-/// Counts the bank conflicts of an ldmatrix or stmatrix, whose rows start at the lanes' `at`.
+/// Counts the bank conflicts of an ldmatrix or stmatrix. A lane's `at` is the byte offset of a row.
 template <class Lane>
 void count_conflicts(Lane* const* lanes) {
   for (int m = 0; m < 4; ++m) {
@@ -179,9 +178,9 @@ void count_conflicts(Lane* const* lanes) {
     this_block->counts.bank_conflicts += passes - 1;
   }
 }
-/// Loads four 8×8 matrices of 16-bit elements (or pairs of 8-bit ones) from shared memory; each
-/// lane passes one row of 16 bytes. Lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4 of
-/// each matrix, or of column l/4 if transposed (PTX ISA, “ldmatrix”).
+/// Loads four 8×8 matrices of 16-bit elements (or of pairs of 8-bit elements) from shared memory;
+/// each lane passes one row of 16 bytes. Lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4
+/// of each matrix, or of column l/4 if `transposed` (PTX ISA, “ldmatrix”).
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed);
 template <class T>
 void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
@@ -194,8 +193,8 @@ void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
   ldmatrix(r, Smem<uint16_t>(row.place(0)), true);
 }
 
-/// A lane's registers of a warp's product, c += a·b, as in PTX ISA, “Matrix Fragments for
-/// mma.m16n8k16 with floating point type”. multiply() runs it.
+/// One lane's registers for a warp's product c += a·b, laid out as in PTX ISA, “Matrix Fragments
+/// for mma.m16n8k16 with floating point type”. multiply() computes the product.
 struct MmaLane {
   const unsigned* a;
   unsigned b[2];
@@ -212,8 +211,8 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 // ------------------------------------------------------------------------------------------ launch
 
-/// On the simulator a kernel that starts early also runs after the previous one. It faults if a
-/// thread that has not waited touches what that kernel wrote, or writes what it read.
+/// When a kernel starts. On the simulator even an early kernel runs after the previous one, but
+/// faults if a thread that has not waited touches what that kernel wrote, or writes what it read.
 enum class Start { after, early };
 inline void let_next_kernel_start() {
   this_block->let_next_kernel_start();
@@ -222,7 +221,7 @@ inline void wait_for_kernel_before() {
   this_block->wait_for_kernel_before();
 }
 
-/// Runs a kernel on every block of the grid and waits. Faults and reports call it `name`.
+/// Runs a kernel on every block of the grid and waits. `name` identifies it in faults and reports.
 template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {

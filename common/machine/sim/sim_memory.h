@@ -1,4 +1,4 @@
-// Global and shared memory for kernels on the simulator. Every access is checked and counted.
+// Global and shared memory for kernels on the simulator, with every access checked and counted.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace ladder::sim {
 
 /// Faults if x comes from an accumulator that a wgmma still owns. Arithmetic keeps a NaN's payload;
-/// only its sign and its quiet bit may change.
+/// only its sign and its quiet bit can change.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -20,8 +20,8 @@ inline void check_waited_for(float x) {
 // ---------------------------------------------------------------------------------- global memory
 
 /// An element of a writable array, which is read when its value is used and written when it is
-/// assigned. It must not get a name: `auto x = S[i]` is a copy on the gpu but would be read later
-/// here, so the simulator does not compile uses of such an x. Write `float x = S[i]`.
+/// assigned to. Never bind it to a variable: `auto x = S[i]` copies on the gpu but would read later
+/// here, so uses of such an x do not compile for the simulator. Write `float x = S[i]`.
 template <class T, class Pointer>
 class Ref {
  public:
@@ -42,8 +42,8 @@ class Ref {
   int64_t i_;
 };
 
-/// A pointer into a TrackedArray. Copying and offsetting it cost nothing; [] reads or writes, and
-/// counts.
+/// A pointer into a TrackedArray. Copying and offsetting the pointer are not counted; [] reads or
+/// writes an element, and counts that.
 template <class T>
 class Hbm {
  public:
@@ -75,8 +75,8 @@ class Hbm {
     count<Access::write>(i);
     data()[i] = x;
   }
-  /// Read or write a U in accesses of min(16, sizeof(U)) bytes, aligned to that. Faults call it
-  /// `what`.
+  /// Read or write a U in accesses of min(16, sizeof(U)) bytes, which must be aligned to their
+  /// size. `what` names the access in faults.
   template <class U>
   U load_as(const char* what) const {
     count_wide<Access::read, U>(what);
@@ -106,7 +106,7 @@ class Hbm {
     count<Access::add>(0);
     return add_atomically(*data(), x);
   }
-  /// Counts the read of `bytes` bytes by cp_async, which reads them later.
+  /// Counts cp_async's read of `bytes` bytes and returns the address that it reads later.
   template <int bytes>
   const char* counted_bytes() const {
     count<Access::read, bytes>(0);
@@ -116,7 +116,7 @@ class Hbm {
  private:
   template <class U>
   friend class Hbm;
-  /// For accesses that have been counted already.
+  /// Returns the address of element 0, for accesses that have already been counted.
   T* data() const { return static_cast<T*>(array_->contents()) + origin_; }
   template <Access access, class U>
   void count_wide(const char* what) const {
@@ -127,7 +127,7 @@ class Hbm {
   }
 
   TrackedArray* array_ = nullptr;
-  int64_t origin_ = 0;  // the element of the array that [0] is
+  int64_t origin_ = 0;  // the array index of element [0]
 };
 
 template <class T>
@@ -141,13 +141,13 @@ Hbm<T> hbm(Array& array) {
 
 template <class T>
 class Smem;
-/// The type that [] of shared memory returns.
+/// Defines the type that [] on shared memory returns.
 template <class T>
 struct InShared {
   using Ref = sim::Ref<T, Smem<T>>;
 };
 
-/// A pointer into an array of the block's shared memory, which it must not leave.
+/// A pointer into an array in the block's shared memory. Accesses outside the array fault.
 template <class T>
 class Smem {
  public:
@@ -158,7 +158,8 @@ class Smem {
 
   T load(int64_t i) const { return read<T>(place(i)); }
   void store(int64_t i, T x) const { write(place(i), x); }
-  /// As Hbm's functions, for a U of at most 16 bytes.
+  /// Read or write a U of at most 16 bytes in one access, aligned to its size. `what` names the
+  /// access in faults.
   template <class U>
   U load_as(const char* what) const {
     check_aligned(what, "from", sizeof(U));
@@ -243,7 +244,7 @@ auto read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
   return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
 }
-// The target may be in global or in shared memory.
+// The target may be in global or shared memory.
 template <class Pointer, class T>
 void write_chunk(Pointer target, const Chunk<T>& chunk) {
   target.store_as("write of a chunk", chunk);

@@ -1,4 +1,4 @@
-// Runs a warpgroup's asynchronous products, and a warp's ldmatrix and mma.
+// Implements a warpgroup's asynchronous products, and a warp's ldmatrix and mma.
 #include "machine/sim/wgmma.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
-/// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”):
-/// lines of 128 bytes with 128-byte swizzle, or of 64 with 64-byte swizzle.
+/// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”), in
+/// bytes: lines of 128 bytes with 128-byte swizzle, or of 64 bytes with 64-byte swizzle.
 struct Descriptor {
   int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
@@ -31,12 +31,12 @@ struct Descriptor {
           "the "
           "simulator");
   }
-  /// Returns the offset of the 16 bytes that begin with element k of row i; `element` is the bytes
-  /// per element.
+  /// Returns the byte offset of the 16 bytes that begin with element k of row i; `element` is the
+  /// number of bytes per element.
   int64_t in_row(int i, int k, int element) const {
     return swizzled(start + i / 8 * stride + i % 8 * line + k * element, line);
   }
-  /// For a transposed operand: returns the offset of elements i … i + 7, of 16 bits, of column k.
+  /// For a transposed 16-bit operand: returns the byte offset of elements i to i + 7 of column k.
   int64_t in_column(int i, int k) const {
     if (line != 128)
       fault(
@@ -46,8 +46,9 @@ struct Descriptor {
   }
 };
 
-/// Faults if a descriptor's fields do not match the layout of the tiles that it points into, for an
-/// operand of `rows` rows (or columns). An array that was not taken as tiles has no known layout.
+/// Faults if a descriptor's fields do not match the layout of the tiles into which it points, for
+/// an operand of `rows` rows (columns, for B). An array that was not taken as tiles is not checked,
+/// because its layout is unknown.
 void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descriptor, int rows,
                   bool transposed) {
   const Descriptor d(descriptor);
@@ -64,11 +65,12 @@ void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descri
   }
 }
 
-/// Calls f(at, i, k) for each chunk of 16 bytes of an operand with `rows` rows (or columns).
+/// Calls f(at, i, k) for each 16-byte chunk of an operand with `rows` rows (columns, for B). `at`
+/// is the chunk's byte offset; i and k are the indices of its first element.
 template <class F>
 void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
   const Descriptor d(descriptor);
-  const int elements = 16 / wgmma.bytes();  // in 16 bytes
+  const int elements = 16 / wgmma.bytes();  // per 16 bytes
   const int stride_i = transposed ? elements : 1, stride_k = transposed ? 1 : elements;
   for (int i = 0; i < rows; i += stride_i)
     for (int k = 0; k < wgmma.k(); k += stride_k)
@@ -106,7 +108,7 @@ void Warpgroup::fence_registers(const void* registers, size_t bytes) {
   lane().fenced[begin].assign(begin, begin + bytes);
 }
 
-/// Passes registers from other code to a wgmma. Faults unless they are unchanged since a fence.
+/// Hands registers over to a wgmma. Faults unless they are unchanged since a fence that named them.
 void Warpgroup::hand_over(const void* registers, size_t bytes, const char* what) {
   const auto* begin = static_cast<const char*>(registers);
   for (const auto& [from, contents] : lane().fenced) {
@@ -130,7 +132,7 @@ void Warpgroup::check_untouched(int lane, const Chain& chain) const {
 
 // -------------------------------------------------------------------------------------- products
 
-/// Issues a wgmma for all lanes; the first lane that arrives calls it.
+/// Starts a wgmma for all lanes; the first lane to issue it calls this.
 void Warpgroup::start(const Wgmma& wgmma, const float* d) {
   const int l = block_.running() % 128;
   Op op{wgmma, lane().group, nullptr, {}, {}};
@@ -201,7 +203,7 @@ void Warpgroup::commit() {
   const int number = lane().group++;
   block_.set_products(lane().group - lane().waited);
   if (!block_.recorder() || block_.lane() != 0) return;
-  // Record the products: consecutive wgmmas on one accumulator and one array are one event.
+  // Records the products: consecutive wgmmas on one accumulator and one array form one event.
   for (size_t i = 0; i < ops_.size();) {
     const Op& first = ops_[i];
     const auto array_of = [&](const Op& op) {
@@ -217,7 +219,7 @@ void Warpgroup::commit() {
 }
 
 void Warpgroup::wait(int groups_left, Where where) {
-  const int done = lane().group - groups_left;  // groups below this number
+  const int done = lane().group - groups_left;  // groups below this number must end
   lane().waited = std::max(lane().waited, done);
   block_.set_products(lane().group - lane().waited);
   block_.trace_event(EventKind::wgmma_wait, "", done);
@@ -267,7 +269,7 @@ void Warpgroup::done_with(const SharedPlace& place, int64_t bytes) const {
 
 void Warpgroup::read_operands(const Op& op, std::vector<float>& A, std::vector<float>& B) {
   const Wgmma& w = op.wgmma;
-  const int bytes = w.bytes(), elements = 16 / bytes;  // in 16 bytes
+  const int bytes = w.bytes(), elements = 16 / bytes;  // elements per 16 bytes
   /// Returns element e of the bytes at `from`.
   const auto value = [&](const void* from, int e) -> float {
     if (w.element == Element::e4m3) return e4m3::from_bits(static_cast<const uint8_t*>(from)[e]);
@@ -285,8 +287,7 @@ void Warpgroup::read_operands(const Op& op, std::vector<float>& A, std::vector<f
     });
   };
   if (w.a_in_registers) {
-    // A register holds 4 bytes of a row, four lanes hold 16, and registers 2 and 3 hold the next
-    // 16.
+    // A register holds 4 bytes of a row, four lanes hold 16; registers 2 and 3 hold the next 16.
     for (int l = 0; l < 128; ++l)
       for (int i = 0; i < 4; ++i)
         for (int e = 0; e < elements / 4; ++e) {
@@ -331,7 +332,7 @@ void Warpgroup::finish(Op& op) {
 
 // ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
-// They are not in the header, or every kernel would compile them again, and optimise them less.
+// They are not in the header, where every kernel would compile them again and optimise them less.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
   struct Lane {
@@ -363,7 +364,7 @@ void multiply_as(MmaLane* const* lanes) {
   for (int l = 0; l < 32; ++l) {
     const int g = l / 4, t = l % 4;
     for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i)  // a0, a1: columns 0–7 of rows g, g + 8; a2, a3: columns 8–15
+      for (int i = 0; i < 4; ++i)  // a0, a1: columns 0–7 of rows g and g + 8; a2, a3: 8–15
         A[g + 8 * (i % 2)][2 * t + half + 8 * (i / 2)] = unpack(lanes[l]->a[i], half);
       for (int i = 0; i < 2; ++i) B[2 * t + half + 8 * i][g] = unpack(lanes[l]->b[i], half);
     }

@@ -1,7 +1,7 @@
 // A warpgroup of 128 threads: its asynchronous products (wgmma) and its registers (setmaxnreg).
-// From issue to wait the accumulator of a wgmma holds NaN and its operands must not be touched, so
-// that a premature access is caught. The wait, or the next fence, must name the wgmma's registers,
-// because otherwise a compiler may move other uses of them before the wait.
+// From a wgmma's issue to its wait, its accumulator and its left operand in registers hold marker
+// values, so that a premature access is caught. The wait, or a later fence, must name the wgmma's
+// registers, because otherwise a compiler may move other uses of them before the wait.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace ladder::sim {
 
 enum class Element { fp16, bf16, e4m3 };
 
-/// A wgmma, m64nNk16 or (e4m3) m64nNk32, as each lane issues it.
+/// The parameters of a wgmma, m64nNk16 or (for e4m3) m64nNk32, as each lane issues it.
 struct Wgmma {
   int N;
   Element element;
@@ -33,42 +33,43 @@ struct Wgmma {
   int64_t flops() const { return int64_t{2} * 64 * N * k(); }
 };
 
-/// Returns the row and column of a lane's register i of an accumulator.
+/// Returns the row and column of the sum in a lane's accumulator register i; `lane` is in [0, 128).
 constexpr std::pair<int, int> accumulator_element(int lane, int i) {
   return {lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
 }
 
 class Warpgroup {
  public:
-  /// The warpgroup of threads first_thread to first_thread + 127.
+  /// Represents the warpgroup of threads [first_thread, first_thread + 128).
   Warpgroup(Block& block, int first_thread)
       : block_(block), memory_(block.memory), first_thread_(first_thread) {}
 
-  int registers = 0;  // per thread, by its setmaxnreg
+  int registers = 0;  // per thread, as set by setmaxnreg; 0: not set yet
 
-  // Called on fibers.
-  /// Handles a fence or wait that names registers.
+  // These are called on fibers.
+  /// Handles a fence or wait that names `bytes` bytes of registers.
   void fence_registers(const void* registers, size_t bytes);
-  /// Issues a wgmma for one lane. `d`: its N/2 accumulator registers; `a`: its 4 of the left
-  /// operand, or null.
+  /// Issues a wgmma for one lane. `d` points to the lane's N/2 accumulator registers, `a` to its 4
+  /// registers of the left operand; `a` is null if that operand is in shared memory.
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
   void commit();
   void wait(int groups_left, Where where);
-  /// Faults if a product that was not waited for still reads there.
+  /// Faults if a product not waited for still reads any of the `bytes` bytes from `place` on.
   void done_with(const SharedPlace& place, int64_t bytes) const;
-  /// Faults if the thread has not waited for a product, or not named its left operand since.
+  /// Faults if the ending thread has not waited for a product, or not named its left operand since.
   void end_thread();
 
-  /// Ends the products that the whole warpgroup waits for. Returns false if it does not wait.
+  /// Ends the products that the whole warpgroup waits for. Returns false if some thread does not
+  /// wait.
   bool deliver();
 
  private:
-  // The wgmmas on one accumulator, from the first until the accumulator is named after their end.
+  // The wgmmas on one accumulator, from the first until the accumulator is named after they end.
   struct Chain {
     int N = 0, k = 0, ops = 0;
     float* lanes[128] = {};
     std::vector<float> sums;       // 64 × N
-    float& sum(int lane, int i) {  // that of its register i
+    float& sum(int lane, int i) {  // the element in the lane's register i
       const auto [row, column] = accumulator_element(lane, i);
       return sums[row * N + column];
     }
@@ -77,19 +78,19 @@ class Warpgroup {
     Wgmma wgmma;
     int group;
     std::shared_ptr<Chain> chain;
-    std::vector<std::array<unsigned, 4>> a;  // of each lane
-    std::vector<int64_t> reads;              // offsets of the 16-byte chunks that it reads
+    std::vector<std::array<unsigned, 4>> a;  // the left operand's registers, per lane
+    std::vector<int64_t> reads;              // byte offsets of the 16-byte chunks that it reads
   };
   struct Lane {
     int64_t issued = 0;
-    int group = 0, waited = 0;  // the current group; groups below `waited` are waited for
+    int group = 0, waited = 0;  // the current group; groups below `waited` have been waited for
     std::map<const char*, std::vector<char>> fenced;  // named registers and their contents
     struct Operand {
       std::array<unsigned, 4> contents;
       int64_t last_op;
     };
     std::map<unsigned*, Operand> operands;      // left operands, until they are named
-    std::vector<std::shared_ptr<Chain>> ended;  // ended, but not named since
+    std::vector<std::shared_ptr<Chain>> ended;  // chains that ended but were not named since
   };
 
   Lane& lane() { return lanes_[block_.running() % 128]; }
@@ -103,11 +104,11 @@ class Warpgroup {
   Block& block_;
   SharedBytes& memory_;
   const int first_thread_;
-  std::deque<Op> ops_;  // not waited for
+  std::deque<Op> ops_;  // wgmmas not waited for
   int64_t first_op_ = 0;
   Lane lanes_[128];
-  int waiting_ = 0;  // threads
-  int done_ = 0;     // they wait for groups below this number
+  int waiting_ = 0;  // number of waiting threads
+  int done_ = 0;     // these wait for the groups below this number
 };
 
 }  // namespace ladder::sim
