@@ -1,4 +1,4 @@
-// Writes a file under a temporary name and renames it, so that it never appears half written.
+// Writes a file under a temporary name and renames it, so that it never appears partly written.
 #include "harness/atomic_file.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ void write(const std::string& path, const std::string& bytes, bool keep) {
   const bool in_place =
       std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
   const std::string temporary = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  // A file over the limit of `ulimit -f` then fails with EFBIG, which is reported.
+  // Beyond the limit of `ulimit -f` a write then fails with EFBIG, which is reported.
   std::signal(SIGXFSZ, SIG_IGN);
-  std::ofstream file(temporary, std::ios::binary);  // fails if that is a folder
+  std::ofstream file(temporary, std::ios::binary);  // fails if the path is a folder
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
   const bool good = file && (in_place || !keep || !std::rename(temporary.c_str(), path.c_str()));

@@ -1,4 +1,4 @@
-// Chooses the device, the step and its plans by the options.
+// Chooses the device, the step and its plans according to the options.
 #include "harness/choose.h"
 
 #include <fmt/format.h>

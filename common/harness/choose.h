@@ -1,4 +1,4 @@
-// Chooses what the options ask for: a device, a step and its plans.
+// Chooses a device, a step and its plans as the options specify.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@
 
 namespace ladder {
 
-/// Opens the device that the options choose. `--device auto` takes the GPU if one answers; else it
-/// takes the simulator and prints the reason on stderr. Throws Error(no_device) if `--device gpu`
-/// finds none.
+/// Opens the device that the options specify. `--device auto` opens the GPU if one answers;
+/// otherwise it opens the simulator and prints the reason to stderr. Throws Error(no_device) if
+/// `--device gpu` finds no GPU.
 std::unique_ptr<Device> open_device(const Options& options);
 
-/// Returns the steps of this program that are compiled for a device, in the order of the rung.
+/// Returns this program's steps that are compiled for a device, in the order of the rung.
 std::vector<Step> steps_for(DeviceKind device);
 
-/// Returns the step that the options name. Without a name it returns the default step, or, if that
-/// is not compiled for the requested tile, the last step before it that is. Throws Error(no_device)
-/// if the device cannot run the named step, and Error(bad_usage) if the rung lacks such a step,
-/// tile or setting.
+/// Returns the step that the options name. Without a name it returns the default step or, if that
+/// is not compiled for the requested tile, the closest step before it that is. Throws
+/// Error(no_device) if the device cannot run the named step, and Error(bad_usage) if the rung lacks
+/// such a step, tile or setting.
 Step choose_step(const Options& options, const DeviceInfo& device);
 
 /// The plans of a run; `backward` is empty without a backward pass.
@@ -29,10 +29,10 @@ struct Plans {
   Plan forward, backward;
 };
 /// Plans both passes. Throws Error(bad_usage) if the step lacks the tile, or if a block needs more
-/// shared memory than the device has; the message names the steps that fit.
+/// shared memory than the device has; the message names the rung's steps that fit, if any.
 Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
-/// Throws Error(no_device) if inputs, outputs and workspace do not fit into the device's memory.
+/// Throws Error(no_device) if inputs, outputs and workspace exceed the device's free memory.
 void require_memory(const Step& step, const Problem& p, const Plans& plans,
                     const DeviceInfo& device);
 

@@ -1,4 +1,4 @@
-// Writes JSON. The functions value(), array() and list() return it as text.
+// Formats JSON. value(), array() and list() return the text of a JSON value.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,11 +24,11 @@ inline std::string value(std::string_view text) {
   }
   return out + "\"";
 }
-/// Integers, true and false.
+/// Formats an integer, true or false.
 std::string value(std::integral auto x) {
   return fmt::format("{}", x);
 }
-/// Nine significant digits; null if x is not finite.
+/// Formats x with nine significant digits; returns null if x is not finite.
 inline std::string value(double x) {
   return is_finite(x) ? fmt::format("{:.9g}", x) : "null";
 }
@@ -37,21 +37,21 @@ std::string value(const std::optional<T>& x) {
   return x ? value(*x) : "null";
 }
 
-/// Returns the array of to_json(x) for each x of the range.
+/// Returns an array with to_json(x) for each x in the range.
 template <class Range, class F>
 std::string array(const Range& range, F to_json) {
   std::string text;
   for (const auto& x : range) text += (text.empty() ? "" : ", ") + to_json(x);
   return fmt::format("[{}]", text);
 }
-/// Returns the array of the values.
+/// Returns an array of the values.
 std::string list(const auto&... values) {
   std::string text;
   ((text += (text.empty() ? "" : ", ") + value(values)), ...);
   return fmt::format("[{}]", text);
 }
 
-/// The members of an object, in the order of their calls.
+/// Collects the members of a JSON object, in the order of the calls.
 class Members {
  public:
   template <class T>

@@ -1,4 +1,5 @@
-// The program of a rung: options in, report out. Its steps say which rung it is.
+// The program of a rung: parses the options, runs the steps and prints the reports. The linked
+// steps determine which rung it is.
 
 #include <fmt/format.h>
 
@@ -25,7 +26,7 @@ const char* rung_name() {
   return all_steps().front().rung.c_str();
 }
 
-/// Prints --list: one JSON line per step and device with the step's registration, for scripts.
+/// Prints --list for scripts: one line of JSON per step and device, with the step's registration.
 void list_all_steps() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = steps_for(kind);
@@ -57,7 +58,7 @@ void list_all_steps() {
   }
 }
 
-/// Writes the files of --save into an existing folder.
+/// Writes the files of --save into `folder`, which exists.
 void save(const std::string& folder, const Problem& p, const Outputs& out) {
   const auto add = [&](const char* name, const std::vector<int64_t>& shape,
                        const std::vector<float>& values, NpyType type) {
@@ -75,8 +76,8 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   tensor("dv", out.dV, p.Hk, p.N_kv);
 }
 
-/// Runs and reports one step, and returns its exit status. Prints `between` before a report that
-/// follows another.
+/// Runs one step, prints its reports and returns its exit status. `between` separates reports: it
+/// is printed before each of them, and is empty before the first.
 int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
             std::string& between) {
   if (!options.save.empty()) {
@@ -116,7 +117,7 @@ int run(int argc, char** argv) {
   Workload workload(options->workload);
   int worst = 0;
   const std::vector<Options> each = each_step(*options);
-  std::vector<Step> chosen;  // all are chosen before the first runs
+  std::vector<Step> chosen;  // all steps are chosen before the first one runs
   for (const Options& one : each) chosen.push_back(choose_step(one, device->info()));
   std::string between;
   for (size_t i = 0; i < each.size(); ++i)
@@ -128,7 +129,7 @@ int run(int argc, char** argv) {
 }  // namespace ladder
 
 int main(int argc, char** argv) {
-  std::fesetenv(FE_DFL_ENV);  // -Ofast at the link would flush subnormals to 0
+  std::fesetenv(FE_DFL_ENV);  // a link with -Ofast makes programs flush subnormals to 0
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
     ladder::say(fmt::format("{}: {}", ladder::rung_name(), what));

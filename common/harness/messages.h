@@ -25,13 +25,12 @@ inline void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
 }
-/// Prints a line to stderr. Ignores an error there, because no channel is left to report it.
+/// Prints a line to stderr. Ignores errors, because no other channel is left to report them.
 inline void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-/// Shows a line on stderr, if that is a terminal, while a task runs: from construction to
-/// destruction.
+/// Shows a line on stderr, if that is a terminal, while a task runs (during the object's lifetime).
 class Progress {
  public:
   explicit Progress(const std::string& task) {

@@ -23,7 +23,7 @@
 namespace ladder {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "bytes of a file are used as they are");
+static_assert(std::endian::native == std::endian::little, "a file's bytes are used unchanged");
 
 constexpr std::string_view kMagic("\x93NUMPY\1\0", 8);  // ends with the version, 1.0
 
@@ -36,7 +36,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t size) {
   if (size < 10 || std::memcmp(data, kMagic.data(), kMagic.size()) != 0)
     bad_usage("'{}' is not a .npy file of version 1.0; write it with numpy.save", path);
-  constexpr size_t kBegin = kMagic.size() + 2;  // where the header begins, after its length
+  constexpr size_t kBegin = kMagic.size() + 2;  // where the header begins, after its 2-byte length
   const size_t length = data[8] | size_t{data[9]} << 8;
   if (length > size - kBegin)
     bad_usage("'{}' is truncated: it ends within its header; write it again", path);
@@ -56,7 +56,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   auto bytes = static_cast<int64_t>(item_bytes);
   const std::string shape = parts[2];
   for (const char *at = shape.data(), *const end = at + shape.size(); at != end;) {
-    int64_t extent = 0;  // stays 0 if there is no number or one too large
+    int64_t extent = 0;  // stays 0 if the number is missing or too large
     at = std::from_chars(at, end, extent).ptr;
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
       bad_usage("'{}' has the shape ({}): sizes must be at least 1, and all bytes fewer than 2⁶³",
@@ -87,14 +87,14 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
 }
 
 NpyArray read_npy(const std::string& path) {
-  std::error_code error;  // also set for a pipe, which is no file
+  std::error_code error;  // also set for a pipe, whose size is unknown
   const size_t size = std::filesystem::file_size(path, error);
   if (error)
     bad_usage("cannot read '{}': {}; --load DIR needs q.npy, k.npy and v.npy in DIR", path,
               error.message());
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(host_memory()) / kGiB;
-  const double needed = 3.0 * static_cast<double>(size) / kGiB;  // file, widened values
+  const double needed = 3.0 * static_cast<double>(size) / kGiB;  // the file and its widened values
   if (needed > there)
     throw Error(
         Exit::no_device,
@@ -112,7 +112,7 @@ std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float
                       NpyType type) {
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    type == NpyType::float16 ? "<f2" : "<f4", shape_text(shape));
-  // NumPy pads the header with spaces, so that values begin at a multiple of 64 bytes.
+  // As NumPy does, pads the header with spaces so that the values begin at a multiple of 64 bytes.
   const size_t begin = kMagic.size() + 2;
   header.resize((begin + header.size() + 1 + 63) / 64 * 64 - begin - 1, ' ');
   header += '\n';

@@ -10,23 +10,23 @@
 
 namespace ladder {
 
-/// The contents of a .npy file. float16 values are widened to float, which is exact.
+/// The contents of a .npy file. float16 values are widened to float without loss.
 struct NpyArray {
-  std::vector<int64_t> shape;  // no dimension is 0; empty for a single number
-  std::vector<float> values;   // C order, all finite; their number is the product of shape
+  std::vector<int64_t> shape;  // extents of at least 1; empty for a single number
+  std::vector<float> values;   // in C order, all finite; their number is the product of `shape`
 };
 
-/// Reads a file. Throws Error(bad_usage), which names the path and the defect, and Error(no_device)
-/// for a file that does not fit into the host's memory.
+/// Reads a file. Throws Error(bad_usage), which names the path and the defect, for a file that is
+/// missing or not valid, and Error(no_device) for one that does not fit into the host's memory.
 NpyArray read_npy(const std::string& path);
 
-/// Does the same for `size` bytes at `data`. Messages call them `name`.
+/// Parses the `size` bytes of a file at `data`. Messages call the file `name`.
 NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t size);
 
 enum class NpyType { float16, float32 };
 
-/// Returns the bytes of a .npy file. For float16, values are rounded to nearest even; infinity and
-/// NaN stay as they are. The product of `shape` must be the number of values.
+/// Returns the bytes of a .npy file. For float16, values are rounded to nearest, ties to even;
+/// infinity and NaN are kept. The number of values must equal the product of `shape`.
 std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float>& values,
                       NpyType type);
 

@@ -1,4 +1,4 @@
-// Holds the table of options; parsing, error messages and --help follow from it.
+// Defines the table of options, which determines parsing, error messages and --help.
 #include "harness/options.h"
 
 #include <fmt/ranges.h>
@@ -19,7 +19,7 @@
 namespace ladder {
 namespace {
 
-/// The words for each value of a type.
+/// The names of a type's values on the command line.
 template <class T>
 using Names = std::vector<std::pair<std::string_view, T>>;
 using Order = Schedule::Order;
@@ -32,8 +32,8 @@ const std::tuple kNames{
     Names<Order>{
         {"forward", Order::forward}, {"reverse", Order::reverse}, {"random", Order::random}}};
 
-/// An option as it was given. Its functions read the value, and throw Error(bad_usage) for one that
-/// they do not accept.
+/// An option as given on the command line. Its functions read the value, and throw Error(bad_usage)
+/// for one that they do not accept.
 struct GivenOption {
   std::string_view option;
   const char* text;
@@ -42,8 +42,8 @@ struct GivenOption {
     bad_usage("--{} '{}': give {}", option, text, accepted);
   }
 
-  /// Reads the whole text as a number from `least` to `most`; `accepted` describes these for the
-  /// error.
+  /// Reads the whole text as a number from `least` to `most`, inclusive; `accepted` describes the
+  /// accepted numbers in the error message.
   template <class T>
   T number(T least, const std::string& accepted, T most = std::numeric_limits<T>::max()) const {
     const char* const end = text + std::strlen(text);
@@ -70,7 +70,7 @@ struct GivenOption {
   }
 };
 
-/// Reads an option's value into options.*member, or a member of that, by the type of the member.
+/// Reads an option's value into options.*member, or a member of that; its type determines how.
 template <auto... members>
 void read(const GivenOption& given, Options& options) {
   auto& value = (options.*....*members);
@@ -85,7 +85,7 @@ void read(const GivenOption& given, Options& options) {
     value = given.number(std::numeric_limits<float>::denorm_min(),
                          "a finite number above 0 that a float holds");
   } else if constexpr (std::is_same_v<T, Settings>) {
-    std::istringstream all(given.text + std::string(","));  // finds an empty last one too
+    std::istringstream all(given.text + std::string(","));  // finds an empty last item, too
     for (std::string one; std::getline(all, one, ',');) {
       const size_t equals = one.find('=');
       if (equals == one.npos) given.bad("NAME=VALUE,...");
@@ -100,8 +100,8 @@ void read(const GivenOption& given, Options& options) {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    // --sram is the only int64_t. It may be 1 MiB, more than any SM has: the simulator allocates it
-    // once per core.
+    // --sram is the only int64_t. It may be at most 1 MiB, which is more than any SM has, because
+    // the simulator allocates it once per core.
     constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
     constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
     value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
@@ -124,14 +124,14 @@ constexpr auto to_sim = read<&Options::sim, member>;
 enum class About { run, sim, shape };
 
 struct OptionSpec {
-  const char* name;             // of an option; or a group's title, if the rest is null
-  const char* value = nullptr;  // the name of its value in --help; null: a flag
+  const char* name;             // an option's name, or a group's title if the rest is null
+  const char* value = nullptr;  // the value's name in --help; null for a flag
   const char* help = nullptr;   // one line
   void (*read)(const GivenOption&, Options&) = nullptr;  // null for --help, which ends the program
   About about = About::run;
 };
 
-/// Every option of every rung, in the order of --help.
+/// All options, which every rung's program has, in the order of --help.
 const OptionSpec kOptions[] = {
     {"Workload"},
     {"batch", "B", "sequences (default 1)", to_problem<&Problem::B>, About::shape},
@@ -182,7 +182,7 @@ const OptionSpec kOptions[] = {
      to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count the bytes that DRAM served, with the GPU's counters (default: off)",
      to_run<&RunOptions::dram>},
-    {"Output"},  // scripts do not accept these, because they read the output of several programs
+    {"Output"},  // scripts do not accept these, because they read several programs' output
     {"save", "DIR", "write o.npy, plus lse, dq, dk, dv if computed (default: write nothing)",
      to_options<&Options::save>},
     {"trace", "FILE", "write the simulator's events as JSON lines (default: write nothing)",
@@ -194,7 +194,7 @@ const OptionSpec kOptions[] = {
     {"help", nullptr, "print this text and exit"},
 };
 
-/// Returns null for an unknown name.
+/// Returns the option that `given` ("--name") names, or null.
 const OptionSpec* find_option(std::string_view given) {
   for (const OptionSpec& spec : kOptions)
     if (spec.help && given.starts_with("--") && given.substr(2) == spec.name) return &spec;
@@ -203,7 +203,7 @@ const OptionSpec* find_option(std::string_view given) {
 
 // ------------------------------------------------------------------------------------------- help
 
-/// Prints two columns; a long second column continues in the next line, after a comma.
+/// Formats two columns; a long second column continues on the next line, after a comma.
 std::string row(const std::string& left, const std::string& right) {
   const size_t cut = right.size() > 75 ? right.rfind(", ", 74) : right.npos;
   return fmt::format("  {:<22} {}\n", left, right.substr(0, cut + (cut != right.npos))) +
@@ -216,7 +216,7 @@ std::string steps_text(const std::string& rung) {
   for (auto first = all.begin(), next = first; first != all.end(); first = next) {
     const Step& step = **first;
     next = std::find_if(first, all.end(), [&](auto other) { return other->name != step.name; });
-    // Appends to a note the devices whose step it is true of; "" if there are none.
+    // Returns the note with the devices for whose step is_true() holds, or "" if there are none.
     const auto where = [&](const std::string& note, auto is_true) -> std::string {
       std::vector<const char*> devices;
       for (auto each = first; each != next; ++each)
@@ -267,7 +267,7 @@ std::optional<Options> parse_options(int argc, char** argv, const std::string& r
   Problem& problem = options.workload.problem;
   problem.Hk = problem.N_kv = 0;  // 0: not given yet
   const OptionSpec* shape = nullptr;
-  // getopt_long is not used, because it accepts any unambiguous beginning of a name.
+  // getopt_long is not used, because it accepts any unambiguous prefix of a name.
   for (int i = 1; i < argc; ++i) {
     const std::string_view element = argv[i], given = element.substr(0, element.find('='));
     const OptionSpec* spec = find_option(given);

@@ -1,4 +1,4 @@
-// Parses the command line, which is the same for every rung's program.
+// Parses the command line, whose options are the same for every rung's program.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace ladder {
 enum class DeviceChoice { automatic, gpu, sim };
 
-/// How a step runs on the workload.
+/// Options for running a step on the workload.
 struct RunOptions {
   TileRequest tile;
   std::optional<float> time_ms;  // --time, in ms; empty: kTimingMs
@@ -32,17 +32,17 @@ struct Options {
   std::string step;        // --step; empty: the default; several: "A,B", which each_step() splits
   int64_t smem_bytes = 0;  // --sram; 0: the device's limit
   SimOptions sim;
-  std::string sim_option;  // the last given option that only the simulator accepts
+  std::string sim_option;  // the last one given of the options for the simulator only
   bool operator==(const Options&) const = default;
 };
 
-/// Parses the command line of the program of `rung`. Prints the help to stdout and returns nothing
-/// if --help is given; the program then ends with status 0. Throws Error(bad_usage) for unknown
+/// Parses the command line of the program of `rung`. If --help is given, prints the help to stdout
+/// and returns nothing; the program then ends with status 0. Throws Error(bad_usage) for unknown
 /// options and bad values. (choose_step() checks whether the rung has the step, tile and settings.)
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
-/// Returns a copy of the options for each step that they name. Throws Error(bad_usage) if a name is
-/// empty.
+/// Returns a copy of the options per step that they name. Throws Error(bad_usage) for an empty
+/// name.
 std::vector<Options> each_step(const Options& options);
 
 }  // namespace ladder

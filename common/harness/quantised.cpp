@@ -10,12 +10,11 @@
 namespace ladder {
 namespace {
 
-/// Quantises heads of `rows` rows to e4m3, with one scale per tile of `tile` rows, per head, or for
-/// all.
+/// Quantises heads of `rows` rows to e4m3, with one scale per tile of `tile` rows, head or tensor.
 QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                        Quantisation::Scope scope) {
   const int64_t all = std::ssize(x) / columns;
-  const auto group = [&](int64_t row) {  // the number of the group that shares its scale
+  const auto group = [&](int64_t row) {  // the number of the row's group, which shares a scale
     return scope == Quantisation::Scope::tensor ? 0
            : scope == Quantisation::Scope::head
                ? row / rows
@@ -39,7 +38,8 @@ QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
   return out;
 }
 
-/// Returns the rows of a tensor in fp32, padded with zeros to `columns` and transformed if asked.
+/// Returns the rows of a tensor in fp32, padded with zeros from d to `columns` elements; if
+/// `transformed`, hadamard() is applied to them.
 std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transformed) {
   const int64_t rows = tensor.size() / d;
   std::vector<float> x(rows * columns, 0.0f);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Returns a·b for vectors of n numbers; n is a multiple of 8.
+/// Returns the dot product of two vectors of n numbers; n is a multiple of 8.
 double dot(const double* a, const double* b, size_t n) {
   double sums[8] = {};  // eight sums, so that the compiler uses vectors
   for (size_t i = 0; i < n; i += 8)
@@ -24,16 +24,16 @@ double dot(const double* a, const double* b, size_t n) {
   return std::accumulate(sums, sums + 8, 0.0);
 }
 
-/// Adds x·row, n numbers, to `to`.
+/// Adds x·row to `to`; both are vectors of n numbers.
 void add(double* to, double x, const double* row, size_t n) {
   for (size_t c = 0; c < n; ++c) to[c] += x * row[c];
 }
 
-/// Bounds the difference between float64's sum of n terms and the tensor cores' sum of e4m3
-/// products. These add 32 terms at a time to the sum so far. Each term loses less than 2⁻¹³ of the
-/// largest, and so does the sum itself (fp8_test measures it). The terms' losses have either sign:
-/// by Hoeffding's inequality their sum exceeds 6·√n losses in only 3 of 10⁸ cases. The losses of
-/// the sums may all have the same sign.
+/// Bounds the difference between the exact sum of n terms term(i) and the tensor cores' sum, if the
+/// terms are products of e4m3 values. Tensor cores add 32 terms at a time to the sum so far. Each
+/// term loses less than 2⁻¹³ of the largest one, and so does the sum itself (fp8_test measures it).
+/// The terms' losses have either sign: by Hoeffding's inequality their sum exceeds 6·√n losses in
+/// only 3 of 10⁸ cases. The sums' losses may all have the same sign.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -46,8 +46,8 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// Returns rows row(0), …, row(n − 1) of Q, K, V or dO in float64, quantised if `quantised` is not
-/// null. Row numbers count through all heads.
+/// Returns rows row(0), …, row(n − 1) of Q, K, V or dO in float64: those of `quantised` if it is
+/// not null, else those of `given`. Row numbers count through all heads.
 std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
                               size_t n, auto row) {
   std::vector<double> values(n * columns);
@@ -65,31 +65,31 @@ std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantise
 /// The statistics of a row of S.
 struct Row {
   double m = 0, l = 0, D = 0;  // max_j S_ij, Σ_j exp(S_ij − m), Σ_j P_ij·dP_ij
-  double stored_m = 0, stored_l = 0, stored_D = 0;  // the same from the stored S, P and dP
-  bool lost = false;       // a score, or QKᵀ or S·log2(e), overflows float32: P is lost
+  double stored_m = 0, stored_l = 0, stored_D = 0;  // the same, computed from stored S, P and dP
+  bool lost = false;       // P is lost, because S, QKᵀ or S·log2(e) overflows float32
   double weight = 0;       // max_j P_ij · Σ_c|dO_ic·O_ic|
   bool overflows = false;  // if S is stored: Σ exp(S) leaves float32's normal range
 };
 
-/// The values that belong to an element of S; the plain ones are rounded as the algorithm does.
+/// The values that belong to an element of S; the plain ones are rounded as in the algorithm.
 struct Element {
   double P, dS, plain_P, plain_dS;
-  double of_O;  // the factor of V in the plain O: on chip the unnormalised P, rounded
+  double of_O;  // V's factor in the plain O; on chip, the rounded unnormalised P over l
 };
 
-/// Computes one head: row by row for O, LSE and dQ, and key by key for dK and dV. Each element of S
-/// is computed twice, so that no N × N_kv matrix is kept.
+/// Computes one head: O, LSE and dQ row by row, and dK and dV key by key. Each element of S is
+/// computed twice, so that no N × N_kv matrix has to be kept.
 struct Head {
   const Problem& p;
   const bool stored;
   Reference& out;
-  const size_t columns;             // of Q and K, which quantising may pad
-  const std::vector<int>& queries;  // those that attend to a key; Q and dO hold their rows
+  const size_t columns;             // columns of Q and K, which quantisation may pad
+  const std::vector<int>& queries;  // queries that attend to a key; Q and dO hold their rows
   const std::vector<double> Q, K, V;
   std::vector<double> dO = {};            // empty: no gradients
-  std::vector<Row> rows{queries.size()};  // what compute_row() finds
-  const float* s_V = nullptr;             // if quantised: the scales of V's rows, and
-  int p_exponent = 0;                     // the exponent of P's scale
+  std::vector<Row> rows{queries.size()};  // filled by compute_row()
+  const float* s_V = nullptr;             // if quantised: the scales of V's rows
+  int p_exponent = 0;                     // if quantised: the exponent of P's scale
   const size_t d = static_cast<size_t>(p.d);
 
   double rounded(double x) const { return ladder::rounded(p.dtype, x); }
@@ -99,12 +99,12 @@ struct Head {
   bool gradients() const { return !dO.empty(); }
   double dP(size_t r, size_t j) const { return gradients() ? dot(&dO[r * d], &V[j * d], d) : 0; }
 
-  /// Returns P·x as `stored` computes it: 0 for P = 0, even if x is not finite.
+  /// Returns P·x as a step that stores P computes it: 0 for P = 0, even if x is not finite.
   static double weighted(double P, double x) { return P > 0 ? P * x : 0; }
   double stored_P(const Row& row, double S) const {
     return rounded(std::exp(rounded(S) - row.stored_m) / row.stored_l);
   }
-  /// Returns the values of an element with e = exp(S − m).
+  /// Returns the values of an element whose e is exp(S − m).
   Element element(const Row& row, double e, double S, double dP) const {
     const double P = e / row.l, dS = P * (dP - row.D);
     if (row.lost) return {P, dS, kInf, kInf, kInf};
@@ -132,7 +132,7 @@ struct Head {
     return row;
   }
 
-  /// Computes query r, and fills row `to` of the outputs if it is given.
+  /// Computes query queries[r], and stores it in row `to` of the outputs if that is given.
   void compute_row(size_t r, std::optional<size_t> to) {
     const auto keys = static_cast<size_t>(p.keys(queries[r]));
     std::vector<double> S(keys), of_dP(keys), e(keys), unwanted(4 * d);
@@ -169,13 +169,14 @@ struct Head {
     row.overflows = stored && (sum > std::log(3.4e38) || sum < std::log(1.2e-38));
   }
 
-  /// Fills the plain row of O for e4m3, and returns plain − exact of its LSE. Both are half the
-  /// error that a step may have, since the tolerance is twice that. With e = exp(S − m):
+  /// Fills the plain row of O for an e4m3 step, and returns plain − exact for the row's LSE. Both
+  /// deviate by half the error that a step may have, as the tolerance is twice that. With e = exp(S
+  /// − m):
   ///
-  /// The step rounds 2^E·s_V·e_j, or more; the largest of a row is at least 2^E. Rounding to 4
-  /// significant bits costs at most 2⁻⁴ of the value, or 2⁻¹⁰ below 2⁻⁶. A score that is off by t
-  /// changes the value by the fraction t. The keys' errors are independent, so Hoeffding's bound
-  /// holds for their sum.
+  /// The step rounds 2^E·s_V·e_j, or a larger multiple of e_j; with E = p_exponent, the largest of
+  /// a row is at least 2^E. Rounding to 4 significant bits costs at most 2⁻⁴ of the value, or 2⁻¹⁰
+  /// for values below 2⁻⁶. A score with error t changes the value by the fraction t. The keys'
+  /// errors are independent, so Hoeffding's bound holds for their sum.
   double plain_in_e4m3(size_t r, const std::vector<double>& S, const std::vector<double>& e,
                        double* plain_o, const double* o) const {
     const double m = rows[r].m, l = rows[r].l;
@@ -205,8 +206,8 @@ struct Head {
     return of_lse / 2;
   }
 
-  /// Adds all queries' contributions to dK and dV of key j, whose rows begin at element `at`. Needs
-  /// `rows` of all queries that attend to a key.
+  /// Adds all queries' contributions to dK and dV of key j, whose row in each begins at element
+  /// `at`. Needs `rows` for all queries that attend to a key.
   void add_key(size_t j, size_t at) {
     for (size_t r = p.first_query(static_cast<int>(j)) - queries.front(); r < rows.size(); ++r) {
       const double S = score(r, j);
@@ -254,8 +255,8 @@ void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   out.dv = expected("dv", p.d, true);
 }
 
-/// Returns half a unit in the last place of the I/O type at x, or at its largest number if x
-/// exceeds it.
+/// Returns half a unit in the last place of the I/O type at x, or at its largest number for larger
+/// x.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
@@ -263,7 +264,7 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// Names the heads, rows and columns of a tensor that are wrong, each from the first to the last.
+/// Returns the ranges of heads, rows and columns with wrong elements, each as "first to last".
 std::string place_of_errors(const ExpectedTensor& expected, const auto& out, double tolerance) {
   struct Range {
     int64_t first = std::numeric_limits<int64_t>::max(), last = -1;
@@ -281,7 +282,7 @@ std::string place_of_errors(const ExpectedTensor& expected, const auto& out, dou
                      rows.first, rows.last, columns.first, columns.last);
 }
 
-/// Compares element by element. rounding(max |exact|) is the tolerance for rounding `out`.
+/// Compares each element. rounding(max |exact|) is the tolerance's part for the rounding of `out`.
 TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
@@ -292,7 +293,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
     const double ref = expected.exact[i], plain = expected.plain[i];
     if (!is_finite(ref)) {
       if (std::bit_cast<uint64_t>(value) != std::bit_cast<uint64_t>(ref))
-        error.max = std::numeric_limits<double>::infinity();  // not that infinity
+        error.max = std::numeric_limits<double>::infinity();  // it is not that infinity
       continue;
     }
     error.largest = std::max(error.largest, std::abs(ref));
@@ -334,8 +335,8 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
 }
 
 RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
-  // Multiply-adds that a second allows per key of every head, and how many a row takes: if all rows
-  // are checked, and for a sample of dQ, which comes without dK and dV.
+  // The multiply-adds that a second allows per key of every head, and the number that a row takes:
+  // `each` if all rows are checked, `of_dQ` for a sample of dQ, computed without dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
   const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
@@ -361,7 +362,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
   std::vector<int> all(p.N - p.first_query(0)), chosen = choice.rows;
   std::iota(all.begin(), all.end(), p.first_query(0));
   std::erase_if(chosen, [&](int i) { return p.keys(i) == 0; });
-  // max_ij(P_ij·Σ_c|dO_ic·O_ic|), max |K| and max |Q| over the rows that are computed.
+  // max_ij(P_ij·Σ_c|dO_ic·O_ic|), max |K| and max |Q| over the computed rows.
   double weight = 0, largest_k = 0, largest_q = 0;
   for (int head = 0; head < p.B * p.H; ++head) {
     const int kv_head = head / (p.H / p.Hk);
@@ -384,13 +385,13 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       of.s_V = &q->V.scales[first_key];
       of.p_exponent = quantisation->p_exponent;
     }
-    // Returns the row of the outputs for query r, if it was chosen.
+    // Returns the outputs' row for query queries[r] if that was chosen.
     const auto place = [&](int64_t r) -> std::optional<size_t> {
       const auto there = std::ranges::lower_bound(choice.rows, queries[r]);
       if (there == choice.rows.end() || *there != queries[r]) return {};
       return head * choice.rows.size() + (there - choice.rows.begin());
     };
-    // Short rows go to a thread several at a time, because handing out one takes longer.
+    // A thread takes several short rows at a time, because handing one out takes longer.
     parallel_for(
         n, [&](int64_t r) { of.compute_row(r, place(r)); }, std::clamp(4096 / p.N_kv, 1, 8));
     for (const Row& row : of.rows) {
@@ -406,7 +407,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
   }
   for (auto* x : {&dq, &dk, &dv})
     for (double& y : x->plain) y = rounded(p.dtype, y);
-  // The most that rounding O moves scale·D_i, in units of Σ_c|dO_ic·O_ic|.
+  // The largest change of scale·D_i that rounding O causes, in units of Σ_c|dO_ic·O_ic|.
   const double rounding_of_D = p.scale * (p.dtype == DType::fp16 ? 0x1p-11 : 0x1p-8);
   dq.extra = rounding_of_D * weight * largest_k;
   dk.extra = rounding_of_D * weight * largest_q;

@@ -17,7 +17,7 @@ std::optional<int> or_null(int n) {
   return n ? std::optional(n) : std::nullopt;
 }
 
-/// Returns the bytes that traffic() predicts for one kernel, or for all if the name is empty.
+/// Returns the bytes that traffic() predicts for one kernel; for all kernels if the name is empty.
 std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string& kernel = "") {
   std::optional<ReadWrite> sum;
   for (const auto& k : r.predicted_traffic) {
@@ -28,7 +28,7 @@ std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string
   return sum;
 }
 
-/// Returns the sum of all kernels' counts; none if they were not counted.
+/// Returns the sum of all kernels' counts; nothing if they were not counted.
 std::optional<Counts> sum_of(const Report& r) {
   std::optional<Counts> sum;
   for (const auto& k : r.kernels) {
@@ -39,7 +39,7 @@ std::optional<Counts> sum_of(const Report& r) {
   return sum;
 }
 
-/// Returns a member of an optional.
+/// Returns a member of *c, or nothing if c is empty.
 template <class C, class T>
 std::optional<T> member_of(const std::optional<C>& c, T C::*member) {
   return c ? std::optional((*c).*member) : std::nullopt;
@@ -48,7 +48,7 @@ std::optional<ReadWrite> bytes_of(const std::optional<Counts>& c, ReadWrite HbmC
   return c ? std::optional(c->hbm.*member) : std::nullopt;
 }
 
-/// Adds the counts that the report and each of its kernels share.
+/// Adds the counts that the report has for the whole run and for each kernel.
 void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
                 const std::optional<ReadWrite>& dram) {
   const auto add = [&](const std::string& of, const std::optional<ReadWrite>& bytes) {
@@ -91,10 +91,10 @@ std::string kernels_json(const Report& r) {
 
 // ------------------------------------------------------------------------------------------- table
 
-/// Writes x with three digits, in the largest unit that leaves at least 1 before the point.
+/// Formats x with three digits, in the largest unit that leaves at least 1 before the point.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
   const auto last = std::prev(units.end());
-  // 999.6 would round to 1000, so it takes the next unit.
+  // 999.6 would round to 1000, so it takes the next larger unit.
   const auto& [size, name] = *std::find_if(
       units.begin(), last, [&](const auto& unit) { return std::abs(x) >= 0.9995 * unit.first; });
   const double scaled = x / size, absolute = std::abs(scaled);
@@ -112,10 +112,10 @@ std::string ms_text(double ms) {
   return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
-/// Formats times and bytes: one line per kernel, then one for all.
+/// Formats times and bytes: one line per kernel, then one for the whole run.
 std::string traffic_table(const Report& r) {
-  // The simulator shows counted requests and distinct bytes. A GPU shows predicted requests (the
-  // tests hold them equal to the counts) and, with --dram, its counters.
+  // The simulator shows counted requests and distinct bytes. A GPU shows predicted requests (tests
+  // compare them with the counts) and, with --dram, its counters.
   std::string out = "\n";
   const auto line = [&](const auto&... cells) {
     out += fmt::format("{:<22}{:>10}{:>16}{:>12}{:>16}{:>12}\n", cells...);
@@ -140,21 +140,21 @@ std::string traffic_table(const Report& r) {
   return out;
 }
 
-/// Formats the budget of 05_flash_v2/design_a_tile.md: what a block takes of an SM, FLOPs per byte,
-/// and the waves of blocks. A step without tiles has only the waves.
+/// Formats the budget that 05_flash_v2/design_a_tile.md explains: a block's share of an SM's
+/// resources, FLOPs per byte, and the waves of blocks. A step without tiles has only waves.
 std::string budget_text(const Report& r) {
   const Plan& plan = r.plan;
   std::string out;
   const auto line = [&]<class... Parts>(fmt::format_string<Parts...> text, Parts&&... parts) {
     out += "budget: " + fmt::format(text, std::forward<Parts>(parts)...) + "\n";
   };
-  int64_t at_once = 0;  // most blocks that run on one SM at once
+  int64_t at_once = 0;  // the most blocks that run on one SM concurrently
   if (plan.block_q) {
     const int64_t room = r.device.blocks_per_sm(plan.smem_bytes);
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
-    bool keeps_rows = false;  // whether O stays in a block for all keys, as LSE tells
+    bool keeps_rows = false;  // whether a block keeps O for all keys; it does if it writes LSE
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
@@ -181,7 +181,7 @@ std::string budget_text(const Report& r) {
   for (const KernelReport& k : r.kernels) {
     const bool multiplies = at_once && k.counts && k.counts->matmul_flops;
     if (!k.occupancy && !multiplies) continue;
-    // The driver's numbers, else the estimate of the lines above.
+    // The driver's numbers if known, otherwise the estimate from the lines above.
     const Occupancy o = k.occupancy.value_or(
         Occupancy{0, static_cast<int>(at_once), multiplies ? k.counts->blocks : 0});
     line("{}: {} blocks, {} at once on each of {} SMs: {:.2f} waves{}", k.name, o.blocks,

@@ -1,4 +1,4 @@
-// The result of a run, as a line of JSON for programs and as a table for people.
+// Holds the result of a run and formats it as a line of JSON for programs or a table for people.
 #pragma once
 
 #include <optional>
@@ -15,35 +15,36 @@ namespace ladder {
 
 struct Options;
 
-/// The result of one step and direction.
+/// The result of running one step in one direction.
 struct Report {
   std::string rung, step, direction;  // direction: "fwd" or "bwd"
   WorkloadSpec workload = {};
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};
-  Traffic predicted_traffic = {};  // by Pass::traffic; in JSON model_*_bytes
+  Traffic predicted_traffic = {};  // from Pass::traffic; model_*_bytes in JSON
   std::optional<Timing> timing = {};
-  std::optional<ReadWrite> dram = {};  // of --dram
+  std::optional<ReadWrite> dram = {};  // bytes counted with --dram
   int64_t workspace_bytes = 0;
-  std::optional<std::vector<TensorError>> errors = {};  // none if nothing was checked
+  std::optional<std::vector<TensorError>> errors = {};  // empty if nothing was checked
   int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
-  /// False if an output is wrong; else null if a check decides nothing or nothing was checked.
+  /// Returns false if an output fails its check. Otherwise returns nothing if a check decides
+  /// nothing or nothing was checked, and true if all outputs pass.
   std::optional<bool> pass() const;
-  /// The FLOPs of the workload as the papers count them: forward 4·N·N_kv·d·heads·batch, half of
-  /// that under a causal mask; backward 2.5 times that.
+  /// Returns the FLOPs of the workload as the papers count them: forward 4·N·N_kv·d·heads·batch,
+  /// half of that under a causal mask; backward 2.5 times as many.
   double flops() const;
 };
 
-/// Returns one line without a newline, with the keys of common/CONTRACTS.md; a value that does not
-/// exist is null.
+/// Returns one line of JSON without a newline, with the keys that common/CONTRACTS.md documents; a
+/// value that does not exist is null.
 std::string to_json(const Report& report);
-/// Returns a table of at most 100 columns, which ends with a newline.
+/// Returns a table at most 100 characters wide, which ends with a newline.
 std::string to_table(const Report& report);
-/// Returns the text to print: a line of JSON or a table; with --verbose the table is followed by a
-/// block's budget and the kernels' counts.
+/// Returns the text to print: a line of JSON, or a table. With --verbose a block's budget and the
+/// kernels' counts follow the table.
 std::string to_text(const Report& report, const Options& options);
 
 }  // namespace ladder

@@ -9,7 +9,7 @@
 namespace ladder {
 namespace {
 
-/// The arrays of a run in the device's memory: inputs are uploaded, all others start poisoned.
+/// The arrays of a run in the device's memory. Inputs are uploaded; all others start poisoned.
 struct DeviceArrays {
   std::vector<std::shared_ptr<Array>> all;
   Arrays by_name;
@@ -38,7 +38,7 @@ struct DeviceArrays {
       for (const auto& array : plan->workspace) make(array.name, array.bytes);
   }
 
-  /// Copies the existing outputs to the host.
+  /// Copies those outputs that exist to the host.
   void download(Device& device, DType dtype, Outputs& out) const {
     const auto into = [&](const std::string& name, auto& values) {
       const Array* const array = by_name.find(name);
@@ -61,9 +61,9 @@ struct PassRun {
   Report report;
 };
 
-// -------------------------------------------------------------------------- are the outputs right
+// ------------------------------------------------------------------------------------ verification
 
-/// Prints a line if a tensor's check decides nothing, and one for values that overflow although the
+/// Prints a line if a tensor's check decides nothing, and another if values overflow although the
 /// step computed them correctly.
 void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
@@ -85,7 +85,7 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
-/// After a fault: prints which values of O must overflow, as if all of O were NaN.
+/// After a fault: prints how many values of O must overflow, by checking as if all of O were NaN.
 void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
@@ -120,7 +120,7 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
     for (const TensorError& e : *pass.report.errors) explain(step, p, e);
 }
 
-// ------------------------------------------------------------------------------ what a run takes
+// ----------------------------------------------------------------------------------- measurements
 
 /// Adds the bytes that DRAM served to the reports, or prints why they cannot be counted.
 void count_dram(Device& device, std::vector<PassRun>& passes) {
@@ -161,7 +161,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
     require_memory(step, workload.problem(), made, device.info());
     return made;
   };
-  if (workload.has_shapes()) planned();  // before the inputs take the host's memory
+  if (workload.has_shapes()) planned();  // fails before the inputs take the host's memory
   const Inputs& inputs = workload.inputs(bool{step.backward});
   const Plans plans = planned();
   const Problem& p = workload.problem();
@@ -195,7 +195,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
                                           device.info().name));
       report.kernels = device.run(step.rung, launch);
     }
-  } catch (const Error&) {  // overflow may have caused it
+  } catch (const Error&) {  // overflow may have caused the fault
     explain_fault(step, plans, workload);
     trace();
     throw;

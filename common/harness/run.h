@@ -19,10 +19,10 @@ struct Outputs {
   Tensor dQ, dK, dV;       // empty without a backward pass
 };
 
-/// Plans, executes, verifies and measures one step. Returns a report of the forward pass and, if
-/// the step has one, of the backward pass. `outputs`, which may be null, receives the step's
+/// Plans, executes, verifies and measures one step. Returns a report on the forward pass and, if
+/// the step has one, on the backward pass. `outputs`, which may be null, receives the step's
 /// outputs. Throws Error for bad usage, for too little memory (before the inputs are drawn) and for
-/// a fault; the file of --trace is written even then.
+/// a fault; after a fault the file of --trace is still written.
 std::vector<Report> run_step(Device& device, const Step& step, const RunOptions& options,
                              Workload& workload, Outputs* outputs = nullptr);
 

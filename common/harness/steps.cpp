@@ -1,4 +1,4 @@
-// Keeps the registered steps and orders them by .after.
+// Stores the registered steps and orders them by .after.
 #include "harness/steps.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ using Steps = std::vector<const Step*>;
   throw std::logic_error("the steps of this rung form no ladder: " + what);
 }
 
-/// Returns the steps of a rung by name; under each name the GPU's comes first.
+/// Returns the steps of a rung, keyed by name; under each name the step for the GPU comes first.
 std::map<std::string, Steps> by_name(const std::string& rung) {
   std::map<std::string, Steps> found;
   for (const DeviceKind device : {DeviceKind::gpu, DeviceKind::sim})

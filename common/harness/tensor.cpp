@@ -1,4 +1,4 @@
-// Draws the random inputs, and rounds numbers to the I/O types.
+// Draws random inputs, and rounds numbers to the I/O types.
 #include "harness/tensor.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace ladder {
 namespace {
 
-/// The generator splitmix64 (Steele, Lea and Flood 2014); each starting state gives another stream.
+/// The generator splitmix64 (Steele, Lea and Flood 2014); each starting state gives its own stream.
 class Random {
  public:
   explicit Random(uint64_t state) : state_(state) {}
@@ -22,8 +22,8 @@ class Random {
   }
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
 
-  /// Draws from N(0, 1) by Marsaglia's polar method. It uses +, −, ·, / and √ alone, which IEEE 754
-  /// rounds the same everywhere; the C library's log does not promise that.
+  /// Draws from N(0, 1) by Marsaglia's polar method. It uses only +, −, ·, / and √, which IEEE 754
+  /// rounds identically everywhere; the C library's log does not promise that.
   double normal() {
     for (;;) {
       const double u = 2 * uniform() - 1, v = 2 * uniform() - 1;
@@ -33,7 +33,7 @@ class Random {
   }
 
  private:
-  /// Returns the natural logarithm of x > 0, by the series of artanh, to about 1e-15.
+  /// Returns the natural logarithm of x > 0, from the series of artanh, accurate to about 1e-15.
   static double log(double x) {
     int exponent;
     double m = std::frexp(x, &exponent);  // m in [0.5, 1)
@@ -49,7 +49,7 @@ class Random {
   uint64_t state_;
 };
 
-constexpr int64_t kChunk = 4096;  // elements per generator, so that cores can work in parallel
+constexpr int64_t kChunk = 4096;  // elements per generator; cores draw chunks in parallel
 
 }  // namespace
 
@@ -85,7 +85,7 @@ std::vector<float> widen_all(const Tensor& tensor) {
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream) {
   Tensor t{dtype, std::vector<uint16_t>(size)};
   parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
-    // Two steps of the generator separate the streams of neighbouring seeds and chunks.
+    // Two generator steps separate the streams of neighbouring seeds and chunks.
     Random key(seed * 4 + static_cast<uint64_t>(stream));
     Random random(Random(key.next() + static_cast<uint64_t>(chunk)).next());
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {

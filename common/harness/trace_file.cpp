@@ -1,4 +1,4 @@
-// Writes a trace as a file of JSON lines, and finds the source lines of its sites.
+// Writes a trace as a file of JSON lines, and finds the source lines of the trace's sites.
 #include "harness/trace_file.h"
 
 #include <fmt/format.h>
@@ -29,12 +29,12 @@ std::string quoted(std::string name) {
   return "'" + name + "'";
 }
 
-/// A tool that finds source lines. `command` takes addresses as arguments, less `base`. For each it
+/// A tool that finds source lines. `command` takes addresses minus `base` as arguments. For each it
 /// prints a line that begins with 0x, then one line per function inlined there, innermost first:
 /// file:line, or text that does not begin with a slash.
 struct Tool {
   std::string command;
-  uintptr_t base = 0;  // where the program was loaded
+  uintptr_t base = 0;  // the program's load address
 };
 
 #ifdef __APPLE__
@@ -43,8 +43,7 @@ constexpr const char* kTool = "atos (of Xcode's command line tools)";
 Tool find_tool() {
   Dl_info program;
   if (!dladdr(reinterpret_cast<const void*>(&quoted), &program)) return {"false"};
-  // It prints "function (in program) (file:line)" and, after a tab, the function that it is inlined
-  // in.
+  // atos prints "function (in program) (file:line)" and, after a tab, where that is inlined.
   return {
       fmt::format("atos -i -fullPath -d '\t' -o {} -l {:#x} | sed '/^$/d;s/^/0x\t/' | "
                   "tr '\t' '\n' | sed -n '/^0x$/p;s/.*(\\(\\/.*\\))$/\\1/p'",
@@ -64,9 +63,9 @@ Tool find_tool() {
 }
 #endif
 
-/// For each chain of call addresses, innermost first, returns "file:line" of the first that is in
-/// a rung's file, not in common/ or a library; "" if none is known. If the tool is missing, prints
-/// that on stderr and returns "" for all.
+/// For each chain of call addresses, innermost first, returns "file:line" of the first call in a
+/// rung's file rather than in common/ or a library, or "" if none is known. If the tool is missing,
+/// prints a message to stderr and returns "" for all chains.
 std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {
   std::map<uintptr_t, std::string> lines;
   for (const auto& chain : chains)
@@ -75,7 +74,7 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
   std::FILE* const addresses = std::tmpfile();
   for (const auto& [address, line] : lines) fmt::print(addresses, "{:#x}\n", address - tool.base);
   std::rewind(addresses);  // also flushes
-  // xargs splits them, because one command line might not hold them all.
+  // xargs splits the addresses, because one command line might not hold all of them.
   std::FILE* const pipe = popen(
       fmt::format("xargs </dev/fd/{} 2>/dev/null {}", fileno(addresses), tool.command).c_str(),
       "r");

@@ -9,16 +9,16 @@
 
 namespace ladder {
 
-/// Writes the events of the device's last run as JSON, one object per line. `plan` is that of the
-/// forward pass. Throws Error(bad_usage) if the file cannot be written. The lines:
+/// Writes the events of the device's last run to `path` as JSON, one object per line. `plan` is the
+/// plan of the forward pass. Throws Error(bad_usage) if the file cannot be written. The lines are:
 ///   the run           rung, step and workload
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
-///   launches          Trace::Launch's keys; "launch" is its number, "shared" has
+///   launches          Trace::Launch's members; "launch" is its number, "shared" contains
 ///                     [name, begin, bytes]
-///   events            TraceEvent's members by their names; those that are 0 or empty are left
-///                     out. No other line contains "kind". "line" and "start_line" are sites, given
-///                     as places in the source; ranges are [begin, end], and of shared memory
-///                     [array, 1 if written, ranges]
+///   events            TraceEvent's members under their names, without those that are 0 or
+///                     empty. No other line contains "kind". "line" and "start_line" are the
+///                     sites as "file:line". Ranges are [begin, end) in bytes; an entry of
+///                     "shared" is [array, 1 if written, ranges]
 ///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
 void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
                  const Plan& plan, const Arrays& arrays, Device& device);

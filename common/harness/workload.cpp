@@ -15,7 +15,7 @@
 namespace ladder {
 namespace {
 
-/// Draws the inputs, or reads them with `load` and puts the files' shapes into the spec.
+/// Draws the inputs, or reads them from folder spec.load and sets the spec's shapes from the files.
 Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   Problem& p = spec.problem;
   const auto make = [&](int heads, int rows, Stream stream) {
@@ -28,7 +28,8 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   using Shape = std::vector<int64_t>;
   namespace fs = std::filesystem;
   const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", spec.load, name); };
-  // Throws if the file is missing but one with a similar name exists: dO.npy, do.NPY or do.npy.txt.
+  // Returns whether the file exists. Throws if it is missing but a file with a similar name exists,
+  // such as dO.npy, do.NPY or do.npy.txt.
   const auto is_there = [&](const char* name) {
     std::error_code error;
     if (fs::exists(fs::symlink_status(path(name), error))) return true;
@@ -86,8 +87,9 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Kernels count the rows of all heads in ints, and so heads, tiles and blocks, even with one more
-  // tile, GPU full of blocks or group of heads (schedule.h). No size in bytes comes near 2⁶³.
+  // Kernels count in ints: the rows of all heads, and therefore heads, tiles and blocks, even if
+  // they exceed their number by a tile, a GPU full of blocks or a group of heads (schedule.h). No
+  // size in bytes comes near 2⁶³.
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)

@@ -1,4 +1,4 @@
-// A workload: the sizes, the inputs and the references.
+// Defines a workload: its sizes, inputs and references.
 #pragma once
 
 #include <map>
@@ -14,25 +14,25 @@
 
 namespace ladder {
 
-/// A workload as the options ask for it.
+/// A workload as the options specify it.
 struct WorkloadSpec {
-  Problem problem;  // with `load` the files give the shapes, once they are read
+  Problem problem;  // with `load`, the files determine the shapes once they are read
   Input input = Input::normal;
   uint64_t seed = 0;
-  std::string load;            // folder of the inputs; empty: they are drawn
+  std::string load;            // the inputs' folder; empty: they are drawn
   std::optional<float> scale;  // --scale; empty: 1/√d
   Check check = Check::automatic;
   bool operator==(const WorkloadSpec&) const = default;
 
   /// Sets the problem's scale and checks its sizes. Throws Error(bad_usage) for a head size or head
-  /// count that is not allowed, and for more than 2³⁰ rows in all heads.
+  /// count that is not allowed, and for more than 2³⁰ rows in all heads together.
   void complete();
 };
 
-/// Adds the shapes, type, scale, input and seed under the options' names.
+/// Adds the shapes, type, scale, input and seed, under the keys of common/CONTRACTS.md.
 void add_workload(json::Members& members, const WorkloadSpec& spec);
 
-/// A workload that several runs share. Inputs and references are made when they are first needed.
+/// A workload that several runs share. Inputs and references are computed when first needed.
 class Workload {
  public:
   explicit Workload(WorkloadSpec spec) : spec_(std::move(spec)) {}
@@ -41,14 +41,14 @@ class Workload {
 
   const WorkloadSpec& spec() const { return spec_; }
   const Problem& problem() const { return spec_.problem; }
-  /// Returns whether the sizes are known without reading a file.
+  /// Returns whether the shapes are known without reading a file.
   bool has_shapes() const { return spec_.load.empty() || inputs_; }
   bool is_checked() const { return spec_.check != Check::off; }
 
-  /// Returns the inputs, with dO for a backward pass. Throws Error(bad_usage) for a file that is
-  /// missing or not valid.
+  /// Returns the inputs, with dO if `backward`. Throws Error(bad_usage) for a missing or bad file.
   const Inputs& inputs(bool backward);
-  /// Returns the reference for the rows to check of a step whose inputs are quantised in this way.
+  /// Returns the reference for the rows to check, with the step's roundings and with inputs
+  /// quantised in this way, if any.
   const Reference& reference(const Step& step, const std::optional<Quantisation>& quantisation);
 
  private:
