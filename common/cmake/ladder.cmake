@@ -1,4 +1,4 @@
-# Builds the ladder: one library for the harness, one per machine, and one program per rung.
+# Builds the ladder: a library for the harness, one for each machine, and a program for each rung.
 
 set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half: ON, OFF, or AUTO: where a GPU answers and a CUDA Toolkit is found, and in CI")
@@ -16,15 +16,15 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# -Og compiles faster than -O1, and is enough for code that takes little of a run's time. --trace
-# finds the lines of a kernel by line tables. These are DWARF 4, because addr2line does not find in
-# DWARF 5 what clang inlined.
+# -Og compiles faster than -O1 and suffices for code that takes little of a run's time. --trace
+# finds a kernel's lines in the line tables. These are DWARF 4, because addr2line does not find
+# functions that clang inlined in DWARF 5.
 set(CMAKE_CXX_FLAGS_RELEASE "-Og -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)   # the simulator and the reference
 set(warm $<$<CONFIG:Release>:-O1>)  # the first rungs, whose kernels touch single elements
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 
-# The minimum versions; BUILDING.md lists them.
+# Check the minimum versions, which BUILDING.md lists.
 include(CheckCXXSourceCompiles)
 check_cxx_source_compiles("#include <source_location>
   int main() { return std::source_location::current().line() != 2; }" LADDER_CXX20)
@@ -38,8 +38,8 @@ if(NOT fmt_FOUND)
     "fmt 8.1 or newer is missing: install it (Debian, Ubuntu: apt-get install libfmt-dev; without "
     "root: common/BUILDING.md)")
 endif()
-# The system's libraries do not link with another C++ library or for another processor. Then use
-# fmt's headers and GoogleTest's sources.
+# The system's libraries do not link with another C++ library or for another processor. In that case
+# use fmt's headers and GoogleTest's sources.
 set(CMAKE_REQUIRED_LIBRARIES fmt::fmt)
 check_cxx_source_compiles("#include <fmt/format.h>
   int main() { return fmt::format(\"{}\", 1) != \"1\"; }" LADDER_FMT_LINKS)
@@ -58,10 +58,10 @@ endif()
 find_package(Threads REQUIRED)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
-# CUDA. The cache keeps that a GPU answered, because it may not answer on every machine that shares
-# a build folder. The architecture must be known before the language is enabled: the GPU's, else 8.0
-# (with PTX) and 9.0a, in CI without a GPU only 9.0a. `no_gpu` says why the GPU half is left out and
-# what to do. The programs are built without it and print that text.
+# CUDA. The cache remembers the capability of a GPU that answered, because a GPU may not answer on
+# every machine that shares a build folder. The architecture must be known before the language is
+# enabled: it is the GPU's, otherwise 8.0 (with PTX) and 9.0a, and in CI without a GPU only 9.0a. If
+# the GPU half is left out, `no_gpu` says why and what to do, and the programs print that text.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
@@ -93,7 +93,7 @@ else()
     string(CONCAT no_gpu "there was no program called ${nvcc} when it was built (install the CUDA "
       "Toolkit, or export CUDACXX=/path/of/nvcc, that path alone, then scripts/run)")
   elseif(NOT LADDER_NVCC_WORKS)
-    # If nvcc did not work, enable_language would stop the build without a reason.
+    # If nvcc did not work, enable_language would stop the build without giving a reason.
     set(probe ${PROJECT_BINARY_DIR}/stubs/probe)
     file(WRITE ${probe}.cu "#include <cuda_bf16.h>\n#include <string>\n"
       "#if CUDART_VERSION < 12010\n#error this CUDA is older than 12.1\n#endif\nint main() {}\n")
@@ -131,19 +131,19 @@ else()
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Leave out the folders of nvcc's host compiler: their C++ library may be too old for the C++
+  # Leave out the folders of nvcc's host compiler, whose C++ library may be too old for the C++
   # sources.
   list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 lacks this for nvcc
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
-  # nvcc passes its -O only to the host's compiler; the GPU's code is always -O3. In CI without a
-  # GPU none of the GPU code runs. It is compiled only for the compilers' diagnostics, as fast as
-  # possible and for one type and head size (LADDER_ONE_KERNEL). There only the Hopper steps are
-  # optimised, because machine_code_test reads their machine code. They and each rung's default step
-  # are linked; for the others only the GPU's half is compiled (-cubin, see ptxas.sh), because the
-  # simulator's build compiles the same host code, and nvcc parses it anyway.
+  # nvcc passes its -O only to the host compiler; it always compiles GPU code with -O3. In CI
+  # without a GPU no GPU code runs. It is compiled only for the compilers' diagnostics, as fast as
+  # possible and for one type and head size (LADDER_ONE_KERNEL). Only the Hopper steps are then
+  # optimised, because machine_code_test reads their machine code. These and each rung's default
+  # step are linked; of the other steps only the GPU half is compiled (-cubin, see ptxas.sh),
+  # because the simulator's build compiles the same host code, which nvcc parses in any case.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
   if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
@@ -157,14 +157,15 @@ else()
   message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 endif()
 
-# An unused variable is a warning for a reader who edits, and an error in CI.
+# A warning, such as for an unused variable, is an error only in CI, so that it does not stop a
+# reader's experiments.
 if(ci AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
 add_library(ladder_flags INTERFACE)
 target_include_directories(ladder_flags INTERFACE ${PROJECT_SOURCE_DIR}/common)
 target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:LADDER_SIM>)
-# -fno-fast-math overrides CXXFLAGS, because NaN, infinity and subnormals must be kept apart.
+# -fno-fast-math overrides CXXFLAGS, because NaN, infinity and subnormals must keep their meaning.
 target_link_options(ladder_flags INTERFACE $<$<LINK_LANGUAGE:CXX>:-fno-fast-math>)
 target_compile_options(ladder_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers
@@ -173,16 +174,15 @@ target_compile_options(ladder_flags INTERFACE
     -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-fno-fast-math,-ffp-contract=off>)
 target_link_libraries(ladder_flags INTERFACE ${fmt} Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # GCC 12 and 13 warn of an overlap in std::string's operator+ that does not exist (GCC bug
-  # 105651).
+  # GCC 12 and 13 warn of a nonexistent overlap in std::string's operator+ (GCC bug 105651).
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local>
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 else()
-  # `#pragma unroll` is for nvcc; clang warns of each loop that it does not unroll. Clang 19 warns
-  # that libstdc++ 12 uses deprecated functions.
+  # `#pragma unroll` is meant for nvcc; clang warns about each loop that it cannot unroll. Clang 19
+  # warns that libstdc++ 12 uses deprecated functions.
   target_compile_options(ladder_flags INTERFACE -Wno-pass-failed -Wno-deprecated-declarations)
 endif()
-# GCC 12.2 for 64-bit ARM fails with an internal error when it vectorises a loop with a sum.
+# GCC 12.2 for 64-bit ARM fails with an internal error when it vectorises a summation loop.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
     CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-tree-vectorize>)
@@ -218,7 +218,7 @@ if(LADDER_GPU)
     $<TARGET_NAME_IF_EXISTS:CUDA::nvtx3> ${CMAKE_DL_LIBS})
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
   target_compile_definitions(ladder_gpu PRIVATE LADDER_ARCHITECTURES="${architectures}")
-  # For --dram: only the headers, because the library is opened at run time.
+  # --dram needs only CUPTI's headers, because the library is opened at run time.
   find_path(LADDER_CUPTI_INCLUDE cupti_range_profiler.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
     ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
   if(LADDER_CUPTI_INCLUDE)
@@ -238,7 +238,7 @@ list(FILTER harness_sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(ladder_harness STATIC ${harness_sources})
 target_link_libraries(ladder_harness PUBLIC ladder_sim ladder_gpu)
 target_precompile_headers(ladder_harness REUSE_FROM ladder_pch)
-if(NOT DEFINED CMAKE_UNITY_BUILD)  # else parsing headers would take most of the time
+if(NOT DEFINED CMAKE_UNITY_BUILD)  # otherwise parsing headers would take most of the time
   set_target_properties(ladder_sim ladder_harness PROPERTIES UNITY_BUILD ON)
 endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/common/harness/reference.cpp PROPERTIES
@@ -250,9 +250,9 @@ target_precompile_headers(ladder_main REUSE_FROM ladder_pch)
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
 # ladder_kernels(NAME file.cu …) defines the object libraries NAME_sim and, with CUDA, NAME_gpu. The
-# simulator's sources are stubs that include the file, because a source has the same LANGUAGE in all
-# its targets. They are object libraries, because a static library would drop registrations that
-# nothing refers to.
+# simulator compiles stubs that include the file, because CMake gives a source the same LANGUAGE in
+# all targets. The libraries are object libraries, because a static library would drop registrations
+# that nothing refers to.
 function(ladder_kernels name)
   set(stubs)
   set(sources)
@@ -265,7 +265,7 @@ function(ladder_kernels name)
     list(APPEND sources ${path})
     if(NOT path MATCHES "/hopper/")
       set(options ${compiles_only})
-      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # it has the rung's default step
+      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # the rung's default step
         list(APPEND options -cubin)
       endif()
       set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")
@@ -286,10 +286,10 @@ function(ladder_kernels name)
   set(${name}_objects ${objects} PARENT_SCOPE)
 endfunction()
 
-# add_rung(00_naive [FILES]) defines the program bin/00_naive from every .cu of the folder and its
-# subfolders, and its tests. FILES are steps of earlier rungs whose forward pass a step of this one
-# names; their objects are reused. They come last, because the first step determines a program's
-# rung.
+# add_rung(00_naive [FILES]) defines the program bin/00_naive, compiled from every .cu file in the
+# folder and its subfolders, and its tests. FILES are sources of earlier rungs' steps whose forward
+# pass a step of this rung uses; their objects are reused. They come last, because the first step
+# determines a program's rung.
 function(add_rung rung)
   file(GLOB kernels CONFIGURE_DEPENDS ${here}/${rung}/*.cu ${here}/${rung}/*/*.cu)
   if(rung MATCHES "^0[0-3]")

@@ -1,11 +1,11 @@
 #!/bin/sh
-# ptxas.sh OBJECT COMMAND… compiles, and keeps ptxas's report of registers in OBJECT.ptxas for
-# machine_code_test. It prints all other messages, such as a serialised wgmma: ptxas info : (C7517)
-# …. (It omits C7519, a wgmma.fence that ptxas added, which costs nothing, and messages on code that
-# is compiled with -Ofc=max, because that never runs.)
+# ptxas.sh OBJECT COMMAND… runs the compile command, and keeps ptxas's report on registers in
+# OBJECT.ptxas for machine_code_test. It prints all other messages, such as the one for a serialised
+# wgmma, ptxas info : (C7517) …. (It omits C7519, for a wgmma.fence that ptxas added, which costs
+# nothing, and messages about code compiled with -Ofc=max, which never runs.)
 object=$1
 shift
-case $* in *" -cubin "*) # not linked: an empty object replaces the host's half
+case $* in *" -cubin "*) # not linked: an empty object replaces the host half
   for word; do
     shift
     if [ "$word" != -c ]; then set -- "$@" "$word"; fi
