@@ -1,4 +1,4 @@
-// Shared by tests whose kernels are compiled for both machines.
+// Supports tests whose kernels are compiled for both machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace ladder::MACHINE {
 
-/// The host's type for a kernel's type.
+/// The host type that corresponds to a kernel's type.
 template <class T>
 using OnHost = std::conditional_t<
     std::is_arithmetic_v<T>, T,
@@ -40,8 +40,8 @@ const Parameter& argument(const Parameter& value) {
   return value;
 }
 
-/// A test that runs kernels on the machine that it is compiled for; it is skipped if there is no
-/// GPU.
+/// A test that runs kernels on the machine that it is compiled for. Tests for a GPU are skipped if
+/// there is none.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -56,7 +56,7 @@ class DeviceTest : public ::testing::Test {
 #endif
   }
 
-  /// Draws n numbers from −1 to 1, rounded to T.
+  /// Draws n numbers uniformly from −1 to 1, rounded to T.
   template <class T>
   std::vector<OnHost<T>> random(int n) {
     std::uniform_real_distribution<float> uniform(-1, 1);
@@ -70,7 +70,7 @@ class DeviceTest : public ::testing::Test {
     device_->upload(array, values.data());
     return array;
   }
-  /// Allocates a poisoned array: NaN in every type.
+  /// Allocates a poisoned array, whose elements are NaN in every type.
   Array& make(const char* name, int64_t bytes) {
     return *arrays_.emplace_back(device_->allocate(name, bytes));
   }
@@ -80,7 +80,8 @@ class DeviceTest : public ::testing::Test {
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel; an Array argument passes its elements. Returns the simulator's counts.
+  /// Runs one kernel and returns the simulator's counts. For an Array argument the kernel gets its
+  /// Hbm.
   template <class... P>
   std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
                             auto&&... arguments) {

@@ -1,4 +1,4 @@
-// Compares whole texts with a file next to the test.
+// Compares complete texts with a file next to the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 namespace ladder {
 
-/// Expects this text in the file between the first `begin` and the next `end`. If
-/// LADDER_WRITE_EXPECTED is set, as by scripts/test --write-expected, writes the text there
+/// Expects `text` in the file between the first `begin` and the next `end`. If
+/// LADDER_WRITE_EXPECTED is set, as scripts/test --write-expected does, writes the text there
 /// instead.
 inline void expect_in_file(const std::filesystem::path& path, const std::string& begin,
                            const std::string& text, const std::string& end) {
@@ -28,7 +28,7 @@ inline void expect_in_file(const std::filesystem::path& path, const std::string&
   }
 }
 
-/// Expects this text in the Markdown file under this heading.
+/// Expects `text` as the code block under the heading `name` of a Markdown file.
 inline void expect_written(const std::filesystem::path& path, const std::string& name,
                            const std::string& text) {
   expect_in_file(path, "\n## " + name + "\n\n```\n", text, "\n```\n");

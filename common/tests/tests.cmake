@@ -1,6 +1,6 @@
-# All GoogleTest cases of a program run in one process: there are thousands, and each process would
-# start the simulator or open the GPU again. scripts/test counts them in the programs' output, and
-# takes the reasons for skipped tests from Python's tests (-v).
+# All GoogleTest cases of a program run in one process, because there are thousands and each process
+# would start the simulator or open the GPU again. scripts/test counts the cases in the programs'
+# output; from the Python tests (-v) it takes the reasons for skipped tests.
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
@@ -31,8 +31,8 @@ function(ladder_test part name)
   set_property(TEST ${name} PROPERTY ENVIRONMENT PYTHONSAFEPATH=)  # a test imports its neighbours
 endfunction()
 
-# ladder_cases(PART NAME PROGRAM FILTER LABEL) makes a test from some of a program's cases. Some
-# presets run only the labels `suite` and `asan`; tests with the label `gpu` run one at a time.
+# ladder_cases(PART NAME PROGRAM FILTER LABEL) defines a test from some of a program's cases. Some
+# presets run only the tests labelled `suite` or `asan`; tests labelled `gpu` run one at a time.
 function(ladder_cases part name program filter label)
   ladder_test(${part} ${name} ${program} --gtest_brief=1 --gtest_filter=${filter})
   set_property(TEST ${name} APPEND PROPERTY LABELS ${label})
@@ -52,7 +52,7 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
 
-# This is built as with CXXFLAGS=-ffast-math, which our own flags must undo.
+# Build this test as if CXXFLAGS contained -ffast-math, which our own flags must undo.
 set(fast $<$<CXX_COMPILER_ID:GNU>:-ffast-math>)
 target_compile_options(narrow_float_test PRIVATE ${fast})
 target_link_options(narrow_float_test PRIVATE ${fast})
@@ -66,8 +66,7 @@ if(LADDER_GPU)
     ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
-# Kernels and tests that are compiled for both machines; the GPU's tests exist only if one may run
-# them.
+# Kernels and tests that are compiled for both machines. The GPU's tests exist only if they can run.
 ladder_kernels(fp8_test_kernels ${PROJECT_SOURCE_DIR}/05_flash_v2/hopper/tests/fp8_test.cu)
 target_link_libraries(fp8_test_kernels_sim PRIVATE GTest::gtest)
 ladder_program(tile fp8_test ${fp8_test_kernels_objects})
@@ -76,7 +75,8 @@ if(LADDER_GPU AND NOT compiles_only)
   ladder_cases(tile fp8_test.Gpu fp8_test Gpu* gpu)
 endif()
 
-# The suite of every rung, and the test that compiles steps with mistakes that the suite must find.
+# The suite of every rung, and the test that compiles steps with mistakes, which the suite must
+# find.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM ladder_pch_tests)
@@ -85,7 +85,7 @@ ladder_test(build_tasks build_tasks Python3::Interpreter -B ${scripts} build_tas
 set_tests_properties(build_tasks PROPERTIES COST 100 PROCESSORS 2)
 
 function(ladder_rung_tests rung objects)
-  add_custom_target(tests_${rung})  # DEPENDS does not accept # in the path
+  add_custom_target(tests_${rung})  # its DEPENDS would not accept a # in the path
   add_dependencies(tests_${rung} ${rung})
   ladder_program(${rung} ${rung}_test $<TARGET_OBJECTS:suite> ${objects})
   ladder_cases(${rung} ${rung}.Sim ${rung}_test
@@ -99,13 +99,13 @@ function(ladder_rung_tests rung objects)
   endif()
 endfunction()
 
-# The command line, which is the same for every rung.
+# Tests of the command line, which is the same for every rung.
 ladder_test(harness cli Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward Options -v)
 ladder_test(harness cli_files Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward FilesTest PlacesTest -v)
 
-# The tests of the scripts and of the lessons.
+# Tests of the scripts and of the lessons.
 foreach(name run ready style diff bench figures)
   ladder_test(scripts ${name} Python3::Interpreter ${scripts} ${name} -v)
 endforeach()
@@ -114,7 +114,7 @@ foreach(name lessons exercises results explore)
     ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 endforeach()
 set_tests_properties(exercises PROPERTIES PROCESSORS 2)  # it builds
-# The longest tests start first, or they would run alone at the end.
+# The longest tests start first, because they would otherwise run alone at the end.
 set_tests_properties(figures results lessons explore bench run PROPERTIES COST 50)
 set_tests_properties(exercises PROPERTIES COST 100)
 set_tests_properties(ready diff PROPERTIES COST 20)

@@ -1,5 +1,5 @@
-// Tests the command line: every option, its default, the words of refusals, the chosen step, and
-// the files that it names.
+// Tests the command line: every option, its default, the texts of refusals, the chosen step, and
+// the files that options name.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -36,12 +36,12 @@ void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device
   }
 }
 
-// The rungs and steps that the tests need.
+// The names of the rungs in the tests.
 constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
 
-/// Returns the status and message of a refusal, or "" if there is none.
+/// Runs `work` and returns the status and message of its refusal, or "" if there is none.
 std::string refusal(auto work) {
   try {
     work();
@@ -56,8 +56,8 @@ class OptionsTest : public testing::Test {
   void SetUp() override {
     all_steps().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
-      // A ladder like 05's, registered in no order: an aside, and steps for Hopper that are the
-      // default there.
+      // A ladder like 05's, registered in arbitrary order: with an aside, and with steps for
+      // Hopper, one of them the default there.
       std::vector<Step> steps = {
           {.name = "fast", .after = "copies", .is_default = device == kGpu},
           {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
@@ -79,7 +79,7 @@ class OptionsTest : public testing::Test {
     add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
 
-  /// Returns a line's words; '' stands for an empty one.
+  /// Parses a command line for the program of `rung`; '' stands for an empty argument.
   static std::optional<Options> parse(const std::string& rung, const std::string& line) {
     std::vector<std::string> words = {rung};
     std::istringstream stream(line);
@@ -94,7 +94,7 @@ class OptionsTest : public testing::Test {
     return parse(rung, line).value();
   }
 
-  /// Returns the workload as in the JSON.
+  /// Parses a command line and returns its workload as in the JSON.
   static std::string workload(const std::string& line) {
     std::string json = to_json({.workload = options(line).workload});
     std::erase(json, '"');
@@ -102,7 +102,7 @@ class OptionsTest : public testing::Test {
     return json.substr(begin, json.find(", settings") - begin);
   }
 
-  /// Expects that the line is refused with a message that contains this.
+  /// Expects that a command line is refused with a message that contains `message`.
   static void expect_bad(const std::string& rung, const std::string& line,
                          const std::string& message) {
     const std::string said = refusal([&] { parse(rung, line); });
@@ -117,7 +117,7 @@ class OptionsTest : public testing::Test {
   }
 };
 
-// Giving the default that --help names must change nothing.
+// Giving an option its default from --help must change nothing.
 TEST_F(OptionsTest, DefaultsAreAsDocumented) {
   std::istringstream help(printed(kNaive, "--help"));
   int checked = 0;
@@ -145,7 +145,7 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_GT(options("--scale 1e-45").workload.problem.scale, 0);
   const Options o = options("--load in --save=--odd --schedule random:7 --trace t --time 12.5");
   EXPECT_EQ(o.workload.load + " " + o.save + " " + o.run.trace_file, "in --odd t");
-  EXPECT_EQ(o.sim_option, "trace");  // the last given one
+  EXPECT_EQ(o.sim_option, "trace");  // the last one given
   EXPECT_EQ(o.sim.schedule, (Schedule{Schedule::Order::random, 7}));
   EXPECT_EQ(options("--schedule reverse").sim.schedule.order, Schedule::Order::reverse);
   EXPECT_EQ(options("--check full").workload.check, Check::full);
@@ -159,17 +159,17 @@ TEST_F(OptionsTest, ReadsValuesOfEveryKind) {
   EXPECT_TRUE(each[0].step == "tile" && each[1].step == "mma" && each[1].json);
 }
 
-TEST_F(OptionsTest, DerivesWhatIsNotGiven) {
+TEST_F(OptionsTest, DerivesOmittedValues) {
   const Problem p = options("--heads 6 --seqlen 33 --head-dim 128").workload.problem;
   EXPECT_EQ(p.Hk, 6);
   EXPECT_EQ(p.N_kv, 33);
   EXPECT_EQ(p.scale, static_cast<float>(1 / std::sqrt(128.0)));
   EXPECT_EQ(options("--seqlen 5 --seqlen 6").workload.problem.N, 6);  // the last one counts
-  // Memory limits the largest value, not the command line.
+  // Memory limits the largest size, not the command line.
   EXPECT_EQ(options("--heads 1 --seqlen 1073741824").workload.problem.N, 1 << 30);
 }
 
-// options.md holds command lines, each with its refusal or the chosen step.
+// options.md contains command lines, each followed by its refusal or the chosen step.
 TEST_F(OptionsTest, CommandLinesAreAnsweredAsWritten) {
   const auto path = std::filesystem::path(__FILE__).replace_filename("options.md");
   std::ifstream file(path);
@@ -225,7 +225,7 @@ TEST_F(OptionsTest, HelpIsAsWritten) {
 
 // ------------------------------------------------------------------------------------------- steps
 
-TEST_F(OptionsTest, TheRestOfSettingsAndOfASimulatorIsFilledIn) {
+TEST_F(OptionsTest, FillsInUnsetSettings) {
   EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
             (Settings{{"scale", "head"}, {"spread", "on"}}));
   testing::internal::CaptureStderr();
@@ -235,8 +235,8 @@ TEST_F(OptionsTest, TheRestOfSettingsAndOfASimulatorIsFilledIn) {
   EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
-// Both passes' shared memory per block is checked, to the byte.
-TEST(Memory, OfABlockIsAskedForByBothPasses) {
+// The shared memory per block of both passes is checked, to the byte.
+TEST(Memory, PerBlockIsCheckedForBothPasses) {
   Step step{.name = "both", .is_default = true};
   step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
                   .launch = [](auto&, auto&, auto&) {}};
@@ -250,7 +250,7 @@ TEST(Memory, OfABlockIsAskedForByBothPasses) {
   }
 }
 
-/// Returns the names of the steps in order, or why they form no ladder.
+/// Returns the names of the steps in order, or the reason why they form no ladder.
 std::string order() {
   try {
     std::string names;
@@ -261,9 +261,9 @@ std::string order() {
   }
 }
 
-// LSE takes 4 bytes per element; Q, O, K and V and their gradients 2; the workspace of both passes
-// is added.
-TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
+// LSE takes 4 bytes per element; Q, O, K, V and their gradients take 2. The workspace of both
+// passes is added.
+TEST(Memory, IncludesAllArraysOfBothPasses) {
   const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
   Step step{.has_lse = true};
   Plans plans;
@@ -279,8 +279,8 @@ TEST(Memory, IsAskedForByAllArraysOfBothPasses) {
   }
 }
 
-// Registrations, with the order that results or the reason why there is none.
-TEST(Steps, ThatMakeNoLadderAreRefused) {
+// Lists registrations with the order that results, or with the reason why there is none.
+TEST(Steps, RefusesInvalidLadders) {
   const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
   const Step second{.name = "second", .after = "first"},
       marked{.name = "second", .after = "first", .is_default = true};
@@ -311,11 +311,11 @@ TEST(Steps, ThatMakeNoLadderAreRefused) {
   }
 }
 
-TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
+TEST(Steps, AStepMayBorrowAnEarlierForwardPass) {
   const Pass forward = {.launch = [](const Problem&, const Plan&, const Arrays&) {}};
   const Step lent{.name = "first", .has_lse = true, .tiles = kWide, .forward = forward};
   all_steps().clear();
-  // The order of registration does not matter, and another device's default does not count.
+  // The order of registration does not matter, and a step for another device does not count.
   add_all("06_test", {{.name = "third", .after = "second", .forward_of = "04_test/first"},
                       {.name = "second", .after = "first", .forward_of = "06_test/first"},
                       {.name = "first", .is_default = true, .tiles = kSmall, .forward = forward}});
@@ -331,8 +331,8 @@ TEST(Steps, AForwardPassIsOfAnotherStepOfThisRungOrAnEarlierOne) {
   EXPECT_TRUE(steps[2]->has_lse);
 }
 
-// Tests the choice among a step's tiles.
-TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
+// Tests the choice among a step's tiles, with shared memory exact to the byte.
+TEST(Tiles, TakesTheFirstThatFits) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
   const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {},
                           int blocks = 1) {
@@ -347,7 +347,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
-  // The same for two blocks; if two fit of no tile, or if a tile is requested, one is enough.
+  // The same for two blocks. If no tile fits twice, or if a tile is requested, one block suffices.
   EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
   EXPECT_EQ(chosen(64, 16383, {}, 2),
             "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 16383 for 2 blocks");
@@ -359,7 +359,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
   EXPECT_EQ(refusal([&] { chosen(64, 8192, {.block_q = 32}); }),
             "2: --block-q 32 --block-kv 0 (0: any): not compiled for this head size; sizes that "
             "fit: 128×64, 64×64");
-  // The grid's limit of blocks along a length.
+  // The limit of blocks along one dimension of the grid.
   EXPECT_EQ(grid_blocks(65535 * 16 - 15, 16), 65535u);
   EXPECT_EQ(refusal([] { grid_blocks(65535 * 16 + 1, 16); }),
             "2: a length of 1048561 is too large for this step's grid; give at most 1048560");
@@ -367,7 +367,7 @@ TEST(Tiles, TheFirstThatFitsIsTakenAndOneThatFitsToTheByteDoes) {
 
 // ------------------------------------------------------------------------------------- .npy files
 
-// Reads files as NumPy writes them, and bad ones. (cli_test.py tests the written files.)
+// Tests reading files as NumPy writes them, and bad ones. (cli_test.py tests written files.)
 
 std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
@@ -383,7 +383,7 @@ std::string header_of(const std::string& descr, const std::string& shape) {
 }
 
 NpyArray parse(const std::string& file) {
-  // A copy of exactly this size, so that the address sanitizer finds a read past its end.
+  // The copy has exactly the file's size, so that the address sanitizer finds reads past its end.
   const std::vector<unsigned char> bytes(file.begin(), file.end());
   return parse_npy("x.npy", bytes.data(), bytes.size());
 }
@@ -404,7 +404,7 @@ const std::pair<std::string, const char*> kBad[] = {
     {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
 };
 constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'\x1b[2J'"};
-// Shapes that replace (6,), with words of the refusal.
+// Shapes that replace (6,), with a part of the refusal.
 constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(5,)", "is too long: shape (5,) needs 20 bytes of values, and the file has 24"},
     {"(7,)", "is truncated: shape (7,) needs 28"},
@@ -428,13 +428,13 @@ TEST(Npy, ReadsWhatNumPyWrites) {
   EXPECT_EQ(single.values, (std::vector<float>{7}));
 }
 
-TEST(Npy, RefusesAllElse) {
+TEST(Npy, RefusesEverythingElse) {
   const auto refuses = [](const std::string& file, const std::string& words) {
     const std::string said = refusal([&] { parse(file); });
     EXPECT_TRUE(said.starts_with("2: 'x.npy' ") && said.find(words) != said.npos)
         << said << "\nlacks\n"
         << words;
-    // Messages quote the file on a terminal, so control characters must be escaped.
+    // Messages quote parts of the file on a terminal, so control characters must be escaped.
     EXPECT_TRUE(std::ranges::none_of(said, [](char c) { return 0 <= c && c < ' '; })) << said;
   };
   for (const auto& [file, words] : kBad) refuses(file, words);

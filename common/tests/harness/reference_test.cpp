@@ -1,5 +1,5 @@
-// Tests the float64 reference against CONTRACTS.md's rule of correctness. It uses an attention of a
-// few lines that shares no code with the reference, nor with the kernels of 06.
+// Tests the float64 reference against the rule of correctness in CONTRACTS.md. It uses a short
+// attention implementation that shares no code with the reference or with the kernels of 06.
 
 #include "harness/workload.h"
 
@@ -54,12 +54,13 @@ struct Point {
       : Q(in_double(in.Q)), K(in_double(in.K)), V(in_double(in.V)), dO(in_double(in.dO)) {}
 };
 
-/// All outputs, row by row, and max_j P_ij · Σ_c|dO_ic·O_ic| of each row of O.
+/// All outputs, row by row, and max_j P_ij · Σ_c|dO_ic·O_ic| for each row of O.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
 
-/// Computes attention in float64, with the roundings that an algorithm cannot avoid, or with none.
+/// Computes attention in float64, with the roundings that an algorithm cannot avoid if `rounding`
+/// is given, else with none.
 Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rounding) {
   const bool stored = rounding == Rounding::S_and_P_stored, any = rounding.has_value();
   const auto round = [&](bool when, double y) { return when ? rounded(p.dtype, y) : y; };
@@ -114,7 +115,7 @@ Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rou
 
 class References : public ::testing::TestWithParam<Case> {};
 
-/// Expects that the rows of a tensor equal those of the attention above.
+/// Expects that the rows of a tensor equal those of results_of().
 void expect_expected(const ExpectedTensor& expected, const std::vector<double>& exact,
                      const std::vector<double>& plain, const std::vector<int64_t>& rows,
                      int columns, const std::string& compared, double extra) {
@@ -140,10 +141,10 @@ void expect_expected(const ExpectedTensor& expected, const std::vector<double>& 
   EXPECT_NEAR(off, wanted, 1e-9 * wanted);
 }
 
-TEST_P(References, AreWhatTheContractSays) {
+TEST_P(References, FollowTheContract) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
-  // The largest magnitude may be of a negative value, or below 1 (column 0).
+  // The largest magnitude may belong to a negative value, or be below 1 (column 0).
   for (Tensor* t : {&in.Q, &in.K})
     for (int64_t i = 0; i < t->size(); ++i) {
       const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
@@ -155,7 +156,8 @@ TEST_P(References, AreWhatTheContractSays) {
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
     for (const RowsToCheck& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
-      // The compared rows, and the maxima for the tolerances over these and all rows that dK needs.
+      // The compared rows, and the maxima for the tolerances, over these rows and all rows that dK
+      // needs.
       std::vector<int64_t> rows, kv_rows;
       double weight = 0, largest_q = 0, largest_k = 0;
       for (int row = 0; row < p.B * p.H * p.N; ++row) {
@@ -188,15 +190,15 @@ TEST_P(References, AreWhatTheContractSays) {
     }
 }
 
-// Rows 0 and 2 of three are compared; one element is not finite, as expected.
-TEST(Compare, ReportsWhatTheContractSays) {
+// Rows 0 and 2 of three are compared; one expected element is not finite.
+TEST(Compare, FollowsTheContract) {
   const ExpectedTensor expected{"x",  {0, 2}, 2, "2 of 3 rows", {1, -4, -kInf, 2}, {1.5, -4, 0, 2},
                                 0.25, 0.125};
   const auto error = [&](float a, float b, float blind, float c) {
     const std::vector<float> out = {a, b, 100, 100, blind, c};
     const TensorError in_float = compare(expected, out);
     TensorError in_half = compare(expected, round_all(DType::fp16, out));
-    in_half.tolerance -= 0x1p-9;  // half the distance of fp16 numbers at 4
+    in_half.tolerance -= 0x1p-9;  // half the distance between fp16 numbers at 4
     EXPECT_EQ(in_half, in_float);
     return in_float;
   };
@@ -226,7 +228,7 @@ TEST(Compare, ReportsWhatTheContractSays) {
   EXPECT_EQ(compare(ExpectedTensor{"x", {0}, 1, "", {0}, {0}}, {0.5f}).rel, 0);
 }
 
-TEST(Compare, AllowsHalfOfHowFarNumbersAreApart) {
+TEST(Compare, AllowsHalfAnUlp) {
   const struct {
     DType dtype;
     double largest, half;
@@ -241,8 +243,8 @@ TEST(Compare, AllowsHalfOfHowFarNumbersAreApart) {
   }
 }
 
-// A result may overflow the I/O type; that must not widen the tolerance.
-TEST(Compare, ToleratesNothingForWhatIsNotFinite) {
+// A correct result may overflow the I/O type, but this must not widen the tolerance.
+TEST(Compare, NonfiniteDoesNotWidenTolerance) {
   const ExpectedTensor expected{"o", {0}, 2, "", {1e5, 1}, {kInf, 1}};
   const auto error = [&](float x, float y) {
     return compare(expected, round_all(DType::fp16, {x, y}));
@@ -254,7 +256,7 @@ TEST(Compare, ToleratesNothingForWhatIsNotFinite) {
   EXPECT_TRUE(error(kInf, kNan).wrong() && error(kInf, 20).wrong());
 }
 
-TEST(Parallel, AnExceptionOfAnyThreadIsRethrown) {
+TEST(Parallel, RethrowsAnExceptionFromAnyThread) {
   for (const int64_t thrower : {0, 1, 3}) {
     const auto work = [&](int64_t i) { i == thrower ? throw i : void(); };
     EXPECT_THROW(on_threads(4, work), int64_t);
@@ -275,12 +277,13 @@ TEST(Inputs, AreTheSameOnEveryPlatform) {
   EXPECT_EQ(hashes, "f739cb82d110bb11 2b8b11996d7cb532 add9fdccf0cab867 81739ec66f4b4ac9 ");
 }
 
-TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
-  // A row's score, and whether its exponential leaves float32; with two such keys the sum is twice
-  // that. From 64 to 128 fp16s are 1/16 apart; ln 3.4e38 = 88.72 and ln 1.2e-38 = −87.32.
+TEST(Overflow, RowSumLeavesFloat32) {
+  // A row's score, and whether its exponential leaves float32's range. With two such keys the sum
+  // is twice the exponential. From 64 to 128, fp16 numbers are 1/16 apart; ln 3.4e38 = 88.72 and ln
+  // 1.2e-38 = −87.32.
   const std::pair<float, bool> rows[] = {
       {88.6875f, false},  {88.75f, true},    // exact
-      {88.71f, false},    {88.7225f, true},  // rounded down, and up
+      {88.71f, false},    {88.7225f, true},  // rounded down and up
       {-87.3125f, false}, {-87.375f, true},  // the same for underflow
       {-87.34f, false},   {-87.346f, true}, {0, false},
   };
@@ -289,7 +292,7 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
     const Problem p{.B = 1, .H = 2, .Hk = 1, .N = N, .N_kv = keys, .d = 8, .scale = 1};
     std::vector<float> q(static_cast<size_t>(2 * N * 8), 0), k(static_cast<size_t>(keys * 8), 1);
     for (size_t row = 0; row < 2 * std::size(rows); ++row) {
-      // The part that is too fine for fp16 goes into a second column.
+      // A second column holds the part of the score that is too fine for fp16.
       const float logit = rows[row % std::size(rows)].first;
       q[8 * row] = widen(p.dtype, round_to(p.dtype, logit));
       q[8 * row + 1] = logit - q[8 * row];
@@ -308,8 +311,8 @@ TEST(Overflow, IsWhereTheSumOfARowLeavesFloat32) {
   EXPECT_EQ(Reference(blind, inputs_of(blind), Rounding::S_and_P_stored, all).overflowing_rows, 0);
 }
 
-TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
-  // Q·K is 2^127 or 2^128, and S·log2(e) just below or above 2^128; S itself stays below.
+TEST(Overflow, ScoreOrIntermediateExceedsFloat32) {
+  // Q·K is 2^127 or 2^128, and S·log2(e) is just below or above 2^128; S itself stays below it.
   for (const auto& [q, scale, lost] : {std::tuple(0x1p63f, 0.25f, false),
                                        {0x1p64f, 0.25f, true},
                                        {-0x1p64f, 0.25f, true},
@@ -324,7 +327,7 @@ TEST(Overflow, OfAScoreIsWhereFloat32CannotHoldItOrWhatLeadsToIt) {
   }
 }
 
-TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
+TEST(Samples, AreEvenlySpacedFromFirstToLastRow) {
   const auto both = [](int N, int N_kv, int H) {
     const Problem p{.B = 2, .H = H, .Hk = H / 2, .N = N, .N_kv = N_kv, .d = 256};
     const RowsToCheck choice = to_check(p, Check::sampled, true);
@@ -332,7 +335,7 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
     EXPECT_EQ(choice.rows, to_check(p, Check::sampled, false).rows);
     return choice.rows;
   };
-  // At least 4 rows for any amount of work, all if there are fewer, and at most 256.
+  // There are at least 4 rows for any amount of work, or all if there are fewer, and at most 256.
   EXPECT_EQ(both(1 << 28, 1 << 28, 64), (std::vector<int>{0, 89478485, 178956970, (1 << 28) - 1}));
   EXPECT_EQ(both(1, 1 << 28, 64), std::vector<int>{0});
   EXPECT_EQ(both(2, 1 << 28, 64), (std::vector<int>{0, 1}));
@@ -342,15 +345,15 @@ TEST(Samples, HaveTheFirstRowTheLastAndOthersEvenlyBetween) {
   EXPECT_EQ(many.front(), 0);
   EXPECT_EQ(many.back(), 9999);
   for (size_t k = 1; k < many.size(); ++k) EXPECT_NEAR(many[k] - many[k - 1], 39.2, 1);
-  // By default all rows of a small workload, and a sample of a large one.
+  // By default all rows of a small workload are checked, and a sample of a large one.
   const RowsToCheck all = to_check({.N = 512, .N_kv = 512}, Check::automatic, true);
   EXPECT_EQ(std::pair(all.rows.size(), all.kv_heads.size()), std::pair(size_t{512}, size_t{2}));
   const Problem slow{.H = 64, .N = 1 << 20, .N_kv = 1 << 20};
   EXPECT_LE(to_check(slow, Check::automatic, true).rows.size(), 256u);
 }
 
-// A quantised step: the transform, with the matrix that the kernel's is compared with, and the
-// tolerance, which depends on all signs. (The suite shows which elements share a scale.)
+// The following tests cover quantised steps: the Hadamard transform, and the tolerance. (The suite
+// tests which elements share a scale.)
 TEST(Hadamard, KeepsLengths) {
   for (const int n : {32, 64, 128, 256}) {
     std::vector<float> x(static_cast<size_t>(n), 0.0f);
@@ -360,9 +363,9 @@ TEST(Hadamard, KeepsLengths) {
   }
 }
 
-// By the OCP's standard 448 is e4m3's largest value and 2⁻⁴ its largest rounding error; these are
-// not our constants.
-TEST(Quantised, ReferenceJudgesByIt) {
+// The OCP FP8 specification gives 448 as e4m3's largest value and implies 2⁻⁴ as its largest
+// relative rounding error; neither is taken from our code.
+TEST(Quantised, ReferenceUsesQuantisedInputs) {
   const Problem p{.B = 2, .H = 4, .Hk = 2, .N = 37, .N_kv = 30, .d = 40, .causal = true};
   const Inputs in = Workload({.problem = p, .input = Input::outliers, .seed = 5}).inputs(false);
   const Quantisation how{.hadamard = true, .p_exponent = 5};
@@ -374,24 +377,25 @@ TEST(Quantised, ReferenceJudgesByIt) {
     EXPECT_EQ(std::ranges::max(operand.values), 448);
   std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
   const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
-  // A row with one key shows that key's error; a row that attends to many averages theirs.
+  // A row with one key shows that key's error; a row that attends to many keys averages their
+  // errors.
   const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
                     of_lse = compare(judge.lse, lse);
   EXPECT_LT(exact.max, 1e-3);
   const float most =
       std::abs(*std::ranges::max_element(o, {}, [](float x) { return std::abs(x); }));
   EXPECT_NEAR(exact.tolerance / most, 0.08802, 1e-5);  // includes 2⁻⁴ for the largest P
-  // The smaller P's scale, the more of P is below e4m3's normal numbers.
+  // With a smaller scale, more values of P are below e4m3's normal numbers.
   const Reference unscaled(p, in, Rounding::on_chip, all, Quantisation{.hadamard = true});
   EXPECT_NE(unscaled.o.plain, judge.o.plain);
   EXPECT_LT(of_lse.max, 1e-5);
   EXPECT_NEAR(of_lse.tolerance, 0.025363, 1e-6);
   EXPECT_TRUE(exact.pass() && of_lse.pass());
-  // Values that overflowed before do not fail the check, but are reported.
+  // The error against full precision is reported, but does not fail the check.
   const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
   EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
   EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
-  // A result for other inputs than the rounded ones fails.
+  // A result for inputs other than the rounded ones fails.
   for (float& x : o) x *= 1.2f;
   EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }

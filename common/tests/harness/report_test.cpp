@@ -1,5 +1,5 @@
-// Tests reports of runs, with made-up ones on a GPU, and the end of a measurement, with a made-up
-// clock.
+// Tests the reports of runs, among them simulated runs on a GPU, and the end of a measurement, with
+// a simulated clock.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -41,13 +41,13 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
     EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
 }
 
-/// Expects this text under this name in report.md.
+/// Expects this text under the heading `name` in report.md.
 void expect_report(const std::string& name, const std::string& text) {
   expect_written(std::filesystem::path(__FILE__).replace_filename("report.md"), name, text);
 }
 
 // 4 · 1024 · 512 · 64 · 4 FLOPs, half of them masked, in 2 ms are 0.134 TFLOP/s.
-TEST(Report, OfARunOnTheGpuIsAsWritten) {
+TEST(Report, GpuRunIsAsWritten) {
   Report r = on_the_gpu();
   expect_report("JSON", to_json(r));
   expect_report("Table", to_table(r));
@@ -58,9 +58,8 @@ TEST(Report, OfARunOnTheGpuIsAsWritten) {
   EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
-// Each count, of the run, of each kernel and of each array, appears under its name and in its
-// column.
-TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
+// Each count for the run, a kernel or an array appears under its name and in its column.
+TEST(Report, SimulatorCountsAreAsWritten) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
   c.hbm = {{9'996, 99'960}, {8, 9}, {}}, c.arrays = {{"K", {{10, 11}, {12, 13}, {14, 15}}}};
@@ -74,8 +73,8 @@ TEST(Report, CountsOfARunOnTheSimAreAsWritten) {
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
   EXPECT_EQ(r.pass(), true);
-  // Zeros would pass too. But if all values should be 0, then zeros are correct and the check
-  // decides.
+  // A check decides nothing if zeros would pass, too. But if all values should be 0, zeros are
+  // correct and the check decides.
   for (const auto& [largest, max, decides] :
        {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
     (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};
@@ -83,7 +82,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   }
   expect_in(to_json(r), {"\"nonfinite\": 0, \"decides\": false}", "\"pass\": null"});
   expect_in(to_table(r), {"lse   undecided: ", "tolerance 1.00e+00, largest value 0.00e"});
-  (*r.errors)[0].max = 1.5;  // next to one that decides nothing
+  (*r.errors)[0].max = 1.5;  // next to a check that decides nothing
   EXPECT_EQ(r.pass(), false);
   (*r.errors)[0].max = 0.5;
   (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
@@ -94,7 +93,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   expect_in(to_json(r), {"\"errors\": null, \"pass\": null"});
 }
 
-// A GPU's blocks are the driver's; the rest follows from plan, traffic() and device.
+// On a GPU the driver gives the number of blocks; the rest follows from plan, traffic() and device.
 TEST(Report, BudgetOfABlockIsAsWritten) {
   Options options;
   Report r = on_the_gpu();
@@ -105,7 +104,7 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   options.run.verbose = true;
   expect_report("Budget", to_text(r, options));
   r.predicted_traffic.back().arrays.push_back({"LSE", 0, 8});
-  // Without a driver: limited by shared memory, by 64 warps, or by 65,536 registers.
+  // Without a driver the blocks per SM are limited by shared memory, 64 warps or 65,536 registers.
   r.kernels[1].counts = Counts{};
   r.kernels[1].counts->matmul_flops = 1, r.kernels[1].counts->blocks = 30;
   for (const auto& [warps, bytes] : {std::pair{4, 40960}, {16, 100}, {4, 100}}) {
@@ -120,38 +119,37 @@ TEST(Report, BudgetOfABlockIsAsWritten) {
   expect_report("Budget of a backward pass", to_text(other, options));
 }
 
-TEST(Sampling, MedianOfAnyOrder) {
+TEST(Sampling, MedianIgnoresOrder) {
   EXPECT_EQ(gpu::median({3}), 3);
   EXPECT_EQ(gpu::median({5, 1, 3}), 3);
   EXPECT_EQ(gpu::median({4, 1, 3, 2}), 2.5);
 }
 
-// Run i (from 0) takes ms(i); a batch is four runs, and the clock is their sum.
-TEST(Sampling, EndsWhereItSays) {
+// Run i (from 0) takes ms(i) ms. A batch is four runs; the clock shows the sum of all runs so far.
+TEST(Sampling, EndsAsDocumented) {
   const struct {
     const char* name;
     double budget_ms;
     std::function<double(int)> ms;
-    int runs;  // warm-up and samples
+    int runs;  // in warm-up and samples together
     size_t samples;
   } cases[] = {
       {"steady runs warm up and are measured for as long as asked", 100, [](int) { return 1; },
        100 + 100, 100},
-      // From 1 to 0.25, after 60 ms, in portions whose sums are exact in any order.
+      // From 1 to 0.25 ms after 60 ms, in fractions whose sums are exact in any order.
       {"warm-up goes on while runs get faster", 50,
        [](int i) { return i < 96 ? 1 - i / 128.0 : 0.25; }, 104 + 200, 200},
-      // More than 1% faster per batch for the first 138 ms; after 100 ms a run takes e⁻¹.
-      {"warm-up ends though runs get faster for ever", 50, [](int i) { return 1 / (1 + 0.01 * i); },
+      // Batches get more than 1% faster for the first 138 ms; after 100 ms a run takes e⁻¹ ms.
+      {"warm-up ends even if runs get ever faster", 50, [](int i) { return 1 / (1 + 0.01 * i); },
        172 + 948, 948},
-      // Warm after 20 runs, then 30 slower and slower ones, then steady ones.
+      // Warm after 20 runs; then come 30 ever slower runs, then steady ones.
       {"goes on while the median moves", 20,
        [](int i) { return 1 + 0.01 * std::clamp(i - 20, 0, 30); }, 20 + 52, 52},
-      {"goes on until three batches in a row leave the median", 20,
+      {"goes on until three consecutive batches leave the median", 20,
        [](int i) { return 1 + i / 8 / 32.0; }, 20 + 52, 52},
-      {"ends though the median moves for ever, after 20 ms and 3 · 20 ms", 20,
+      {"ends after 20 ms and 3 · 20 ms even if the median keeps moving", 20,
        [](int i) { return 1 + 0.01 * i; }, 20 + 44, 44},
-      {"a run that is longer than all of the time is measured once", 1, [](int) { return 500; },
-       4 + 4, 4},
+      {"a run longer than the whole budget is measured once", 1, [](int) { return 500; }, 4 + 4, 4},
   };
   for (const auto& c : cases) {
     double clock = 0;

@@ -1,4 +1,4 @@
-// Tests the faults of kernels for Hopper that copy and wait.
+// Tests faults in kernels for Hopper that copy and wait.
 
 #include <set>
 
@@ -9,8 +9,8 @@ namespace {
 
 using HopperCopies = Planted;
 
-/// A kernel that stores Y, adds 2 to 64 floats of out in a second group and to 32 more in a third,
-/// waits for the first two groups, overwrites their sources, and waits for all.
+/// The kernel stores Y, adds 2 to 64 floats of out in a second group and to 32 more in a third,
+/// waits for the first two groups, overwrites their sources, and waits for the third.
 TEST_F(HopperCopies, StoresAndAdditions) {
   const auto overwrites = [](const std::string& where, int element) {
     return fmt::format("write to shared {} (element of {} bytes), {}", where, element, kStillRead);
@@ -63,9 +63,9 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
-/// Two threads store and wait. Forward both begin before one continues, in reverse each continues
-/// at once, and random schedules do either.
-TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
+/// Two threads store and wait. Under a forward schedule both begin before one continues; in reverse
+/// each continues immediately; random schedules do either.
+TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
   std::string order;
   const auto store = [&] {
     SharedMemory smem;
@@ -93,7 +93,7 @@ TEST_F(HopperCopies, StoresEndLateOrEarlyByTheSchedule) {
                        {kOrders[0], {late}}, {kOrders[1], {early}}, {kOrders[2], {late, early}}}));
 }
 
-/// A kernel that loads 64 floats of out, from 128 on, into x.
+/// The kernel loads 64 floats of out, from 128 on, into x.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
   const std::string late = "deadlock … the end of phase 1 (parity 1)";
@@ -117,12 +117,12 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     __syncthreads();
     if (wrong("thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"))
       return;
-    // In reverse the phase has ended when they arrive.
+    // In reverse the phase has already ended when they arrive.
     full[0].wait(wrong(early, late) ? 1 : 0);
     if (thread() < 64) out[thread()] = x[thread()];
     if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
       __syncwarp();
-    // A lane may release what it has read itself, and others may read what lies next to it.
+    // A lane may release what it has read itself, while others may have read neighbouring elements.
     const int lane = lane_id();
     float last = lane < 3 ? x[lane == 0 ? 20 : lane == 1 ? 15 : 48] : 0;
     if (wrong("releases shared x[47] … , which thread 31", "x[47] … , which thread 127") &&
@@ -134,8 +134,8 @@ TEST_F(HopperCopies, LoadsOfFloats) {
   expect_in_every_order(128, 128, load_floats);
 }
 
-/// The end of an earlier phase does not allow a read of a load of a later phase.
-TEST_F(HopperCopies, LoadsOfAPhaseThatIsNotOver) {
+/// The end of an earlier phase does not permit reading data that a later phase loads.
+TEST_F(HopperCopies, LoadsOfAnUnfinishedPhase) {
   expect_in_every_order(1, 7, [&] {
     SharedMemory smem;
     const auto x = smem.take<float>("x", 8);
@@ -174,7 +174,7 @@ TEST_F(HopperCopies, NamedBarriers) {
     if (wrong("named barrier 1 of 0 threads: give a multiple")) named_barrier_sync(1, 0);
     if (wrong("named barrier 1 of 1056 threads: give a multiple of 32 up to 1024"))
       named_barrier_sync(1, 1056);
-    // The block splits, and some threads never reach the barrier of all.
+    // The block splits, and some threads never reach the barrier of all threads.
     if (wrong("deadlock … thread (128,0,0) and 127 after it for __syncthreads "
               "(hopper_copies_test.cpp: … ), which thread (0,0,0) never reaches")) {
       if (first) return;
@@ -191,9 +191,9 @@ TEST_F(HopperCopies, NamedBarriers) {
   });
 }
 
-/// Consecutive products on one accumulator from one array are one event of their group. And blocks
-/// are recorded the same, whatever the previous block left on the OS thread.
-TEST_F(HopperCopies, TracesTellProductsApartAndNotBlocks) {
+/// Consecutive products on one accumulator from one array form one event of their group. All blocks
+/// are recorded in the same way, whatever the previous block left on the OS thread.
+TEST_F(HopperCopies, TracesDistinguishProductsButNotBlocks) {
   options({.trace = true});
   const auto multiply = [] {
     exp2_fast(1);

@@ -1,5 +1,5 @@
-// Tests the faults of kernels for Hopper that multiply. Each mistake is planted in a small kernel,
-// and the message must name thread and place.
+// Tests faults in kernels for Hopper that multiply. Each mistake is planted in a small kernel, and
+// the message must name thread and place.
 
 #include "tests/sim/planted.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using HopperFaults = Planted;
 
-/// A kernel that computes out = A·B twice with A in registers, all ones.
+/// The kernel computes out = A·B twice, with A in registers; all elements are 1.
 TEST_F(HopperFaults, RegistersOfAProduct) {
   const std::string kUsedEarly = "uses an accumulator of a wgmma before the wgmma_wait() for it";
   const std::string of_0 = "thread (0,0,0): " + kUsedEarly;
@@ -46,13 +46,13 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
       if (thread() == 5) acc.r[0][1][2] *= 0.5f;
     if (wrong(disagree) && thread() == 9) wgmma_commit();
     if (wrong("wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for")) {
-      // Its first half, as the accumulator of 64 × 32.
+      // The first half of `acc`, used as a 64 × 32 accumulator.
       Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
       wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
     }
     wgmma_AB(acc, a, wrong(disagree) && thread() == 9 ? Stage{rest} : B);
     if (wrong(other_wgmmas) && thread() == 9) wgmma_AB(acc, a, B);
-    done_with(before, 512), done_with(rest, kElements);  // no product reads these
+    done_with(before, 512), done_with(rest, kElements);  // which no product reads
     if (!wrong(kUsedEarly)) wgmma_commit();
     if (wrong(other_wgmmas) && thread() == 9) wgmma_commit();
     if (wrong("ends with a wgmma that was never waited for")) return;
@@ -67,7 +67,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     if (wrong(overwrites) && thread() == 3) B.data[130] = fp16(2.0f);
     if (wrong("asynchronous copy to shared B[136] (element of 2 bytes), " + kStillRead))
       if (thread() == 3) cp_async(B.data + 136, hbm<fp16>(*array_of_X_));
-    if (wrong(overwrites)) {  // the first product that reads B has ended, this one has not
+    if (wrong(overwrites)) {  // an earlier product that reads B has ended, but this one has not
       wgmma_AB(other, a, B);
       wgmma_commit();
       wgmma_wait<1>(acc);
@@ -87,10 +87,10 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   EXPECT_EQ(values(out)[0], 128);
 }
 
-/// A kernel that sums products of two rounds through one stage in out[0]. A producer (warpgroup 1)
-/// fills the stage, and a consumer (warpgroup 0) multiplies it with itself.
+/// The kernel sums in out[0] the products of two rounds through one stage. A producer (warpgroup 1)
+/// fills the stage, and a consumer (warpgroup 0) multiplies it by itself.
 TEST_F(HopperFaults, RingOfStages) {
-  // Forward the consumer goes first, in reverse the producer.
+  // Under a forward schedule the consumer goes first, in reverse the producer.
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
   const std::string of_free = "mbarrier free[0], the end of phase 0";
   const std::string of_stage = " shared stage[0] (element of 2 bytes), ";
@@ -171,13 +171,13 @@ TEST_F(HopperFaults, RingOfStages) {
       wgmma_fence(acc);
       wgmma_ABt(acc, stage, stage);
       wgmma_commit();
-      if (releases_second) {  // waits only for the first of two
+      if (releases_second) {  // waits only for the first of two products
         wgmma_fence(other);
         wgmma_ABt(other, stage, stage);
         wgmma_commit();
         wgmma_wait<1>(acc);
       }
-      // It is found even if the producer does not overwrite the stage in time.
+      // The mistake is found even if the producer does not overwrite the stage in time.
       if (wrong(releases) || releases_second) done_with(stage.data, kElements);
       if (loads_under && thread() % 32 == 0) free[0].arrive();
       if (loads_under) named_barrier_sync(1, 128);
@@ -192,7 +192,7 @@ TEST_F(HopperFaults, RingOfStages) {
   };
   expect_in_every_order(256, 128, pipeline);
 
-  // A box with rows of 64 bytes and 64-byte swizzle has another alignment.
+  // A box with 64-byte rows and 64-byte swizzle needs a different alignment.
   const auto load_narrow = [&] {
     SharedMemory smem;
     const Stage stage{smem.take<fp16>("stage", 2 * kElements) + 64};
@@ -210,12 +210,12 @@ void share_registers() {
     setmaxnreg_inc<more>();
 }
 
-TEST_F(HopperFaults, MoreRegistersThanThereAre) {
+TEST_F(HopperFaults, TooManyRegisters) {
   EXPECT_EQ(fault_of(1, 512, share_registers<160>), "no fault");
   expect_says(fault_of(1, 512, share_registers<168>),
               "the block's warpgroups ask for 68608 registers, but its 512 threads started with "
               "65536");
-  // 384 threads start with 168 each, since 65,536 / 384 rounds down to a multiple of 8.
+  // 384 threads start with 168 registers each: 65,536 / 384, rounded down to a multiple of 8.
   expect_says(fault_of(1, 384, share_registers<240>),
               "ask for 65536 registers, but its 384 threads started with 64512");
 }
@@ -225,7 +225,7 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_THROW(map_of_X(128, 257), Fault);
   EXPECT_THROW(map_of_X(128, 0), Fault);
   EXPECT_THROW(map_of_X(127, 64), Fault);
-  // As e4m3 X is 128 × 128. Rows are a multiple of 16 bytes, boxes are 64 or 128 wide.
+  // As e4m3, X is 128 × 128. Rows must be a multiple of 16 bytes, boxes 64 or 128 bytes wide.
   const auto of_e4m3 = [&](int d, int rows, int box_bytes) {
     device().run("test", [&] { tensor_map<e4m3>(*array_of_X_, d, rows, 1, 1, 64, box_bytes); });
   };
@@ -233,7 +233,7 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(of_e4m3(16, 1024, 64));
   EXPECT_THROW(of_e4m3(8, 2048, 64), Fault);
   EXPECT_THROW(of_e4m3(128, 128, 32), Fault);
-  EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // another array's size
+  EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // not the array's size
 }
 
 TEST_F(HopperFaults, Descriptors) {
@@ -256,8 +256,8 @@ TEST_F(HopperFaults, Descriptors) {
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
-/// Tiles of K and of V, 64 × 128, V with its columns next to each other. The lesson on Hopper's
-/// tools quotes the values.
+/// Descriptors of a 64 × 128 tile, used as K and, transposed, as V. The lesson on Hopper's tools
+/// quotes the values.
 TEST_F(HopperFaults, DescriptorsOfATile) {
   using Tile = SwizzledTile<fp16, 64, 128>;
   const auto multiply = [&] {
@@ -288,7 +288,7 @@ TEST_F(HopperFaults, DescriptorsOfATile) {
     Accumulator<16, 128> acc;
     wgmma_fence(acc);
     wgmma_m64<fp16, false, true>(acc.r[0], a, b, 0);
-    // Of 64 columns it does not count, nor of rows ever.
+    // The leading byte offset does not matter for 64 columns, nor ever for rows.
     Accumulator<16, 64> half;
     wgmma_fence(half);
     wgmma_m64<fp16, false, true>(half.r[0], of(1024, 1024), of(1024, 1024), 0);
@@ -297,8 +297,8 @@ TEST_F(HopperFaults, DescriptorsOfATile) {
   expect(128, multiply);
 }
 
-/// One lane's wgmma differs: in width, type, layout, operands, or in whether it adds.
-TEST_F(HopperFaults, LanesAgreeOnAllOfAWgmma) {
+/// One lane's wgmma differs: in width, type, layout or operands, or in whether it adds.
+TEST_F(HopperFaults, LanesDisagreeOnAWgmma) {
   using D = float(&)[8][4];
   constexpr void (*kOthers[])(D, uint64_t) = {
       [](D d, uint64_t s) { wgmma_m64<fp16, 0, 0>((float(&)[4][4])d, s, s, 1); },

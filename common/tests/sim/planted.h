@@ -1,4 +1,4 @@
-// Kernels for Hopper with planted mistakes, which a test switches on one at a time.
+// Supports kernels for Hopper with planted mistakes, which a test switches on one at a time.
 #pragma once
 
 #include <map>
@@ -17,15 +17,15 @@ const std::string kBeingCopied = "the target of a copy that was not waited for";
 const std::string kUnfenced = "which was written with no fence_proxy_async() since";
 const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
 
-/// The message that a mistake must cause, and another one for reverse schedules if it differs.
+/// The message that a mistake must cause, and the one under reverse schedules if that differs.
 struct Said {
   std::string forward, in_reverse;
 };
 using Place = std::pair<unsigned, unsigned>;  // line, column
-inline std::map<Place, Said> mistakes;        // those of the last kernel that ran
-inline Place made;                            // the one that is switched on; {0, 0}: none
+inline std::map<Place, Said> mistakes;        // the mistakes in the kernel that ran last
+inline Place made;                            // the mistake switched on; {0, 0}: none
 
-/// Whether to make the mistake at this place of a kernel. For `said` see expect_says().
+/// Returns whether to make the mistake at this place in a kernel. For `said` see expect_says().
 inline bool wrong(const std::string& said, const std::string& in_reverse = "",
                   Where where = Where::current()) {
   const Place here = {where.line(), where.column()};
@@ -51,8 +51,8 @@ class Planted : public SimTest {
   /// Sets out[i] = i.
   void number_out() { device().upload(out.array(), iota(64 * 64).data()); }
 
-  /// Expects that the correct kernel ends without a fault, and that each of its mistakes is found.
-  /// Under random schedules the message may be that of forward or of reverse ones.
+  /// Expects that the correct kernel ends without a fault, and that each planted mistake is found.
+  /// Under random schedules the message may be the one for forward or for reverse schedules.
   void expect(int threads, const Kernel& kernel, Schedule::Order order = {}) {
     mistakes.clear();
     EXPECT_EQ(fault_of(1, threads, kernel), "no fault");
@@ -68,8 +68,8 @@ class Planted : public SimTest {
         expect_says(message, said.in_reverse);
     }
   }
-  /// Does the same in each order of threads, with out[i] = i. The correct kernel makes out[0]
-  /// `right`.
+  /// Does the same in each order of threads, with out[i] = i before. The correct kernel sets out[0]
+  /// to `right`.
   void expect_in_every_order(int threads, float right, const Kernel& kernel) {
     for (const auto order : kOrders) {
       options({.schedule = {order, 3}});

@@ -1,6 +1,6 @@
-// Tests races that the simulator finds under every schedule and on any number of OS threads: blocks
-// that touch what another block of the kernel touched, and lanes that read what another lane
-// copied, with no barrier in between.
+// Tests races, which the simulator must find under every schedule and on any number of OS threads:
+// blocks that touch what another block of the kernel has touched, and lanes that read what another
+// lane has copied, with no barrier in between.
 
 #include <fmt/format.h>
 
@@ -26,8 +26,8 @@ using Texts = std::vector<std::string>;
 
 class Races : public SimTest {
  protected:
-  /// Runs the kernel, with 64 floats x = 0, 1, 2, …, on each of kSims, and expects one of the
-  /// texts.
+  /// Runs the kernel on 64 floats x = 0, 1, 2, … with each of kSims, and expects a fault (or "no
+  /// fault") with one of the texts.
   void expect_any(int blocks, int threads, const std::function<void(Hbm<float>)>& kernel,
                   const Texts& texts = {"no fault"}) {
     for (const SimOptions& o : kSims) {
@@ -37,12 +37,12 @@ class Races : public SimTest {
       EXPECT_TRUE(
           std::any_of(texts.begin(), texts.end(),
                       [&](const auto& text) { return said.find(text) != std::string::npos; }))
-          << "none of \"" << texts.front() << "\" and its like in: " << said;
+          << "none of \"" << texts.front() << "\" and its alternatives in: " << said;
     }
   }
 };
 
-// ----------------------------------------------------------------------------------- of two blocks
+// -------------------------------------------------------------------------------------- two blocks
 
 void touch(Hbm<float> x, int i, Access access) {
   if (access == Access::read && x[i] < 0) x[63] = 0;
@@ -50,7 +50,7 @@ void touch(Hbm<float> x, int i, Access access) {
   if (access == Access::add) atomicAdd(x + i, 1.0f);
 }
 
-TEST_F(Races, BetweenBlocksAreFoundInEveryOrder) {
+TEST_F(Races, BlocksConflictInEveryOrder) {
   const char* const does[] = {"reads", "writes", "adds atomically to"};
   const char* const did[] = {"read", "wrote", "added to atomically"};
   const auto text = [&](int second, Access doing, int first, Access done) {
@@ -59,7 +59,7 @@ TEST_F(Races, BetweenBlocksAreFoundInEveryOrder) {
         "the array has 64), which block ({},0,0) {} in the same kernel",
         second, does[static_cast<int>(doing)], first, did[static_cast<int>(done)]);
   };
-  // Block 1 does b, blocks 0 and 2 do a.
+  // Block 1 makes access b, and blocks 0 and 2 make access a.
   for (const Access a : {Access::read, Access::write, Access::add})
     for (const Access b : {Access::read, Access::write, Access::add})
       for (const int at : {6, 7}) {  // 6 is the other half of the same 8 bytes
@@ -81,7 +81,7 @@ TEST_F(Races, BetweenBlocksAreFoundInEveryOrder) {
       }
 }
 
-TEST_F(Races, WhoCameFirstIsFoundAfterOthersCame) {
+TEST_F(Races, FirstBlockIsCheckedAfterOthersCame) {
   options({.threads = 2});
   const auto x = array("x", iota(64));
   std::atomic<unsigned> reads = 0;
@@ -94,8 +94,8 @@ TEST_F(Races, WhoCameFirstIsFoundAfterOthersCame) {
   expect_says(fault_of(2, 1, both_read_then_0_writes), "writes x[7] … which another block read");
 }
 
-/// Each block adds 1 to x[4] … x[35], all at once and several times. The last block may do
-/// something else: it does that to x[7].
+/// Each block adds 1 to x[4] … x[35] with `times` bulk_adds at once. If `last_does` is given, the
+/// last block makes that access to x[7] instead.
 void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
   SharedMemory smem;
   const auto ones = smem.take<float>("ones", 32);
@@ -107,19 +107,19 @@ void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
   tma_store_wait<0>();
 }
 
-TEST_F(Races, AdditionsByTmaMeetAtomicOnesAndNothingElse) {
+TEST_F(Races, TmaAdditionsConflictUnlessBothAdd) {
   const auto expect = [&](std::optional<Access> last, const Texts& texts) {
     expect_any(
         5, 1, [&](Hbm<float> x) { add_at_once(x, 1, last); }, texts);
   };
   expect({}, {"no fault"});
   expect(Access::add, {"no fault"});
-  // The second access is named; four floats are checked in pairs.
+  // The fault names the second access; bulk_add's floats are checked in pairs.
   const std::string who = "block (4,0,0), thread (0,0,0): ", other = "adds atomically to x[6]";
   expect(Access::write, {who + "writes x[7]", other});
   expect(Access::read, {who + "reads x[7]", other});
 
-  // No addition is lost when several OS threads add at the same time.
+  // No addition may be lost when several OS threads add at the same time.
   options({.threads = 4});
   const auto x = array("x", std::vector<float>(64));
   run(100, 1, [&] { add_at_once(x, 4000, {}); });
@@ -135,11 +135,11 @@ TEST_F(Races, WideAccessesTouchEachOfTheirElements) {
              {"x[9]", "x[8] (element of 4 bytes; the array has 64), which block ("});
 }
 
-TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
+TEST_F(Races, DoNotOutlastTheKernelOrTheBlock) {
   const auto all_write = [](Hbm<float> x) { x[0] = float(x[0]) + 1; };
   expect_any(1, 64, all_write);
   expect_any(2, 1, all_write, {"x[0]"});
-  // A second launch, and a run after a fault, starts with a clean shadow.
+  // A second launch and a run after a fault both start with a clean shadow.
   options({.threads = 1});
   const auto x = array("x", iota(64));
   const auto write = [&] { all_write(x); };
@@ -150,8 +150,8 @@ TEST_F(Races, EndWithTheKernelAndWithTheBlock) {
   });
 }
 
-// A kernel that starts early may run next to the previous kernel until it has waited.
-TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
+// A kernel that starts early may overlap the previous kernel until it has waited.
+TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
   const auto x = array("x", iota(64));
   const auto before = [&](Access did) {
     return [&, did] {
@@ -168,7 +168,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   for (const Access did : {Access::read, Access::write, Access::add})
     for (const Access does : {Access::read, Access::write, Access::add})
       for (const int at : {6, 7})
-        for (const int waits : {5, 6}) {  // the thread that makes the access, or another
+        for (const int waits : {5, 6}) {  // the thread that makes the access, or another one
           SCOPED_TRACE(testing::Message() << int(did) << int(does) << at << waits);
           const bool meets = at == 7 && waits == 6 && (did != Access::read || does != Access::read);
           expect_says(then(before(did),
@@ -183,7 +183,7 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
                             "this kernel starts early, and this thread has not called wait_for_"
                           : "x[7] … which the previous kernel may still write");
         }
-  // A kernel that the previous one has not waited for may also still run; earlier ones have ended.
+  // A kernel may also still run if the previous one has not waited for it; earlier ones have ended.
   const auto wait = [] { wait_for_kernel_before(); };
   const auto three = [&](bool early, Access did, Access does) {
     return fault_of([&] {
@@ -206,12 +206,12 @@ TEST_F(Races, WithTheKernelBeforeAreFoundWhereOneStartsEarly) {
   expect_says(then(before(Access::read), [] {}), "starts early, but no thread calls wait_for_");
 }
 
-// ------------------------------------------------------------------------------- lanes of one warp
+// --------------------------------------------------------------------------------- lanes of a warp
 
 enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
-/// Each lane copies 16 bytes, waits for them, and then touches its own or its neighbour's.
+/// Each lane copies 16 bytes, waits for them, and then touches its own bytes or its neighbour's.
 void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
@@ -237,7 +237,7 @@ void copies(Hbm<float> x, Between between, Then then) {
   cp_async_wait<0>();
 }
 
-TEST_F(Races, AnotherLaneSeesCopiesAfterABarrierAndNotAfterAShuffle) {
+TEST_F(Races, CopiesAreVisibleToOtherLanesOnlyAfterABarrier) {
   const auto expect = [&](Between between, Then then, const Texts& texts = {"no fault"}) {
     expect_any(
         1, 2, [&](Hbm<float> x) { copies(x, between, then); }, texts);
@@ -254,7 +254,7 @@ TEST_F(Races, AnotherLaneSeesCopiesAfterABarrierAndNotAfterAShuffle) {
           "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
   expect(Between::shuffle, Then::write_next, {"write to shared s["});
   expect(Between::shuffle, Then::copy_to_next, {"asynchronous copy to shared s["});
-  // The neighbour has not waited, or not even begun.
+  // The neighbour may not have waited, or not even begun.
   expect(Between::nothing, Then::read_next,
          {who, "which is unwritten", "the target of a copy that was not waited for"});
 }

@@ -1,5 +1,6 @@
-// Tests the simulator: CUDA's meaning, exact counts, and a fault for everything that CUDA forbids.
-// Each fault is planted in a small kernel and must name kernel, block, thread, array and index.
+// Tests the simulator: CUDA's semantics, exact counts, and a fault for everything that CUDA
+// forbids. Each mistake is planted in a small kernel, and the fault must name kernel, block,
+// thread, array and index.
 
 #include <algorithm>
 #include <set>
@@ -13,11 +14,11 @@ namespace {
 const Schedule kSchedules[] = {
     {}, {Schedule::Order::reverse, 0}, {Schedule::Order::random, 1}, {Schedule::Order::random, 99}};
 
-// ------------------------------------------------------------------------------------- what counts
+// ------------------------------------------------------------------------------------------ counts
 
 // (The suite compares the counts of each step with its traffic(), and results_test with the
 // committed counts.)
-TEST_F(SimTest, LaunchesOfOneNameAddUp) {
+TEST_F(SimTest, AddsUpLaunchesWithTheSameName) {
   const auto x = array("x", iota(32));
   const Counts c = run([&] {
     for (int i = 0; i < 2; ++i)
@@ -31,8 +32,8 @@ TEST_F(SimTest, LaunchesOfOneNameAddUp) {
   EXPECT_EQ(values(x).at(31), 31 + 2 * 8);
 }
 
-// CUDA's rules that no kernel of the ladder uses: lanes that do not exist.
-TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
+// Tests rules of CUDA for lanes outside the warp, which no kernel of the ladder uses.
+TEST_F(SimTest, ShufflesFromLanesOutsideTheWarp) {
   for (const auto& schedule : kSchedules) {
     options({.schedule = schedule});
     const auto out = array("out", 64);
@@ -47,13 +48,14 @@ TEST_F(SimTest, WarpCollectivesOfLanesThatAreNotThere) {
   }
 }
 
-// So a kernel without its barrier is correct in one order of threads and wrong in another.
-TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
-  const auto order = [&](const Schedule& schedule) {  // when each thread came, twice
+// Schedules change the order of blocks, warps and lanes, so that a kernel that lacks a barrier is
+// correct in one order and wrong in another.
+TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
+  const auto order = [&](const Schedule& schedule) {  // when each thread and block came
     options({.schedule = schedule, .threads = 1});
     const auto next = array("next", iota(2)), out = array("out", 4 * 128);
     run(128, 128, [&] {
-      if (thread() == 0) out[3 * 128 + blockIdx.x] = atomicAdd(next + 1, 1.0f);  // and each block
+      if (thread() == 0) out[3 * 128 + blockIdx.x] = atomicAdd(next + 1, 1.0f);
       if (blockIdx.x > 0) return;
       out[thread()] = atomicAdd(next, 1.0f);
       for (int i = 0; i < 9; ++i) __syncwarp();
@@ -68,11 +70,11 @@ TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
     EXPECT_TRUE(std::is_sorted(&forward[i], &forward[i] + 128)) << i;
     EXPECT_TRUE(std::is_sorted(&reverse[i], &reverse[i] + 128, std::greater())) << i;
   }
-  // A meeting of a warp's lanes does not order two warps.
+  // A meeting of a warp's lanes does not order different warps.
   EXPECT_LT(forward[0], forward[128 + 32]);
   EXPECT_GT(reverse[0], reverse[128 + 32]);
-  std::set<bool> warps, lanes;  // whether the second came before the first
-  std::set<int> first, steps;   // the place of block 0, and that of block 1 relative to it
+  std::set<bool> warps, lanes;  // whether the second one came before the first
+  std::set<int> first, steps;   // the position of block 0, and of block 1 relative to it
   for (uint64_t seed = 0; seed < 16; ++seed) {
     const auto random = order({Schedule::Order::random, seed});
     warps.insert(random[32] < random[0]);
@@ -85,8 +87,8 @@ TEST_F(SimTest, SchedulesAreOfLanesAndOfWarps) {
   EXPECT_GT(std::min(first.size(), steps.size()), 2u);
 }
 
-TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
-  // Four matrices of 8 rows take 1 pass each at best. Of rows that are 64 bytes apart four
+TEST_F(SimTest, CountsBankConflictsOfMatrices) {
+  // Four matrices of 8 rows take at least 1 pass each. If rows are 64 bytes apart, four of them
   // conflict; if they are a multiple of 128 bytes apart, all eight do.
   for (const auto& [pitch, conflicts] : {std::pair{8, 0}, {32, 4 * 3}, {64, 4 * 7}, {128, 4 * 7}}) {
     const auto copy_matrices = [pitch = pitch] {
@@ -100,11 +102,11 @@ TEST_F(SimTest, CountsTheBankConflictsOfMatrices) {
   }
 }
 
-TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
+TEST_F(SimTest, CountsSectorsPerWarp) {
   struct Case {
     int accesses;     // per lane, to float at(lane, number); −1: no access
-    int64_t sectors;  // if the warp meets only at the end
-    int64_t apart;    // if it meets after each access
+    int64_t sectors;  // the count if the warp's lanes meet only at the end
+    int64_t apart;    // the count if they meet after each access
     int (*at)(int lane, int number);
   };
   constexpr Case kCases[] = {
@@ -118,7 +120,8 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
       {3, 6, 6, [](int i, int n) { return i % 2 ? 8 * n * n : 80 + n; }},
       {4, 7, 7, [](int i, int n) { return i < 2 ? 8 * n + i * (8 - 7 * n) : -1; }},  // 8, and 1
       {3, 10, 10, [](int i, int n) { return n < 2 || i < 16 ? 32 * n + i : -1; }},
-      // Lane 0 is alone at first, or joined by others if the warp does not meet in between.
+      // Lane 0 is alone in the first access, or joined by others if the lanes do not meet in
+      // between.
       {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
   for (const Schedule& schedule : kSchedules)
     for (const auto& [accesses, sectors, apart, at] : kCases)
@@ -135,7 +138,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
         EXPECT_EQ(c.arrays.at("x").sectors.write, meets ? apart : sectors);
       }
   const auto x = array("x", iota(512));
-  // TMA copies the first 64 bytes of rows of 80: 2, 3 and 2 sectors.
+  // TMA copies the first 64 bytes of 80-byte rows, which touch 2, 3 and 2 sectors.
   const auto rows = tensor_map<fp16>(array("rows", iota(60)).array(), 40, 3, 1, 1, 3, 64);
   const Counts c = run(1, 64, [&] {  // two warps: most lanes copy 16 bytes; then atomic additions
     SharedMemory smem;
@@ -165,7 +168,7 @@ TEST_F(SimTest, CountsTheSectorsThatAWarpTouches) {
   EXPECT_EQ(c.sram_write, 2 * 192 + 64 * 16);  // includes zeros
 }
 
-TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
+TEST_F(SimTest, EveryThreadRunsOnceInEverySchedule) {
   for (const auto& schedule : kSchedules)
     for (const dim3 block : {dim3(1), dim3(31), dim3(3, 5, 2), dim3(4, 8, 3)}) {
       options({.schedule = schedule});
@@ -184,7 +187,8 @@ TEST_F(SimTest, EveryBlockAndThreadRunsOnceInEverySchedule) {
     }
 }
 
-// A named element would be read when it is used; on the gpu it is read when it is named.
+// An element bound to a variable would be read when the variable is used; on the gpu it is read
+// when it is bound.
 static_assert(std::is_convertible_v<Ref<float, Hbm<float>>, float>);
 static_assert(!std::is_convertible_v<Ref<float, Hbm<float>>&, float>);
 static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
@@ -193,7 +197,7 @@ static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
 
 TEST_F(SimTest, FaultsOfOneThread) {
   struct Given {
-    Smem<float> before, tile, after;  // only `before` has been written
+    Smem<float> before, tile, after;  // none is written at first
     Smem<fp16> halves;
   };
   const auto x = array("x", iota(16)), y = array("y", 8), nan = array("nan", {-INFINITY, NAN});
@@ -230,7 +234,7 @@ TEST_F(SimTest, FaultsOfOneThread) {
        [=](auto& in) { copied(in), in.tile[2] = 0; }},
       {"asynchronous copy to shared tile[0] (element of 4 bytes), " + copy,
        [=](auto& in) { copied(in), cp_async(in.tile, x + 4); }},
-      {"read of shared tile[3] (element of 4 bytes), " + copy,  // of the last group, or in no group
+      {"read of shared tile[3] (element of 4 bytes), " + copy,  // in the last group, or in none
        [=](auto& in) { copied(in), cp_async_wait<1>(), in.before[0] = in.tile[3]; }},
       {"read of shared tile[3] (element of 4 bytes), " + copy,
        [=](auto& in) { cp_async(in.tile, x), cp_async_wait<0>(), in.before[0] = in.tile[3]; }},
@@ -372,8 +376,8 @@ TEST_F(SimTest, FaultsImpossibleLaunches) {
   EXPECT_THROW(device().allocate("huge", int64_t{1} << 60), Error);
 }
 
-// Host code cannot touch a GPU's memory either, and accesses past Hbm would not be counted.
-TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
+// Host code cannot touch a GPU's memory either, and accesses that bypass Hbm would not be counted.
+TEST_F(SimTest, HbmCannotBeTouchedByAddress) {
   const auto x = array("x", iota(64));
   auto* const at = static_cast<volatile float*>(x.array().data);
   const auto ends = testing::ExitedWithCode(static_cast<int>(Exit::wrong_result));
@@ -385,12 +389,12 @@ TEST_F(SimTest, NobodyTouchesHbmByItsAddress) {
   EXPECT_EQ(values(x), iota(64));
 }
 
-TEST_F(SimTest, ATraceEndsWithTheFaultWhereItsThreadIs) {
+TEST_F(SimTest, TraceEndsWithTheFaultAtItsThreadsPlace) {
   options({.trace = true});
   const auto x = array("x", iota(64));
   const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // not the place of the last thread that ran
+  const Trace stuck = device().take_trace();  // the place is not that of the last thread that ran
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
   expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");

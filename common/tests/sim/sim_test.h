@@ -1,4 +1,4 @@
-// Shared by tests of the simulator: a device with arrays, and checks of faults' messages.
+// Supports tests of the simulator: a device with arrays, and checks of faults' messages.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ inline int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-/// Expects that `said` contains, one after the other, the parts of `wanted` that " … " separates.
+/// Expects that `said` contains, in this order, the parts of `wanted` that " … " separates.
 inline void expect_says(const std::string& said, std::string_view wanted) {
   constexpr std::string_view kSeparator = " … ";
   for (size_t from = 0;;) {
@@ -38,7 +38,7 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
-/// The default shared memory of a block.
+/// The default bytes of shared memory per block.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
 class SimTest : public DeviceTest {

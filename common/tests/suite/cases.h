@@ -1,5 +1,5 @@
-// The cases of the suite: shapes that cover triples of choices, and made inputs for mistakes that
-// random ones rarely show.
+// The suite's cases: shapes that cover triples of choices, and constructed inputs for mistakes that
+// random inputs rarely reveal.
 #pragma once
 
 #include <cmath>
@@ -16,12 +16,12 @@ namespace {
 
 struct Case;
 
-/// Inputs that random ones hardly ever are.
+/// Constructed inputs, which random inputs hardly ever resemble.
 using Elements = std::function<float(int row, int column)>;  // rows count through all heads
 struct MadeInputs {
-  float scale;           // 0: the case's
-  Elements Q, K, V, dO;  // none: drawn
-  bool tight = false;    // the tolerance covers only the output's rounding
+  float scale;           // 0: the case's scale
+  Elements Q, K, V, dO;  // empty: drawn
+  bool tight = false;    // whether the tolerance covers only the output's rounding
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
@@ -35,7 +35,7 @@ struct Case {
   DType dtype = DType::fp16;
   Input input = Input::normal;
   float scale = 1;        // in units of 1/√d
-  Maker* made = nullptr;  // makes the inputs; null: they are drawn
+  Maker* made = nullptr;  // constructs the inputs; null: they are drawn
 };
 
 constexpr DType bf = DType::bf16;
@@ -46,9 +46,9 @@ constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) 
 }
 
 constexpr Case kCases[] = {
-    // All triples occur of: causal, grouped heads, a padded head size, ragged queries, more or
-    // fewer keys, a batch, and more than one round through the stages of any step (N, N_kv > 256),
-    // because a mistake may need three rare conditions at once.
+    // All triples of these occur, because a mistake may need three rare conditions at once: causal,
+    // grouped heads, a padded head size, ragged queries, more or fewer keys than queries, a batch,
+    // and more than one round through the stages of any step (N, N_kv > 256).
     {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
     {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
     {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
@@ -105,20 +105,21 @@ WorkloadSpec spec_of(const Case& c) {
   spec.problem.scale = c.scale / std::sqrt(static_cast<float>(c.d));
   spec.scale = spec.problem.scale;
   spec.input = c.input;
-  // Each case gets its own seed, so that no two cases share inputs.
+  // Each case gets a seed of its own, so that no two cases share inputs.
   for (const char* s = c.name; *s; ++s)
     spec.seed = spec.seed * 131 + static_cast<unsigned char>(*s);
   spec.check = Check::full;
   return spec;
 }
 
-/// x is the sum of three numbers of the I/O type; returns the first, second or third.
+/// Splits x into a sum of three numbers of the I/O type and returns number `which` (0, 1 or 2).
 float piece(const Case& c, float x, int which) {
   const auto first = static_cast<float>(rounded(c.dtype, x));
   return which == 0 ? first : piece(c, x - first, which - 1);
 }
 
-/// Returns 1 in the first three columns, or with in_pieces() the pieces of x.
+/// Elements that are 0 except in the first three columns: there they are 1, or with in_pieces() the
+/// pieces of x(row). Their products give x(row) almost exactly.
 float in_three_columns(int, int column) {
   return column < 3 ? 1 : 0;
 }
@@ -129,48 +130,48 @@ Elements constant(float x) {
   return [=](int, int) { return x; };
 }
 
-/// Scores of −256 and less. A kernel that takes 0 for a maximum, even in a row's first key,
-/// underflows all exponentials, their sum and the output. Each row of Q repeats one number, so does
-/// each row of K, and the scale is 8/d. So every score is a product of few bits and is exact even
-/// if S is stored.
+/// Scores of −256 and below. In a kernel that starts from a maximum of 0, even for a row's first
+/// key, all exponentials, their sum and the output underflow. Each row of Q and each row of K
+/// repeats one number, and the scale is 8/d. Every score is therefore a product with few bits,
+/// which is exact even if S is stored.
 MadeInputs logits_far_below_0(const Case& c) {
   const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// Scores that rise from key to key: by 2^27 in P over all keys, but by little within a tile. P
-/// overflows in a kernel that keeps a maximum too long.
+/// Scores that rise from key to key: over all keys P grows by a factor of 2^27, but only a little
+/// within a tile. P overflows in a kernel that keeps a maximum too long.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
 }
 
-/// Queries of 0, like padding: all keys weigh the same. A query that attends to only one key has
-/// LSE = 0, and must not count as one that attends to none. V is below 1 everywhere, and FP8's
-/// scale must follow it.
+/// Queries of 0, like padding: all keys have the same weight. A query that attends to only one key
+/// has LSE = 0 and must not be treated as one that attends to none. All V are below 1, and FP8's
+/// scale must adapt to that.
 MadeInputs queries_of_0(const Case&) {
   const auto V = [](int j, int column) { return static_cast<float>(7 * j % 13 + column) / 64; };
   return {0, constant(0), {}, V};
 }
 
-// The other inputs find kernels that round to the I/O type once more than the algorithm must.
-// Values that it must round are numbers of the I/O type already (to some 2⁻²⁴), so that the
-// tolerance is half a unit in the last place. Values that it must not round are almost halfway
-// between two such numbers, so that rounding them moves an output by a unit or more.
+// The remaining inputs find kernels that round to the I/O type more often than the algorithm must.
+// Values that the algorithm must round are already numbers of the I/O type (to within about 2⁻²⁴),
+// so that the tolerance is half a unit in the last place. Values that it need not round are almost
+// halfway between two such numbers, so that rounding them changes an output by a unit or more.
 
-/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P of the 3 keys is exact. Not
-/// exact are q·k, the scale, the scale times log₂e, the exponentials with and without a maximum,
-/// their sums, the inverses of these, and LSE. O comes from the 3 keys, whose V is large because
-/// their weight is small.
+/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. All
+/// other values are not exact: q·k, the scale, the scale times log₂e, the exponentials with and
+/// without a maximum, their sums, the sums' inverses, and LSE. O comes from the 3 keys, whose V is
+/// large because their weight is small.
 MadeInputs logits_as_stored(const Case& c) {
   const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
   const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
   return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
-/// P is 1/64, from scores whose exponentials are not fp16 numbers. The first two of four queries
-/// have D = 4098/512, which is not fp16, and dP equals it or is (4098 ± 2)/512. The others have dS
-/// = ±1, and some columns of dQ and dK are fp16 numbers only after the scale.
+/// P is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of four
+/// queries D = 4098/512, which is not an fp16 number, and dP equals D or is (4098 ± 2)/512. For the
+/// others dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
 MadeInputs sums(const Case& c) {
   const float scale = 1205 / 1204.5f;
   const auto Q = [](int i, int column) {
@@ -194,8 +195,8 @@ MadeInputs sums(const Case& c) {
   return {scale, Q, K, V, dO, true};
 }
 
-/// P is 1/43. O = 224 comes from a sum of 43 · 224, and dS = ±224 from a P and a dP − D that are
-/// not bf16 numbers.
+/// P is 1/43. O = 224 comes from a sum of 43 · 224, and dS = ±224 comes from values of P and dP − D
+/// that are not bf16 numbers.
 MadeInputs shares_of_43(const Case&) {
   const auto V = [](int j, int column) {
     const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
@@ -207,15 +208,15 @@ MadeInputs shares_of_43(const Case&) {
   return {1, Q, K, V, dO, true};
 }
 
-/// P is 1/300, and O = 1 comes from sums that are 30 times larger until the last tile, so rounding
-/// them or their weights causes an error that is 30 times larger too.
+/// P is 1/300, and O = 1 comes from sums that are 30 times larger until the last tile, so that
+/// rounding these sums or their weights causes an error that is also 30 times larger.
 MadeInputs tiles_that_cancel(const Case&) {
   const auto V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; };
   return {1, constant(0), constant(1), V, {}, true};
 }
 
-/// Keys whose P is proportional to share(j) and whose columns of V are all V(j), except for three
-/// keys from `last` on: their share is 1, and their V makes O = 1.
+/// Key j's P is proportional to share(j), and all its columns of V are V(j). The exceptions are
+/// keys [last, last + 3): their share is 1, and their V makes O = 1.
 MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::function<float(int)> V,
                      int last) {
   double rest = 0;
@@ -234,19 +235,20 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
           true};
 }
 
-/// The P of 256 keys, 256 more and the last 45 are bf16 numbers, about 2⁻¹⁸ : 2⁻⁹ : 1. The ratio of
-/// the first to the second, which rescales O in between, is not. After the first keys O is 20 times
-/// its final value. (Rounding a stored S would cost about O itself.)
+/// The P of the first 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about
+/// 2⁻¹⁸ : 2⁻⁹ : 1. The ratio of the first to the second, which rescales O in between, is not a bf16
+/// number. After the first 256 keys O is 20 times its final value. (Rounding a stored S would cause
+/// an error of about the size of O.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
   return of_shares(c, share, V, 554);
 }
 
-/// The same for warps or blocks that split the keys. The first 32 of 128 keys have the smallest P,
-/// the others a larger one, and in the next 128 it is larger still. Then come 256 keys with P = 1,
-/// and some in between. All P are bf16 numbers; the factors that rescale O when warps or parts
-/// agree on a maximum are not.
+/// Like tiles_that_rise, but for warps or blocks that split the keys. The first 32 of each 128 keys
+/// have the smallest P; the P of the others is larger, and larger still in the second 128. Then
+/// come 256 keys with P = 1, and a few with a P in between. All P are bf16 numbers; the factors
+/// that rescale O when warps or parts agree on a maximum are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -259,8 +261,8 @@ MadeInputs parts_that_rise(const Case& c) {
   return of_shares(c, share, V, 509);
 }
 
-/// The same for merging 32 parts of 128 keys at a time: one part of the smallest P, seven of a
-/// larger, one with P = 1, and the 33rd with a P in between. O = 1 comes from large sums.
+/// Like parts_that_rise, but for merging 32 parts of 128 keys at a time: P is smallest in one part,
+/// larger in seven, 1 in the next, and in between in the 33rd. O = 1 comes from large sums.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
@@ -270,9 +272,9 @@ MadeInputs rounds_that_rise(const Case& c) {
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
 }
 
-/// All V are 0 but those of the keys in the middle; these have P = 1, so rounding it changes
-/// nothing. The first query also attends to 256 keys before them and the second to 256 after, with
-/// P = 0.502. That is not a bf16 number, and so neither is the sum that divides O.
+/// All V are 0 except those of the keys in the middle; these have P = 1, so that rounding P changes
+/// nothing. For the first query P = 0.502 for the 256 keys before these, and for the second for the
+/// 256 keys after them. That is not a bf16 number, and neither is the sum that divides O.
 MadeInputs sums_that_rise(const Case& c) {
   const float share = 0.5019140625f, sum = 13 + 256 * share;
   const auto K = [=](int j, int column) {
@@ -287,23 +289,23 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// So few keys that one lane holds a whole row. S is 0 and, for five keys without a V, −1.6015625.
-/// The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
+/// With six keys one lane holds a whole row. S is 0 for the first key and −1.6015625 for five keys
+/// whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
   return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
 }
 
-/// Each group of 16 keys is the one that every eighth query scores far above all others, by more
-/// than P can express. If warps or blocks split the keys, each holds a row's maximum for some rows
-/// and must adopt another's for the rest.
+/// For every eighth query, the keys of some groups of 16 score so far above all others that P of
+/// the others underflows. If warps or blocks split the keys, each has the maximum of some rows and
+/// must adopt another one's maximum for the rest.
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
 }
 
-/// V doubles every 64 keys, so that each tile has another FP8 scale than the previous one.
+/// V doubles every 64 keys, so that each tile's FP8 scale differs from the previous tile's.
 MadeInputs values_that_grow(const Case& c) {
   const auto V = [=](int j, int column) {
     return std::ldexp(column % 2 ? 1.0f : -1.0f, j % c.N_kv / 64);
@@ -311,7 +313,8 @@ MadeInputs values_that_grow(const Case& c) {
   return {0, {}, {}, V};
 }
 
-/// Returns a case's inputs, with the references that steps of this process have needed.
+/// Returns a case's workload, with the inputs and references that steps of this process have
+/// needed.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
   const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);
@@ -332,12 +335,12 @@ Workload& workload_of(const Case& c) {
   return all.try_emplace(key, spec, std::move(inputs)).first->second;
 }
 
-/// Returns the type, or fp16 if the device lacks bf16.
+/// Returns `type`, or fp16 if the device lacks bf16.
 DType type_on(const Device& device, DType type) {
   return device.info().has_bf16() ? type : fp;
 }
 
-/// Returns options that time for only a millisecond on a GPU.
+/// Returns options that limit a GPU's timing to about a millisecond.
 RunOptions quick(const Device& device, const TileRequest& tile = {}) {
   RunOptions options{.tile = tile};
   if (device.info().kind == DeviceKind::gpu) options.time_ms = 1.0f;

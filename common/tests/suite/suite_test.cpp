@@ -1,6 +1,6 @@
-// The suite of every rung: tests each step of this program, on both devices, at shapes that cover
-// triples of choices, forward and backward. Results must be correct against float64, and on the
-// simulator traffic() must equal the count, array by array, to the byte.
+// The suite of every rung: tests each step of this program, on both devices, forward and backward,
+// at shapes that cover triples of choices. Results must be correct compared with float64, and on
+// the simulator traffic() must equal the counts for each array, to the byte.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-/// Returns the steps of a device, without those that are linked only as another rung's forward
+/// Returns the steps for a device, without those that are linked only as another rung's forward
 /// pass.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
@@ -44,7 +44,7 @@ struct Param {
   Case shape;
 };
 
-/// Prints options that run a case again (except for made inputs).
+/// Prints the options that run a case again (but without constructed inputs).
 void PrintTo(const Param& p, std::ostream* out) {
   const Case& c = p.shape;
   *out << p.step.rung << " --step " << p.step.name << " --batch " << c.B << " --heads " << c.H
@@ -61,7 +61,7 @@ std::vector<Param> params(DeviceKind device) {
   DeviceInfo info;
   info.smem_bytes = SimOptions{}.smem_bytes;
   for (const Step& step : steps_on(device)) {
-    // The tensor cores' sums of e4m3 have too few bits for a tight tolerance.
+    // The tensor cores' sums of e4m3 products have too few bits for a tight tolerance.
     const bool coarse =
         device == DeviceKind::gpu && step.forward.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
@@ -74,7 +74,7 @@ std::string name_of(const ::testing::TestParamInfo<Param>& info) {
   return info.param.step.name + "_" + info.param.shape.name;
 }
 
-/// A test on the GPU, which is opened once for all tests; it runs the steps that the GPU supports.
+/// A test of the steps that the GPU supports, on the GPU, which is opened once for all tests.
 template <class Test>
 class OnGpu : public Test {
  protected:
@@ -84,7 +84,7 @@ class OnGpu : public Test {
       try {
         return open_gpu();
       } catch (const Error& e) {
-        reason = std::string("not run here: ") + e.what();  // ctest knows a skipped test by this
+        reason = std::string("not run here: ") + e.what();  // marks a skipped test for ctest
         return std::unique_ptr<Device>();
       }
     }();
@@ -99,15 +99,15 @@ class OnGpu : public Test {
 using GpuTest = OnGpu<::testing::Test>;
 class GpuLarge : public GpuTest {};
 
-/// Returns the size of the widest heads that a step is compiled for.
+/// Returns the largest head size that a step is compiled for.
 int widest(const Step& step) {
   return step.tiles.empty() ? 256 : std::ranges::max(step.tiles, {}, &TileSize::max_d).max_d;
 }
 
-/// Whether a step refuses this case: on a GPU with less shared memory than an H100, such as one of
-/// 7.5 for wide heads (SmallerSharedMemory tests which); because it is compiled for narrower heads,
-/// and then the message names wider steps, `sm90` or `large_tiles` among them; or because blocks do
-/// not share a tile of the requested size.
+/// Whether a step refuses this case, for one of three reasons: the GPU has less shared memory than
+/// an H100, such as a 7.5 for wide heads (SmallerSharedMemory tests which steps may refuse); the
+/// step is compiled for narrower heads only, and then the message names wider steps, among them
+/// `sm90` or `large_tiles`; or blocks cannot share a tile of the requested size.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = c.d > (step.needs.exact_architecture ? 128 : widest(step));
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
@@ -124,9 +124,9 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
   return false;
 }
 
-/// Expects that all outputs pass, and that each check decides; not for inputs that are made for
-/// another output or scaled, nor for steps that quantise. (If all values should be 0, the tolerance
-/// is far below what cancels.)
+/// Expects that all outputs pass, and that each check decides. It need not decide for inputs that
+/// are constructed for another output or scaled, nor for steps that quantise. (If all values should
+/// be 0, the tolerance is far smaller than the terms that cancel.)
 void expect_pass(const Report& r, const Case& c) {
   for (const TensorError& e : r.errors.value()) {
     EXPECT_TRUE(e.pass()) << e.name << ": "
@@ -138,8 +138,8 @@ void expect_pass(const Report& r, const Case& c) {
   }
 }
 
-/// Expects that traffic() equals the counted bytes, by kernel and array, and that some kernel
-/// writes all of each workspace, which is therefore not too large.
+/// Expects that traffic() equals the counted bytes for each kernel and array, and that for each
+/// workspace some kernel writes all of it, so that it is not too large.
 void expect_formula_is_count(const Report& r) {
   std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> formula, counted;
   for (const auto& k : r.kernels)
@@ -177,13 +177,14 @@ class Suite : public ::testing::TestWithParam<Param> {
     for (const Report& r : reports) {
       if (kind == DeviceKind::sim) expect_formula_is_count(r);
       ASSERT_TRUE(r.errors.has_value());
-      // A rung that subtracts no maximum must fail exactly where the reference predicts it.
+      // A rung that subtracts no maximum must fail exactly where the reference predicts a failure.
       if (!step.needs.max_subtracted_by.empty() && r.overflowing_rows > 0)
-        EXPECT_EQ(r.pass(), false) << "rows whose sum overflows came out right";
+        EXPECT_EQ(r.pass(), false) << "rows whose sum overflows are correct";
       else
         expect_pass(r, shape);
     }
-    // A query that attends to no key has exactly O = 0 and dQ = 0, whatever the arrays held before.
+    // A query that attends to no key has exactly O = 0 and dQ = 0, whatever the arrays contained
+    // before.
     const Problem p = spec_of(shape).problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
@@ -194,23 +195,23 @@ class Suite : public ::testing::TestWithParam<Param> {
 };
 
 class Sim : public Suite {};
-TEST_P(Sim, IsRightAndItsFormulaIsItsCount) {
+TEST_P(Sim, IsCorrectAndMatchesItsFormula) {
   check(*open_sim({}));
 }
 INSTANTIATE_TEST_SUITE_P(, Sim, ::testing::ValuesIn(params(DeviceKind::sim)), name_of);
 
 class Gpu : public OnGpu<Suite> {};
-TEST_P(Gpu, IsRight) {
+TEST_P(Gpu, IsCorrect) {
   if (!GetParam().step.runs_on(device_->info()))
-    GTEST_SKIP() << "needs another GPU than " << device_->info().name;
+    GTEST_SKIP() << "needs a GPU other than " << device_->info().name;
   if (GetParam().shape.made && type_on(*device_, GetParam().shape.dtype) != GetParam().shape.dtype)
-    GTEST_SKIP() << "its inputs are made for bf16";
+    GTEST_SKIP() << "its inputs are constructed for bf16";
   check(*device_);
 }
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
-/// The steps on the simulator; each is a test's parameter.
+/// Returns the simulator's steps that wanted() accepts, each as the parameter of a test.
 template <class Wanted>
 auto steps(Wanted wanted) {
   std::vector<Step> all;
@@ -221,10 +222,10 @@ auto steps(Wanted wanted) {
 const auto step_name = [](const auto& info) { return info.param.name; };
 const auto every = [](const Step&) { return true; };
 
-// Each of a step's outputs is checked with the step's roundings: all rows if that is quick, else a
-// sample.
+// Each output of a step is checked with the step's roundings: all rows if that is quick, otherwise
+// a sample.
 class Verification : public ::testing::TestWithParam<Step> {};
-TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
+TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
   const Step& step = GetParam();
   for (const Check how : {Check::full, Check::automatic, Check::sampled}) {
     SCOPED_TRACE(testing::Message() << step.name << ", check " << static_cast<int>(how));
@@ -249,7 +250,7 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
           compare_with_full_precision(Reference(p, in, step.rounding, choice).o, out.O));
       const float largest = std::exp2(quantised->p_exponent + quantised->slack);
       EXPECT_LE(largest, 448) << "P is above e4m3's largest";
-      EXPECT_GT(2 * largest, 448) << "P leaves a bit of e4m3's range to nobody";
+      EXPECT_GT(2 * largest, 448) << "P leaves a bit of e4m3's range unused";
     }
     if (step.backward)
       for (const TensorError& e : {compare(reference.dq, out.dQ), compare(reference.dk, out.dK),
@@ -261,14 +262,15 @@ TEST_P(Verification, IsOfAllOutputsByTheStepsOwnRoundings) {
 INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 
 // With less shared memory, as on smaller GPUs, a step takes a smaller tile, fewer warps or fewer
-// stages, and each of these must be correct. With exactly the bytes that a plan needs it must plan
-// the same, or another tile that fits twice.
+// stages, and each of these must be correct. With exactly the bytes that its plan needs, a step
+// must plan the same, or another tile that fits twice.
 //
-// The 99 KB of GPUs of 8.6, 8.9 and 12.0 are enough for every step that they run (not Hopper's).
-// The 64 KB of 7.5 may not be enough for wide heads, and then the message names the steps that fit.
+// The 99 KB of GPUs with 8.6, 8.9 and 12.0 suffice for every step that these run (Hopper's
+// excluded). The 64 KB of 7.5 may not suffice for wide heads; the message then names the steps that
+// fit.
 constexpr int64_t kOf86 = 101376, kOf75 = 65536;
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
-TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
+TEST_P(SmallerSharedMemory, TakesCorrectTiles) {
   const Step& step = GetParam();
   for (const int d : kAllHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
@@ -293,7 +295,7 @@ TEST_P(SmallerSharedMemory, TakesTilesThatAreRight) {
           const bool told = std::string(e.what()).find("; steps that fit: ") != std::string::npos;
           EXPECT_TRUE(sram < kOf75 || told || step.rung == "04_flash_v1") << e.what();
         }
-        break;  // no tile fits here, nor in less
+        break;  // no tile fits here, nor in fewer bytes
       }
       if (bytes > 0) {
         const auto [other, less] = plan_at(bytes);
@@ -319,26 +321,28 @@ void check_request(Device& device, const Step& step, const Case& c, const TileRe
     }
   }
 }
-// A tile that a step takes only for some shapes, or with no amount of shared memory, must be
-// correct for any: one tile of Q and part of another, and more tiles of K and V than stages.
+// A tile must be correct for any shape, even if a step takes it only for some shapes, or never by
+// default. The shapes have one tile of Q and part of another, and more tiles of K and V than
+// stages.
 void check_tiles(Device& device, const Step& step, const Settings& settings = {}) {
   int last = 0;
   for (const auto& [d, Br, Bc] : step.tiles) {
-    // The other step's tests cover its forward pass; here each head size gets one of its tiles.
+    // A borrowed forward pass is tested with its own step; here each head size gets one of its
+    // tiles.
     if (!step.forward_of.empty() && std::exchange(last, d) == d) continue;
     for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
                           Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
       check_request(device, step, c, {Br, Bc, settings});
   }
 }
-TEST_P(SmallerSharedMemory, OrABlockOfAnotherSizeHasATileThatIsRight) {
+TEST_P(SmallerSharedMemory, EveryCompiledTileIsCorrect) {
   check_tiles(*open_sim({}), GetParam());
 }
-TEST_F(GpuTest, IsRightWithEachTile) {
+TEST_F(GpuTest, EveryCompiledTileIsCorrect) {
   for (const Step& step : steps_)
     if (step.needs.exact_architecture || !step.settings.empty()) check_tiles(*device_, step);
 }
-TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
+TEST_F(GpuTest, FitsIntoSharedMemoryOfSmallerGpus) {
   for (const int64_t sram : {kOf86, kOf75})
     for (const Step& step : steps_)
       for (const int d : {32, 64, 128, 256}) {
@@ -355,8 +359,8 @@ TEST_F(GpuTest, HasRoomInSharedMemoryOfSmallerGpus) {
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
-// Tests every value of every setting, and all settings with other values than the defaults, which
-// the other tests run.
+// Tests every value of each setting alone, and all settings together at values other than the
+// defaults, which the other tests run.
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
@@ -375,8 +379,8 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  // Inputs that find roundings which only some values of the settings compute; for the simulator
-  // see params().
+  // Inputs that find roundings that occur only with some values of the settings. They run only on
+  // the simulator, for the reason in params().
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
@@ -384,7 +388,7 @@ void check_settings(Device& device, const Step& step) {
       if (step.device == DeviceKind::sim && c.made == made) shapes.push_back(c);
   if (decodes) {
     shapes.push_back(made_case("parts_that_rise", 3, 557, 16, parts_that_rise));
-    // In several parts, because a single one is not merged.
+    // These need several parts, because a single part is not merged.
     shapes.push_back(made_case("shares_of_43", 2, 43, 16, shares_of_43));
   }
   for (const Settings& settings : each)
@@ -395,14 +399,14 @@ void check_settings(Device& device, const Step& step) {
   check_tiles(device, step, other);
 }
 class EachSetting : public ::testing::TestWithParam<Step> {};
-TEST_P(EachSetting, IsRightWithEachValue) {
+TEST_P(EachSetting, IsCorrectWithEachValue) {
   check_settings(*open_sim({}), GetParam());
 }
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EachSetting);
 INSTANTIATE_TEST_SUITE_P(, EachSetting,
                          steps([](const Step& step) { return !step.settings.empty(); }), step_name);
 
-TEST_F(GpuTest, IsRightWithEachValueOfASetting) {
+TEST_F(GpuTest, IsCorrectWithEachValueOfASetting) {
   for (const Step& step : steps_)
     if (!step.settings.empty()) check_settings(*device_, step);
 }
@@ -419,19 +423,19 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
   EXPECT_EQ(a.dV.bits, b.dV.bits);
 }
 
-// A correct kernel without float atomics gives the same bits in any order of threads; gradients
-// only if the step promises it. The smaller cases test that.
+// A correct kernel without float atomics gives the same bits in any order of threads; gradients do
+// so only if the step promises it. The smaller cases test this.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
-  uint64_t seed = 0;  // each case gets another order
+  uint64_t seed = 0;  // each case gets a different order
   std::vector<Case> cases(std::begin(kCases), std::end(kCases));
   cases.push_back({"several_tiles", 1, 1, 1, 64, 300, 64, false, fp});
   for (const Case& c : cases) {
     if (c.made || c.scale != 1 || c.B > 1 || c.H * c.N * c.N_kv > 42000) continue;
     if (refuses(*open_sim({}), step, c)) continue;
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
-    std::vector<Outputs> seen;  // all cases ran in forward order
+    std::vector<Outputs> seen;  // without forward order, which Sim uses for all cases
     for (const Schedule& schedule :
          {Schedule{Schedule::Order::reverse, 0}, Schedule{Schedule::Order::random, ++seed}})
       for (const Report& r :
@@ -439,7 +443,7 @@ TEST_P(Schedules, GiveTheSameBits) {
         expect_pass(r, c);
     for (const Outputs& out : seen) expect_same_bits(out, seen.front(), step.deterministic);
   }
-  // Few orders leave one warp of an idle consumer far behind.
+  // Only few orders leave one warp of an idle consumer far behind, so this case runs in many.
   const Case few_rows = {"few_rows", 1, 1, 1, 2, 40, 136, false, fp};
   if (refuses(*open_sim({}), step, few_rows)) return;
   for (seed = 1; seed <= 16; ++seed) {
@@ -451,7 +455,7 @@ TEST_P(Schedules, GiveTheSameBits) {
 }
 INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
-// On a GPU blocks run in another order each time if they do not all run at once.
+// On a GPU, blocks that do not all run at once run in a different order each time.
 TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   for (const Step& step : steps_) {
     SCOPED_TRACE(step.name);
@@ -466,9 +470,9 @@ TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   }
 }
 
-// Sizes whose product overflows an int, or an offset of 2³² bytes, so that a kernel would access
-// another place. The checked sample has rows of every head. If the grid is too small for a step,
-// its message must say so.
+// Sizes whose product overflows an int, or an offset of 2³² bytes, so that a faulty kernel would
+// access a wrong address. The checked sample has rows of every head. A step may refuse a size as
+// too large for its grid, but only with the status for bad usage.
 void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
@@ -486,18 +490,19 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   }
   EXPECT_GT(ran, 0);
 }
-TEST_F(GpuLarge, IsRight) {
-  // 2³¹ elements of S. Half of the queries attend to no key and heads are narrow, which saves the
-  // reference's time.
+TEST_F(GpuLarge, IsCorrect) {
+  // 2³¹ elements of S. Half of the queries attend to no key and heads are narrow, which saves time
+  // in the reference.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
-  // Products of heads and heads of K beyond 31 and 32 bits.
+  // Products of query heads and K/V heads that exceed 31 and 32 bits.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
   check_large(*device_, steps_, {"heads", 1, 70000, 70000, 1, 1, 8, false, bf});
-  // 2³¹ elements of Q, and bytes of K. They move gigabytes, so only the defaults run.
+  // 2³¹ elements of Q, and bytes of K. The cases move gigabytes, so only the default steps run.
   std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   check_large(*device_, steps_, {"elements_of_Q", 1, 17, 17, 500000, 8, 256, false, bf});
   check_large(*device_, steps_, {"bytes_of_K", 1, 17, 17, 8, 250000, 256, false, fp});
-  // The first row that attends to a key times a row's elements, where a group's next head begins.
+  // The product of the first query that attends to a key and the elements per row overflows where a
+  // group's next head begins.
   if (steps_.front().backward)
     check_large(*device_, steps_, {"blind_rows", 1, 2, 1, (1 << 26) + 256, 64, 8, true, bf});
 }
@@ -505,14 +510,15 @@ TEST_F(GpuLarge, IsRight) {
 static_assert(Problem{.H = 46400, .Hk = 46400}.kv_head(46399) == 46399 &&
               Problem{.H = 1 << 30, .Hk = 1 << 29}.kv_head((1 << 30) - 1) == (1 << 29) - 1);
 
-// Plans and traffic() at sizes that no machine here runs: both must be proportional to the heads.
+// Tests plans and traffic() at sizes too large to run: both must be proportional to the number of
+// heads.
 class Sizes : public ::testing::TestWithParam<Step> {};
-TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
+TEST_P(Sizes, PlanAndFormulaAreProportionalToHeads) {
   const Step& step = GetParam();
   DeviceInfo info;
   info.smem_bytes = SimOptions{}.smem_bytes;
-  info.multiprocessors = 1;  // one batch fills it, so that sm90 needs a counter for both
-  constexpr int kBatch = (1 << 28) - 1;  // fp8 launches a block for each of 2³¹ − 8 tiles
+  info.multiprocessors = 1;  // one batch fills it, so that sm90 needs its counter in both plans
+  constexpr int kBatch = (1 << 28) - 1;  // fp8 then launches 2³¹ − 8 blocks, one per tile
   const Problem p = {.B = 1, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8},
                 many = {.B = kBatch, .H = 4, .Hk = 2, .N = 1, .N_kv = 1, .d = 8};
   for (const Pass& pass : {step.forward, step.backward}) {
@@ -532,9 +538,9 @@ TEST_P(Sizes, PlanAndFormulaAreInProportionToTheHeads) {
       }
   }
 }
-// No launch refuses a plan that was accepted: many heads, and the most queries and keys that 65,535
-// blocks cover, and one more.
-TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
+// No launch may refuse a plan that was accepted. The sizes are many heads, and the most queries or
+// keys that 65,535 blocks cover, as well as one more.
+TEST_P(Sizes, PlansRespectGridLimits) {
   const Step& step = GetParam();
   const auto device = open_sim({.only_launches = true});
   std::vector<Problem> problems = {{.H = 3 << 28, .Hk = 3 << 28, .N = 1, .N_kv = 1, .d = 8}};
@@ -546,7 +552,7 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
     try {
       plans = plan_run(step, p, {}, device->info());
     } catch (const Error&) {
-      EXPECT_GT(int64_t{p.H} * p.N * p.N_kv, 65535 * 16);  // two heads
+      EXPECT_GT(int64_t{p.H} * p.N * p.N_kv, 65535 * 16);  // with two heads
       continue;
     }
     std::deque<Array> all = {{"Q"}, {"K"}, {"V"}, {"O"}, {"LSE"}, {"dO"}, {"dQ"}, {"dK"}, {"dV"}};
@@ -560,8 +566,8 @@ TEST_P(Sizes, PlansKnowHowLargeAGridMayBe) {
     }));
   }
 }
-/// Returns the tile of each pass, followed by the text that `more` makes of its plan; "refused" if
-/// the step has no plan for this.
+/// Returns the tile of each pass, followed by the text more(plan), or "refused" if the step has no
+/// plan for the problem.
 template <class More>
 std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& info, More more) {
   try {
@@ -574,9 +580,9 @@ std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& inf
     return "refused";
   }
 }
-// Compares the tile, warps, stages, parts and settings that a step takes on an H100 with
-// plans.jsonl, so that no choice changes unnoticed: at many sizes, causal and not, and with less
-// shared memory at many head sizes. (A plan equal to the previous one is "".)
+// Compares the tile, warps, stages, parts and note that a step plans for an H100 with plans.jsonl,
+// so that no choice changes unnoticed: at many sizes, causal and not, and with less shared memory
+// at several head sizes. (A plan equal to the previous one is written as "".)
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
@@ -613,15 +619,15 @@ TEST_P(Sizes, PlansAreAsWritten) {
             SimOptions{}.smem_bytes);
     expect_line(fmt::format("{}", d));
   }
-  for (const int kib : {64, 99, 163, 227}) {  // the limits of GPUs
+  for (const int kib : {64, 99, 163, 227}) {  // limits per block on various GPUs
     for (const int d : {32, 64, 72, 128, 256}) add({.d = d}, kib * 1024);
     expect_line(fmt::format("\"{} KiB\"", kib));
   }
 }
-// Compares a step's plans for six GPUs, without any of them, with gpu_plans.jsonl: tile, warps,
-// parts and bytes of shared memory. Steps with settings choose by the whole shape, large_tiles by a
-// model of a GPU's time that plans for the simulator leave out; for all other steps two shapes
-// suffice. scripts/ladder/show/cards.py makes a table of the first two.
+// Compares a step's plans for six GPUs, without needing any, with gpu_plans.jsonl: tile, warps,
+// parts and bytes of shared memory. Steps with settings choose depending on the whole shape, and
+// large_tiles with a model of a GPU's time that plans for the simulator leave out; for all other
+// steps two shapes suffice. scripts/ladder/show/cards.py shows the first two shapes in a table.
 TEST_P(Sizes, GpuPlansAreAsWritten) {
   const Step& step = GetParam();
   if (step.needs.exact_architecture) return;
@@ -645,7 +651,7 @@ TEST_P(Sizes, GpuPlansAreAsWritten) {
       {.B = 1, .H = 24, .Hk = 24, .N = 64, .N_kv = 2048, .d = 32},
       {.B = 1, .H = 8, .Hk = 1, .N = 256, .N_kv = 256, .d = 256, .causal = true},
       {.B = 2, .H = 32, .Hk = 32, .N = 4096, .N_kv = 4096, .d = 80, .causal = true}};
-  // A T4, A100, A40, RTX 4090, H100 and RTX 5090: KiB of shared memory of a block, and SMs.
+  // A T4, A100, A40, RTX 4090, H100 and RTX 5090: capability, KiB of shared memory per block, SMs.
   for (const auto& [capability, kib, SMs] : {std::array{75, 64, 40},
                                              {80, 163, 108},
                                              {86, 99, 84},

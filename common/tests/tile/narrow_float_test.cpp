@@ -1,5 +1,5 @@
-// Tests the host's fp16, bf16 and e4m3 against their definition: every code's value, and every
-// number's nearest code.
+// Tests the host's fp16, bf16 and e4m3 against their definitions: the value of every code, and the
+// code nearest to a number.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace ladder {
 namespace {
 
-/// `most`: the largest code without a sign that is not NaN.
+/// Checks all codes of T. `most` is the largest code without a sign that is not NaN.
 template <class T>
 void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity) {
   SCOPED_TRACE(most);
@@ -42,7 +42,7 @@ void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity
     ASSERT_EQ(bits(here), code);
     ASSERT_EQ(bits(-here), negative);
     if (code == most) continue;
-    // Halfway to the next code is a tie, which goes to the even code.
+    // Halfway to the next code is a tie, which must round to the even code.
     const auto tie = static_cast<float>((value(code) + value(code + 1)) / 2);
     ASSERT_EQ(bits(std::nextafter(tie, 0.0f)), code);
     ASSERT_EQ(bits(tie), code + code % 2);
@@ -54,7 +54,7 @@ void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity
     EXPECT_EQ(bits(std::bit_cast<float>(any)), nan);
 }
 
-TEST(NarrowFloats, HaveTheValuesOfTheirCodesAndRoundToTheNearest) {
+TEST(NarrowFloats, ConvertAndRoundToNearestEven) {
   check<fp16>(5, 10, 0x7c00, true);
   check<bf16>(8, 7, 0x7f80, true);
   check<e4m3>(4, 3, 0x7e, false);

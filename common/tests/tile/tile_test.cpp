@@ -1,5 +1,5 @@
-// Tests functions of common/tile. (The rungs' suites test their results on both machines, and the
-// committed counts their counts.)
+// Tests functions in common/tile. (The rungs' suites test the functions' results on both machines;
+// the committed counts cover what they count.)
 
 #include <algorithm>
 #include <utility>
@@ -12,9 +12,8 @@
 namespace ladder::sim {
 namespace {
 
-// Rows of every length are free of bank conflicts, loaded directly or transposed, as either
-// operand.
-TEST_F(SimTest, TilesMeetNoBankTwice) {
+// Rows of every length cause no bank conflicts, loaded directly or transposed, as either operand.
+TEST_F(SimTest, TilesCauseNoBankConflicts) {
   const auto zeros = hbm<fp16>(array("zeros", std::vector<float>(32 * 256 / 2)).array());
   const auto conflicts = [&]<int C>() {
     return run(1, 32,
@@ -59,7 +58,7 @@ TEST_F(SimTest, TilesMeetNoBankTwice) {
   EXPECT_EQ(grouped.operator()<256>(), 0);
 }
 
-TEST(LongestFirst, ComesGroupByGroupAndLongestFirst) {
+TEST(LongestFirst, OrdersTilesByGroupAndLength) {
   const auto check = [&](const WorkList& list, int group) {
     SCOPED_TRACE(testing::Message() << list.heads << " heads of " << list.tiles << " tiles");
     int index = 0;
@@ -70,8 +69,8 @@ TEST(LongestFirst, ComesGroupByGroupAndLongestFirst) {
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };
-  // Even tiles go head by head. Uneven ones go in groups that fit into L2, about equally large, or
-  // in larger groups that have work for all blocks at once.
+  // Even tiles are ordered head by head. Uneven tiles form groups of about equal size that fit into
+  // L2, or larger groups that have work for all concurrent blocks.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
   check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
