@@ -44,6 +44,12 @@ class Step:
         """(rung, name), which identifies the step."""
         return self.rung, self.name
 
+    @property
+    def repeats(self) -> bool:
+        """Returns whether the step is another one in a different form (05/flat): an aside without a
+        count of its own. The grids and tables of times leave it out."""
+        return self.by_name_only and not self.decoding and not self.change[0]
+
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
         """Returns the tiles [(Br, Bc)] for a head size: those with the smallest sufficient
         max_d."""

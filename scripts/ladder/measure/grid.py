@@ -125,6 +125,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
+    if not options.steps:
+        steps, usual = ([step for step in some if not step.repeats] for some in (steps, usual))
     points: dict[str, list[Point]] = {
         "quick": [paper_point(LADDER_LENGTH, 64, False, dtype)],
         "paper": [paper_point(n, d, causal, dtype) for n in PAPER_LENGTHS

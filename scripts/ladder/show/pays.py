@@ -4,7 +4,7 @@ time on the GPU, and in the count of its idea on the simulator."""
 from __future__ import annotations
 
 from ladder.base.programs import Ladder, Step
-from ladder.base.records import MOVES, Point, Record, count_of, shape_text
+from ladder.base.records import MOVES, Point, Record, count_of
 from ladder.base.text import NO_VALUE, counts_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, length_text, linked, markdown, need, number,
                                   of_the_paper, point_text)
@@ -23,9 +23,7 @@ class Pair:
         self.ratio = old["time_ms"] / new["time_ms"] if "time_ms" in old and "time_ms" in new else 0
         self.two_runs = any(old.get(name) != new.get(name) for name in ("commit", "date"))
         self.gain = self.ratio - (TWO_RUNS if self.two_runs else ONE_RUN)
-        # N, d and mask suffice for the paper's workload, and for one head on the simulator.
-        self.place = shape_text(new) if new["device"] == "gpu" and not of_the_paper(new) else (
-            f"N = {length_text(new['seqlen'])}, {point_text(new['head_dim'], new['causal'])}")
+        self.place = place(new)
 
     def moved(self, step: Step) -> float:
         """Returns the factor by which the step's count rises or falls; 0 if it does not move as
@@ -35,6 +33,19 @@ class Pair:
             return 0
         old, new = (count_of(record, count) or 0 for record in self.records)
         return max(old, new) / max(min(old, new), 1) if MOVES[how](old, new) else 0
+
+
+def place(record: Record) -> str:
+    """Returns a workload in words. N, d and the mask suffice for the paper's workload, and for one
+    head on the simulator."""
+    n, keys, heads, kv_heads = (record[name] for name in (
+        "seqlen", "seqlen_kv", "heads", "kv_heads"))
+    words = [f"N = {length_text(n)}" + f" over {length_text(keys)} keys" * (keys != n),
+             point_text(record["head_dim"], record["causal"])]
+    if record["device"] == "gpu" and not of_the_paper(record):
+        words += [f"batch {record['batch']}",
+                  f"{heads} heads" + f" over {kv_heads} of K and V" * (kv_heads != heads)]
+    return ", ".join(words)
 
 
 def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
@@ -48,7 +59,7 @@ def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
 def pays(files: Files, only: str = "") -> list[str]:
     """Returns a table of all steps that follow another or, for one step ("05/rows"), the sentence
     for its lesson."""
-    ladder, gpu, rows = Ladder(files.sim.steps.values()), f"an {files.gpu.name}", []
+    ladder, gpu, rows = Ladder(files.sim.steps.values()), files.gpu.name, []
     for step in ladder.steps:
         old, name = ladder.before(step), f"{number(step.rung)}/{step.name}"
         if not old or only not in ("", name):
@@ -57,30 +68,32 @@ def pays(files: Files, only: str = "") -> list[str]:
                           for measured in (files.gpu, files.sim))
         timed = [pair for pair in timed if pair.ratio]
         cells = ["nowhere" if timed else "not measured yet", *[NO_VALUE] * 4]
-        text = (f"On {gpu} `{step.name}` gains no time over `{old.name}` at any of {len(timed)} "
-                "measured workloads." if timed else "Its time is not measured yet.")
+        text = (f"*Time:* it is no faster than `{old.name}` at any of the {len(timed)} workloads "
+                f"measured ({gpu})." if timed else "*Time:* it is not measured yet.")
+        if step.repeats:
+            text = f"*Time:* the tables leave it out, because it is `{old.name}` in another form."
         best = max(timed, key=lambda pair: pair.gain, default=None)
         if best and best.gain > 1:
             ratio = rate_text(best.ratio)
             cells[:3] = [best.place, " → ".join(time_text(r["time_ms"]) for r in best.records),
                          ratio + "*" * best.two_runs]
-            text = (f"On {gpu} `{step.name}` gains most at {best.place}: there it is {ratio} times "
-                    f"as fast as `{old.name}`{', which was timed in another run' * best.two_runs}.")
+            text = (f"*Where it pays:* most at {best.place}. There it is {ratio} times as fast as "
+                    f"`{old.name}` ({gpu}{'; two separate runs' * best.two_runs}).")
         most = max(counted[::-1], key=lambda pair: pair.moved(step), default=None)
         if most and most.moved(step):
             count = step.change[0]
             was, now = counts_text(count, *(count_of(r, count) or 0 for r in most.records))
             words = " ".join(WORDS.get(word, word) for word in count.split("_"))
             cells[3:] = [f"{words} {was} → {now}", most.place]
-            text += (f" On the simulator its {words} go from {was} to {now} "
-                     f"(one head, {most.place}).")
+            text += (f" *What it changes:* {words}, from {was} to {now} (simulator, one head, "
+                     f"{most.place}).")
         if only:
-            return [f"*Where it pays:* {text}"]
+            return [text]
         rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
     return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
                     need(rows), (3, 4), (
         "*Gains most time at*: of all workloads with times for both steps, the one with the "
-        f"largest gain, on {gpu} in {files.gpu.dtype}. Unless it says otherwise, there are 16k "
+        f"largest gain, on an {gpu} in {files.gpu.dtype}. Unless it says otherwise, there are 16k "
         "tokens in total and a hidden size of 2,048. *Time*: the previous step's → this step's. "
         f"*Ratio*: counts as a gain from {1 + ONE_RUN:.2f} on or, between two runs (*), from "
         f"{1 + TWO_RUNS:.2f} on, because two runs of one step differ by up to 5%. *Its count*: "
