@@ -168,7 +168,7 @@ template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
                   const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,
                   SmemBytes smem_bytes) {
-  Choice best{.tile = asked};
+  Choice best{.tile = asked, .parts = std::max(1, asked_parts)};
   double least = 0;
   for (const auto& [max_d, Br, Bc] : tiles) {
     const int64_t bytes = smem_bytes(Dh, Br, Bc);

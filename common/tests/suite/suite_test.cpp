@@ -667,6 +667,16 @@ TEST_P(Sizes, GpuPlansAreAsWritten) {
                    fmt::format("[\"{} {}\", \"{}.{}\", {}, {}", step.rung, step.name,
                                capability / 10, capability % 10, kib, SMs),
                    line, "]\n");
+    // A request for a number of parts is met or refused, whatever tile it comes with.
+    for (const auto& [max_d, Br, Bc] : step.tiles) {
+      if (step.settings.empty() || step.settings.front().name != std::string("parts")) break;
+      const Problem p = {.N = 300, .N_kv = 900, .d = max_d};
+      try {
+        EXPECT_EQ(plan_run(step, p, {Br, Bc, {{"parts", "16"}}}, info).forward.parts, 16);
+      } catch (const Error& e) {
+        EXPECT_EQ(e.status, Exit::bad_usage) << e.what();
+      }
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(, Sizes, steps(every), step_name);
