@@ -48,7 +48,7 @@ BLOCK_SIZE_TIMED = [FLASH_V1]
 # Rungs whose steps the simulator also counts under the causal mask, to show the tiles they skip.
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
-# The FP8 step's errors with several settings, beside those of a step in the I/O type. `rows` are
+# The FP8 step's errors with several settings, compared with a step in the I/O type. `rows` are
 # (label, settings): NONE plus one setting shows its gain, ALL minus one what is lost without it.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
@@ -73,7 +73,7 @@ QUANTISED: dict[str, Any] = {
         ("captured", Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED], "load"),
         ("V + 1, 16k keys", Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V],
          "load")],
-    # Head sizes at which the step is timed; no other step is timed at the last of them.
+    # Head sizes for timing the step; no other step is timed at the last one.
     "head_dims": [64, 128, 256],
     # FlashAttention-3's own kernel with e4m3 inputs, run on an H200 on another day: TFLOP/s at each
     # length, keyed by (d, causal). `matmul` is cuBLAS's rate in that run, in TFLOP/s.

@@ -74,8 +74,8 @@ def requested(record: Record) -> int | None:
 
 
 def flops(record: Record) -> float:
-    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half as many under
-    the causal mask, and 2.5 times as many backward."""
+    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half of that under
+    the causal mask, and 2.5 times that backward."""
     forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
                * record["batch"] / (2 if record["causal"] else 1))
     return forward * (2.5 if record["direction"] == "bwd" else 1)

@@ -112,7 +112,7 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
     STEP_LENGTHS."""
     if step.decoding or point.decoding():
         return step.decoding and point.decoding()
-    # The N at which the paper's workload, with B·H·N²·d = 16k·2048·N, is as much work.
+    # The N that gives the paper's workload, with B·H·N²·d = 16k·2048·N, the same work.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
     return not (limit and paper_n > limit) and (

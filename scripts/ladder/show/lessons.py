@@ -1,4 +1,4 @@
-"""Cuts figures of the course down to what the readers of one lesson have met."""
+"""Cuts the course's figures down to the steps that one lesson's readers have met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds where each step pays: the workload at which it gains most over the step that it follows, in
+"""Finds where each step pays: the workload with its largest gain over the step that it follows, in
 time on the GPU, and in the count of its idea on the simulator."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from ladder.base.text import NO_VALUE, counts_text, rate_text, time_text
 from ladder.show.measured import (Files, Measured, length_text, linked, markdown, need, number,
                                   of_the_paper, point_text)
 
-# The fraction by which two times of a step differ, in one run and in two. Gains must exceed it.
+# Two times of a step may differ by this fraction, in one run and in two. Gains must exceed it.
 ONE_RUN, TWO_RUNS = 0.02, 0.05
 WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "global-memory",
          "matmul": "matrix-product", "products": "matrix instructions", "sram": "shared-memory"}
@@ -26,8 +26,8 @@ class Pair:
         self.place = place(new)
 
     def moved(self, step: Step) -> float:
-        """Returns the factor by which the step's count rises or falls; 0 if it does not move as
-        registered, or is registered for the other mask."""
+        """Returns how many times larger or smaller the step's count becomes; 0 if it does not move
+        as registered, or is registered for the other mask."""
         count, how, options = step.change
         if not count or self.records[1]["causal"] != ("--causal" in options):
             return 0
