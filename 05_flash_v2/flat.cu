@@ -125,32 +125,26 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc < end) copy.template operator()<Bc>(Ks, K_tile, end - key - Bc);
     cp_async_commit();
 
-    // 2. The softmax of each row r, whose 64 scores four lanes hold. P reuses S's registers. Even
-    // and odd columns have separate maxima and sums, so operations wait less for one another.
-    float shift[4], alpha[4];
+    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers.
     for (int r = 0; r < 4; ++r) {
-      float most[2] = {-INFINITY, -INFINITY};
+      float most = -INFINITY, sum = 0;
       for (int j = 0; j < Bc / 8; ++j)
-        for (int e = 0; e < 2; ++e) most[e] = fmaxf(most[e], S[r / 2][j][r % 2 * 2 + e]);
-      most[0] = fmaxf(most[0], most[1]);
-      most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 1));
-      most[0] = fmaxf(most[0], __shfl_xor_sync(0xffffffff, most[0], 2));
-      const float m_new = fmaxf(m[r], c * most[0]);
-      shift[r] = m_new == -INFINITY ? 0 : m_new;  // no key so far; −∞ − (−∞) would be NaN
-      alpha[r] = exp2_fast(m[r] - shift[r], t == 0);  // counted by the first of the four lanes
-      m[r] = m_new;
-    }
-    for (int r = 0; r < 4; ++r) {
-      float sum[2] = {};
+        most = fmaxf(most, fmaxf(S[r / 2][j][r % 2 * 2], S[r / 2][j][r % 2 * 2 + 1]));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+      const float m_new = fmaxf(m[r], c * most);
+      const float shift = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
+      const float alpha = exp2_fast(m[r] - shift, t == 0);  // the first of the four lanes counts it
       for (int j = 0; j < Bc / 8; ++j)
         for (int e = 0; e < 2; ++e) {
           float& s = S[r / 2][j][r % 2 * 2 + e];
-          s = exp2_fast(c * s - shift[r]);
-          sum[e] += s;
+          s = exp2_fast(c * s - shift);
+          sum += s;
         }
-      l[r] = alpha[r] * l[r] + (sum[0] + sum[1]);  // over this lane's columns
+      m[r] = m_new;
+      l[r] = alpha * l[r] + sum;  // of this lane's columns; the four lanes are added at the end
       for (int j = 0; j < Dh / 8; ++j)
-        for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha[r];
+        for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha;
     }
     count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
 

@@ -109,7 +109,7 @@ __device__ __forceinline__ void cp_async_wait() {
 template <int bytes = 16, class T>
 __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid = true) {
   using Words =
-      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+      std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned> >;
   Words words{};
   if (valid) words = *reinterpret_cast<const Words*>(source);
   *reinterpret_cast<Words*>(target) = words;

@@ -19,7 +19,7 @@ namespace {
 Report on_the_gpu() {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
-  r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n"};
+  r.device = {.kind = DeviceKind::gpu, .name = "a \"GPU\"\n", .compute_capability = 90};
   r.plan = {.block_q = 64, .block_kv = 32, .warps = 4, .smem_bytes = 40960};
   r.plan.settings = {{"scale", "tile"}};
   r.kernels = {{.name = "scores", .time_ms = 0.5}, {.name = "output", .time_ms = 1}};
