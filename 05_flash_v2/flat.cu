@@ -11,9 +11,9 @@
 //       3  O ← O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: only the form changes. The tile functions' work is written out here:
-// which thread copies which 16 bytes where, which lane passes which row to ldmatrix, and which row
-// and column each register holds. There is one tile size, for heads of up to 128 columns.
+// Since `large_tiles`: only the form changes. Written out here are which thread copies which 16
+// bytes where, which lane passes which row to ldmatrix, and which row and column each register
+// holds. There is one tile size, for heads of up to 128 columns.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -22,18 +22,14 @@ namespace ladder::MACHINE {
 namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-
-constexpr int Br = 128, Bc = 64;
-constexpr int kWarpRows = 32, kThreads = Br / kWarpRows * 32;
+constexpr int Br = 128, Bc = 64, kWarpRows = 32, kThreads = Br / kWarpRows * 32;
 constexpr int kHeadSizes[] = {64, 128};
 constexpr TileSize kTiles[] = {{128, Br, Bc}};
-
 int64_t smem_bytes(int Dh) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
 // Three layouts:
-//
 // - A tile in shared memory. A row has Dh/8 chunks of 8 elements, 16 bytes each. ldmatrix reads one
 //   chunk from each of 8 rows at a time. If chunk c of every row were at place c, all 8 would lie
 //   in the same four banks. So chunk c of row r is at place c XOR r within its group of 8 chunks.
@@ -190,16 +186,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Returns the number of heads per group, whose blocks run together. Under the mask, tiles are not
-/// equally long, so the longest tiles of several heads have to start first. A group has only as
-/// many heads as have their K and V in 16 MiB of L2, and without the mask only one.
+/// Returns the number of heads per group. Under the mask tiles differ in length, so the longest of
+/// several heads have to start first: of as many heads as have K and V in 16 MiB of L2.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));
 }
 
-/// Returns the grid described at the kernel. Throws Error(bad_usage) if the workload needs more
-/// blocks than a grid can have.
+/// Returns the kernel's grid. Throws Error(bad_usage) if the workload needs more blocks than fit.
 dim3 grid(const Problem& p) {
   const int group = heads_of_group(p);
   return dim3(group, grid_blocks(p.N, Br), grid_blocks(int64_t{p.B} * p.H, group));

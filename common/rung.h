@@ -31,7 +31,6 @@ struct Error : std::runtime_error {
 enum class DType { fp16, bf16 };
 
 /// One attention workload. Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d); LSE: (B, H, N); row-major.
-/// Trivially copyable, so that a kernel can take it as a parameter.
 struct Problem {
   int B = 1;       // batch
   int H = 2;       // query heads
@@ -45,11 +44,9 @@ struct Problem {
 
   bool operator==(const Problem&) const = default;
 
-  /// Whether query i attends to key j. Without a mask it always does. The causal mask is aligned to
-  /// the bottom right, so that the last query attends to all keys.
+  /// Whether query i attends to key j. Under the causal mask the last query attends to all keys.
   constexpr bool attends(int i, int j) const { return !causal || j - i <= N_kv - N; }
-  /// Returns the number of keys that query i attends to; these are keys [0, keys(i)). For an i past
-  /// the last query, as in a tile that extends beyond N, it returns N_kv, as for the last query.
+  /// Returns how many keys query i attends to: keys [0, keys(i)). An i beyond N counts as the last.
   constexpr int keys(int i) const {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
@@ -60,8 +57,7 @@ struct Problem {
     const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
     return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
   }
-  /// Return the first row of head bh, one of the B·H query heads, in Q (and O) and in K (and V).
-  /// Rows count through all heads; a row has d elements.
+  /// Return the first row of head bh, one of B·H, in Q and O and in K and V. A row has d elements.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
   /// Returns the K/V head of query head h, ⌊h·Hk/H⌋. (It divides by H/Hk; h·Hk may exceed 2³¹.)

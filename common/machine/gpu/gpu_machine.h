@@ -22,8 +22,7 @@ using fp16 = __half;
 using bf16 = __nv_bfloat16;
 using e4m3 = __nv_fp8_e4m3;
 
-/// A pointer to global memory. It is an alias of a restricted pointer rather than a struct, because
-/// only then may the compiler read through the read-only path (ld.global.nc).
+/// A pointer to global memory: restricted, so that the compiler may use ld.global.nc.
 template <class T>
 using Hbm = T* __restrict__;
 /// A pointer to global memory that the previous kernel may still write when this one starts
@@ -136,9 +135,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
                : "r"(shared_address(row)));
 }
 
-/// Computes C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, with fp32 accumulators (PTX:
-/// mma.m16n8k16). GPUs before 8.0 use two m16n8k8 instead; they lack bf16, which the harness
-/// refuses.
+/// Computes C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, with fp32 sums (mma.m16n8k16). GPUs
+/// before 8.0 take two m16n8k8 instead and lack bf16, which the harness refuses.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
@@ -276,8 +274,7 @@ __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4])
   for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
 #endif
 }
-/// Hides the origin of x from the compiler, so that it does not specialise or move code that uses
-/// x.
+/// Hides the origin of x from the compiler, so that it neither specialises nor moves its uses.
 __device__ __forceinline__ void opaque(int& x) {
   asm volatile("" : "+r"(x));
 }

@@ -28,7 +28,7 @@ struct SharedMemory {
 };
 
 #endif
-thread_local cudaStream_t stream = nullptr;   // that kernels run on
+thread_local cudaStream_t stream;             // that kernels run on
 using Arrays = std::map<std::string, void*>;  // by their names
 template <class T>
 T* hbm(void* array) {
