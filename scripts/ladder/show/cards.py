@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import os
 import re
+from typing import Any
 
 from ladder.base.files import ROOT, read_lines
 from ladder.show.measured import HEADS, Files, StepKey, linked, markdown, need
@@ -28,32 +29,34 @@ def blocks_of_sm(rung: str, kib: int, warps: int, smem_bytes: int) -> int:
 
 
 def cards_table(files: Files) -> list[str]:
-    """Returns a table, for each step's last pass, of each rung's last step that every GPU runs and
-    of all steps whose tile depends on the GPU. Equal rows are merged, and so are equal columns."""
+    """Returns a table of each rung's last step that every GPU runs and of all steps whose tile
+    depends on the GPU, for each step's last pass. A step has a line per head size. Steps with equal
+    lines are merged, and so are equal columns."""
     memory: dict[str, int] = {}
     texts: dict[StepKey, dict[str, str]] = collections.defaultdict(dict)
     for step, capability, kib, _, *shapes in need(read_lines(PLANS)):
         memory[capability] = kib
         rung, name = step.split()
         texts[rung, name][capability] = " ".join(shapes[:len(HEADS)])
-    rows: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    rows: dict[tuple[tuple[str, ...], ...], list[str]] = collections.defaultdict(list)
     for key in files.order:
         tiles: set[tuple[tuple[int, ...], ...]] = set()
-        row: list[str] = []
+        row: list[tuple[str, ...]] = []  # for each GPU, the cells for all head sizes
         for capability, text in texts[key].items():
             plans = [tuple(map(int, plan)) for plan in PLAN.findall(text)]
             plans = plans[1::2] if len(plans) > len(HEADS) else plans  # the backward pass's
             tiles.add(tuple(plan[:2] for plan in plans))
-            row.append("<br>".join(
-                f"{Br}×{Bc}: {blocks_of_sm(key[0], memory[capability], warps, smem_bytes)}"
-                for Br, Bc, warps, smem_bytes in plans))
+            blocks = [blocks_of_sm(key[0], memory[capability], *plan[2:]) for plan in plans]
+            row.append(tuple(f"{plan[0]}×{plan[1]} ({n} block{'s' * (n > 1)})"
+                             for plan, n in zip(plans, blocks)))
         if len(tiles) > 1 or any(row) and files.about[key] == files.ladder.last_portable(key[0]):
             rows[tuple(row)].append(linked(key, "../"))
-    columns: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    columns: dict[tuple[Any, ...], list[str]] = collections.defaultdict(list)
     for capability, *column in zip(memory, *rows):
-        columns[(str(memory[capability]), *column)].append(capability)
+        columns[(memory[capability], *column)].append(capability)
+    heads = (f"{', '.join(same)}<br>{kib} KB<br>{', '.join(map(GPUS.__getitem__, same))}"
+             for (kib, *_), same in columns.items())
     return markdown(
-        ["", *(f"{', '.join(same)}<br>{kib} KB<br>{', '.join(map(GPUS.__getitem__, same))}"
-               for (kib, *_), same in columns.items())],
-        [[", ".join(steps), *(column[i] for column in columns)]
-         for i, steps in enumerate(rows.values(), 1)])
+        ["step", "*d*", *heads],
+        [[", ".join(steps) if d == HEADS[0] else "", str(d), *(column[i][j] for column in columns)]
+         for i, steps in enumerate(rows.values(), 1) for j, d in enumerate(HEADS)])
