@@ -66,8 +66,8 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 # Name → function; `pays` also takes one step, as in "pays 05/rows", for the step's lesson.
 TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
-    "beside": partial(tables.headline, whole=True), "peers": tables.peers_table,
-    "models": tables.models_table,
+    "beside": partial(tables.headline, whole=True), "findings": tables.findings,
+    "peers": tables.peers_table, "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
     "flash_v2": partial(tables.steps_table, rung="05_flash_v2", first="swap", last="large_tiles"),
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)

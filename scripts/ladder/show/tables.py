@@ -45,6 +45,18 @@ def door_table(files: Files) -> list[str]:
             f"memory, per head with d = {HEADS[0]}."))
 
 
+def over(files: Files, rival: str,
+         steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
+    """Returns how many times as fast as a rival the steps are, over all measured points in both I/O
+    types: each pass's geometric mean in words, and all (ratio, point), the worst first."""
+    types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
+    ratios = [[(ratio, point) for gpu in types
+               for point, ratio in gpu.ratios(way, step, rival).items()]
+              for way, step in steps.items()]
+    return (" and ".join(f"{geometric_mean(ratio for ratio, _ in need(its)):.2f}"
+                         for its in ratios), sorted(itertools.chain(*ratios)))
+
+
 def headline(files: Files, whole: bool) -> list[str]:
     """Returns a sentence that compares the last steps with cuDNN over all measured points; for
     `whole`, a paragraph that adds FlashAttention-2 and the last steps that every GPU runs."""
@@ -53,27 +65,17 @@ def headline(files: Files, whole: bool) -> list[str]:
     last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
     portable = {way: (step.rung, step.name) for way, rung in rungs.items()
                 if (step := files.ladder.last_portable(rung))}
-    types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
-
-    def over(rival: str, steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
-        """Returns each pass's mean in words, and all (ratio, point), the worst first."""
-        ratios = [[(ratio, point) for gpu in types
-                   for point, ratio in gpu.ratios(way, step, rival).items()]
-                  for way, step in steps.items()]
-        return (" and ".join(f"{geometric_mean(ratio for ratio, _ in need(its)):.2f}"
-                             for its in ratios), sorted(itertools.chain(*ratios)))
-
     def names(steps: Mapping[str, StepKey]) -> str:
         return " and ".join(f"{number(rung)} `{step}`" for rung, step in steps.values())
 
-    (means, ratios), (over_flash, by_flash) = over("cudnn", last), over("flash", last)
+    (means, ratios), (over_flash, by_flash) = over(files, "cudnn", last), over(files, "flash", last)
     passes = " and ".join(WAYS[way] for way in last)
     if not whole:
         return [f"On an {files.gpu.name}, the last {passes} kernels are **{means} times as fast as "
                 f"cuDNN** (geometric means; at {sum(ratio >= 1 for ratio, _ in ratios)} of "
                 f"{len(ratios)} measured points the ratio is 1 or more, and the worst ratio is "
                 f"{ratios[0][0]:.2f})."]
-    means_of_portable, [(worst, point), *_] = over("flash", portable)
+    means_of_portable, [(worst, point), *_] = over(files, "flash", portable)
     return [f"Over all measured points, the last steps for this card, {names(last)}, are {means} "
             f"times as fast as cuDNN {passes} (worst ratio {ratios[0][0]:.2f}), and {over_flash} "
             f"times as fast as FlashAttention-2 (worst ratio {by_flash[0][0]:.2f}). The last steps "
@@ -83,37 +85,58 @@ def headline(files: Files, whole: bool) -> list[str]:
             f"{files.gpu.peers[0]['version']}."]
 
 
+def findings(files: Files) -> list[str]:
+    """Returns the first findings of the results page as a list: the fastest step of each pass at N
+    = 2k, and the ratios of the last steps to PyTorch's libraries."""
+    n, d, fastest, last = LADDER_LENGTH, HEADS[0], [], files.ladder.beside_peers()
+    for way, text in WAYS.items():
+        rates = {step: r["tflops"] for step, r in files.at(way, n, d).items()
+                 if files.own_way(step) == way}
+        step = max(need(rates), key=rates.__getitem__)
+        fastest.append(f"{linked(step, '../../')} {text} with {rate_text(rates[step])} TFLOP/s")
+    steps = {way: (rung, need(files.gpu.defaults.get(rung))) for way, rung in last.items()}
+    means = [over(files, rival, steps)[0] for rival in ("cudnn", "flash")]
+    return [f"- **[Fastest steps](#the-ladder):** {' and '.join(fastest)} (N = {n:,}, d = {d}, no "
+            f"mask, {files.gpu.text()}).",
+            "- **[PyTorch's kernels](#compared-with-pytorch):** over all measured points, our last "
+            f"steps {' and '.join(WAYS[way] for way in steps)} are {means[0]} times as fast as "
+            f"cuDNN, and {means[1]} times as fast as FlashAttention-2 (geometric means)."]
+
+
 def ladder_table(files: Files, root: str) -> list[str]:
-    """Returns the table of all steps at N = 2k. The simulator counted the distinct bytes, and the
-    GPU's file has the rest. `root` is the path to the repository's root in the page's links."""
+    """Returns a table of all forward steps at N = 2k and one of all backward steps, below a
+    paragraph on their columns. The simulator counted the distinct bytes, and the GPU's file has the
+    rest. `root` is the path to the repository's root in the page's links."""
     n, d = LADDER_LENGTH, 64
-    rows = []
-    for way in ("fwd", "bwd"):
+    lines = [f"All columns are for N = {n:,} without a mask, and for d = {d} unless they name "
+             f"another d. Times and rates are for 16k tokens, {TOKENS // n} sequences of "
+             f"{HIDDEN // d} heads with d = {d} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, in "
+             f"{files.gpu.dtype}, on an {files.gpu.machine()}. Bytes are per head: *requested* by "
+             "the kernels from global memory; *distinct*, each byte once per kernel, counted by "
+             "the simulator; served by *DRAM*, according to the GPU's counters; and *workspace*, "
+             "memory beyond inputs and outputs."]
+    for way in WAYS:
         timed, wide = (files.at(way, n, head) for head in HEADS)
         counted = {step_key(r): r
                    for r in files.sim.plain(way, seqlen=n, head_dim=d, causal=False)}
-        base = timed.get(files.base)
-        for step in files.order:
+        steps = [step for step in files.order
+                 if files.own_way(step) == way and (step in timed or step in counted)]
+        base, rows = timed.get(steps[0]) if steps else None, []
+        for step in steps:
             gpu, sim, other = timed.get(step), counted.get(step), wide.get(step)
             known = gpu or sim
-            if not known or files.own_way(step) != way:
-                continue
             counts = [bytes_a_head(record, kind) for record, kind in (
                 (known, "requested"), (sim, "distinct"), (gpu, "dram"), (known, "workspace"))]
-            rows.append([linked(step, root) + (" backward" if way == "bwd" else ""),
-                         time_text(gpu["time_ms"] if gpu else None),
+            rows.append([linked(step, root), time_text(gpu["time_ms"] if gpu else None),
                          *(rate_text(r["tflops"] if r else None) for r in (gpu, other)),
                          rate_text(base["time_ms"] / gpu["time_ms"] if gpu and base else None),
                          *map(bytes_text, counts)])
-    return markdown(["step", "time", "TFLOP/s", "d = 128", f"× {number(files.base[0])}",
-                     "requested", "distinct", "DRAM", "workspace"], rows, range(1, 9), (
-        f"All columns are for N = {n:,} without a mask, and for d = 64 except *d = 128*, which is "
-        f"the rate in TFLOP/s for the same work in heads of 128. Times are for {TOKENS // n} × "
-        f"{HIDDEN // d} heads in {files.gpu.dtype}, on an {files.gpu.machine()}. "
-        f"*× {number(files.base[0])}*: speed-up over {number(files.base[0])}. Bytes are per head: "
-        "*requested* by the kernels from global memory; *distinct*, each byte once per kernel, "
-        "counted by the simulator; served by *DRAM*, according to the GPU's counters; and "
-        "*workspace*, memory beyond inputs and outputs."))
+        if rows:
+            lines += ["", *markdown([
+                f"{WAYS[way]} step", "time", "TFLOP/s", f"TFLOP/s, d = {HEADS[1]}",
+                f"speed-up over {number(steps[0][0])}/{steps[0][1]}", "requested", "distinct",
+                "DRAM", "workspace"], rows, range(1, 9))]
+    return lines
 
 
 def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
@@ -187,12 +210,12 @@ def models_table(files: Files) -> list[str]:
     need(any(ratios.values()))
     columns = [text for way, rung in ours.items() for text in (
         f"{WAYS[way]}: {number(rung)}'s `{gpu.defaults.get(rung)}`, µs", "peer, µs", "ratio")]
-    return [*markdown(["model", "shape", *columns], rows, range(2, 8)), "", " ".join([
-        "*Peer*: the faster of FlashAttention-2 and cuDNN through PyTorch, measured in turn with",
-        "ours. *Ratio*: its time divided by ours, so above 1 where ours is faster. Times are",
-        f"medians with the L2 flushed before each run, on an {gpu.machine()}.",
-        *(f"{WAYS[way].capitalize()}: {ratios_text(its)}."
-                                  for way, its in ratios.items() if its)])]
+    return [" ".join([
+        "*Peer* is the faster of FlashAttention-2 and cuDNN through PyTorch, measured in turn with",
+        "ours. *Ratio* is the peer's time divided by ours, so it is above 1 where ours is faster.",
+        f"Times are medians with the L2 flushed before each run, on an {gpu.machine()}.",
+        *(f"{WAYS[way].capitalize()}: {ratios_text(its)}." for way, its in ratios.items() if its)]),
+        "", *markdown(["model", "shape", *columns], rows, range(2, 8))]
 
 
 # ---- how busy kernels keep the units of an SM, from the GPU's counters ----
