@@ -132,7 +132,7 @@ class TablesTest(Changed):
                 mock.patch.object(draw, "draw"):
             copy = self.write("copy.md", read(old))
             draw.main([GPU, "--readme"])
-        self.assertRegex(read(copy), r"^<!-- models:begin -->\n\n\|")
+        self.assertRegex(read(copy), r"^<!-- models:begin -->\n\n\*Peer\*")
         self.assertEqual(read(copy), read(good))
         self.assertEqual(sum("old.md is stale" in line for line in
                              stale(files, self.root, [good, old, good])), 1)
