@@ -13,15 +13,15 @@
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
 // No N × N array is kept for the backward pass: P is recomputed tile by tile from Q, K and LSE. The
-// forward pass is that of 05's `large_tiles`, without its parts.
+// forward pass is that of 05's `large_tiles`, except that blocks never share a tile's keys.
 //
 // Since `stages`: tiles are larger. Half of the warps sum up dV and the others dK, so that products
-// read fewer bytes of shared memory. And dQ's sums are stored in HBM in 8 × 8 matrices, in the
-// order of a warp's registers. Also:
+// read fewer bytes from shared memory. The sums of dQ are stored in HBM as 8 × 8 matrices, in the
+// order in which a warp's registers hold them. Also:
 //
 //   - The products load each operand one step before they use it (tile/grouped.h).
 //   - Heads of 96 and 192 have tiles of their own.
-//   - Several blocks share a tile of keys if blocks are few or many query heads use it
+//   - Several blocks share a tile of keys if there are few tiles, or if many query heads use a tile
 //     (query_split.h).
 
 #include "machine/machine.h"
@@ -138,12 +138,12 @@ constexpr TileSize kBackwardTiles[] = {
     {64, 32, 64},   {96, 64, 128}, {96, 64, 64},  {96, 32, 64},   {128, 64, 128},
     {128, 64, 64},  {128, 32, 64}, {128, 32, 32}, {256, 64, 64},  {256, 32, 32}};
 
-/// Returns the stages of copies of Q and dO. Two do not fit with the tiles of wide heads on most
-/// GPUs, nor with 64 × 64 at d = 128 on GPUs with 100 KB of shared memory per SM.
+/// Returns the number of stages for Q and dO. For wide heads two do not fit on most GPUs; for
+/// 64 × 64 tiles at d = 128 they do not fit on GPUs with 100 KB of shared memory per SM.
 constexpr int backward_stages(int Dh, int Br, int Bc) {
   return Dh > 128 || (Dh == 128 && Br == 64 && Bc == 64) ? 1 : 2;
 }
-/// backward_rows: rows of S and dP that a warp computes. backward_warps: warps per block.
+/// Return the rows of S and dP per warp (backward_rows) and the warps per block (backward_warps).
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -156,18 +156,18 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
-/// Returns the lanes per row in these kernels: a power of two, at least Dh/8.
+constexpr int kElementwise = 256;  // threads per block in the small kernels
+/// Returns the lanes per row in the small kernels: a power of two, at least Dh/8.
 constexpr int lanes_of(int Dh) {
   return Dh > 128 ? 32 : Dh > 64 ? 16 : Dh > 32 ? 8 : 4;
 }
 
-/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
-/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
-/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
-/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, it also
-/// clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and for all chunks
-/// of these sums.
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
+/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, the kernel
+/// also clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and for all
+/// chunks of these sums.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -175,7 +175,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   constexpr int kLanes = lanes_of(Dh);
   const int64_t thread = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = thread / kLanes;
   clear(key_sums, thread);
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -195,15 +195,15 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Where a tile of Q begins: its head of Q and its first row.
+/// A tile of Q: its head and its first row within the head.
 struct Place {
   int head, row;
 };
 
-/// Adds a warp's part of a tile's sums to the sums in HBM, where `tile` is the tile's first. The
-/// sums are stored in 8 × 8 matrices, each of them row after row, in the order of the lanes that
-/// hold it. So one addition of a warp goes to 256 bytes in a row, instead of 32 bytes in each of 8
-/// rows. The matrix whose first row is i and first column j begins at i·Dh + 8·j.
+/// Adds a warp's part of a tile's sums to the sums in HBM; `tile` points to the tile's first sum.
+/// The sums are stored as 8 × 8 matrices, each row by row, in the order of the lanes that hold it.
+/// So one addition by a warp goes to 256 contiguous bytes, instead of 32 bytes in each of 8 rows.
+/// The matrix whose first row is i and whose first column is j starts at offset i·Dh + 8·j.
 template <int Dh, int M, int N, class WarpTile>
 __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M, N>& sum,
                                             const WarpTile& part, int d) {
@@ -216,10 +216,10 @@ __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M
   });
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
-/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels. If parts
-/// > 1, `parts` blocks share each tile of keys, and each adds its part of dK and dV to sums. grid:
-/// (tiles · B·Hk · parts).
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
+/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
+/// rows. If parts > 1, `parts` blocks share each tile of keys, and each adds its part of dK and dV
+/// to the sums in HBM. grid: (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -230,18 +230,18 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so a
-  // warp computes half the rows of dQ, or of dV and dK, and twice the columns.
+  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so
+  // each warp computes half as many rows of dQ, or of dV and dK, and twice as many columns.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
-  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice the size
-  // that it would have if all warps did both, so it reads fewer bytes of shared memory per product.
+  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice as large as
+  // if every warp did both, so it reads fewer bytes from shared memory per product.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, kKeyRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile, first_row, tiles_of_head, begin, end] =
       query_split<Br, Bc>(blockIdx.x, tiles, parts, 0, p);
-  if (begin == end) return;  // there are more parts than tiles of Q
+  if (begin == end) return;  // an empty share: there are more parts than tiles of Q
   const int key = tile * Bc;
   const int thread = threadIdx.x;
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
@@ -257,9 +257,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block goes over the query heads that share its head of K and V, one after the other, and in
-  // each over the tiles of Q from the first row that attends to a key of this tile. Of all these
-  // tiles, numbered in this order, it works on numbers begin to end − 1.
+  // The tiles of Q that attend to this tile of keys, in all query heads that share its head of K
+  // and V, are numbered head by head. The block works on tiles [begin, end).
   const auto after = [&](Place last) {
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
@@ -288,7 +287,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the last ones, P and dS
+    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
     const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
         tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -296,12 +295,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 
     Accumulator<kWarpRows, of_S.kColumns> S;
     mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
-    if (kStages == 2) start_copies(q_tile + 1, next, 1 - stage);  // under S's products
+    if (kStages == 2) start_copies(q_tile + 1, next, 1 - stage);  // overlaps S's products
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
-    // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
+    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
+    // would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -325,16 +325,16 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     Accumulator<kQRows, of_dQ.kColumns> dQ;
     mma_AB(dQ, tile_dS, of_dQ.row, tile_K, of_dQ.column);
     add_to_sums<Dh>(dQ_sum + (int64_t{head} * rows + row) * Dh, dQ, of_dQ, p.d);
-    stage = kStages - 1 - stage;  // where there are two, the other one
+    stage = kStages - 1 - stage;  // the other stage, if there are two
   }
-  __syncthreads();  // all warps are done with K and V, which came with the first tiles
+  __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
 
   if (parts > 1) {
     const int64_t at = (int64_t{bh} * tiles + tile) * Bc * Dh;
     add_to_sums<Dh>((sums_dV ? key_sums.dV : key_sums.dK) + at, sum, of_sum, p.d);
     return;
   }
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
   __syncthreads();
@@ -343,8 +343,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
 }
 
 /// Multiplies the sums of dQ, dK or dV by a factor and rounds them to the I/O type. A head has N
-/// rows of `out` and, in whole tiles, `rows` rows of sums; all heads together have all_rows of
-/// them.
+/// rows in `out` and `rows` rows of sums, in whole tiles; all heads together have all_rows rows of
+/// sums.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int64_t all_rows,
                             int d, float factor) {
@@ -374,11 +374,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// Chooses how many blocks share a tile of keys. Under the mask each query head that uses the tile
-/// gets a block, so that blocks that run together read the same Q and dO from L2; but if a tile
-/// meets at most 32 tiles of Q, adding up the sums would cost more than that saves. Then the number
-/// is doubled while there are idle SMs. On the simulator it is 1, so that counts do not depend on a
-/// GPU's size.
+/// Chooses how many blocks share a tile of keys. Under the mask, each query head that uses the tile
+/// gets a block, so that blocks that run together read the same Q and dO from L2. If a tile meets
+/// at most 32 tiles of Q, it gets one block, because adding up the sums would cost more than
+/// sharing saves. The number is then doubled as long as there are idle SMs. On the simulator it is
+/// 1, so that the counts do not depend on a GPU's size.
 int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   if (device.kind == DeviceKind::sim) return 1;
   const int64_t group = p.H / p.Hk, q_tiles = group * ceil_div(p.N, plan.block_q);
@@ -459,17 +459,17 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// between the kernels hold whole tiles. Each block that shares a tile of keys reads K and V, and
-/// adds its part to sums.
+/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// between the kernels hold whole tiles. If blocks share a tile of keys, each reads K and V, and
+/// adds its part of dK and dV to the sums in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
-  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read, and these blocks
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
+  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read; these blocks
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);
@@ -479,9 +479,9 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
     keys += blocks * std::min<int64_t>(plan.block_kv, p.N_kv - key);
     shares += blocks;
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;     // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;         // of LSE, D and dQ's sums
-  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;  // bytes of K, and of V
+  const int64_t read = heads * queries * p.d * kIoBytes;     // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;         // rows of LSE, D or dQ's sums
+  const int64_t kv_read = kv_heads * keys * p.d * kIoBytes;  // bytes of K or V
   const bool split = plan.parts > 1;
   Traffic all{{"preprocess",
                {{"O", q, 0},

@@ -1,4 +1,4 @@
-// 06 · An aside: FlashAttention-2's backward pass with the same bits in every run.
+// 06 · An aside: FlashAttention-2's backward pass with bitwise identical results in every run.
 //
 //   build/bin/06_backward --step deterministic --seqlen 512 --causal
 //
@@ -13,13 +13,13 @@
 //   for each tile of Br rows of Q and dO, one block each:
 //     dQ = 0
 //     for each tile of Bc rows of K and V:
-//       S, P, dP and dS once more
+//       compute S, P, dP and dS again
 //       dQ += scale·dS·K        in registers
 //
-// Since `split_sums`: no atomic additions. Their order, and with it the last bits of dQ, may differ
-// from run to run. A second kernel computes dQ with the queries in the outer loop, as the forward
-// pass computes O, and adds in a fixed order. The price is to compute S and dP once more: seven
-// products instead of five. The forward pass is `split_sums`'s.
+// Since `split_sums`: there are no atomic additions, whose order, and with it the last bits of dQ,
+// may differ from run to run. Instead, a second kernel computes dQ with the queries in the outer
+// loop, as the forward pass computes O, and adds in a fixed order. The price is that S and dP are
+// computed twice: seven products instead of five. The forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -34,16 +34,16 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+/// Compiled tiles of the backward pass: {largest head size, Br, Bc}.
 constexpr TileSize kBackwardTiles[] = {
     {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
     {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
-/// Returns the stages of copies of Q and dO; at d = 256 two do not fit on most GPUs.
+/// Returns the number of stages for Q and dO; at d = 256 two do not fit on most GPUs.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
-/// backward_rows: rows of each product that a warp computes. backward_warps: warps per block.
+/// Return the rows of S and dP per warp (backward_rows) and the warps per block (backward_warps).
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -56,8 +56,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
-/// Returns the tile of query_gradients that goes with key_gradients' key_tile keys.
-/// query_smem_bytes returns its shared memory.
+/// Returns the tile of query_gradients if key_gradients has key_tile keys per tile.
+/// query_smem_bytes returns the bytes of shared memory that it takes.
 constexpr TileSize query_tile(int Dh, int key_tile) {
   return {Dh, 64, Dh == 256 || key_tile == 32 ? 32 : 64};
 }
@@ -67,18 +67,18 @@ int64_t query_smem_bytes(int Dh, int key_tile) {
          2 * array_bytes<float>(Br);
 }
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
+constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// Writes for each row minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2. The sums of dP
-/// start from minus_delta, and so come out as dP − D. The arrays that it writes hold whole tiles: a
-/// head has `rows` rows in them. Rows past p.N, and rows that attend to no key (LSE = −∞), get LSE
-/// = +∞, which makes their P 0. Dh/8 lanes per row.
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2. The sums of dP
+/// start from minus_delta, and so end as dP − D. The arrays that it writes hold whole tiles, with
+/// `rows` rows per head. Rows past p.N, and rows that attend to no key (LSE = −∞), get LSE = +∞,
+/// which makes their P 0. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -97,21 +97,22 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
-/// The longest tiles come first: under the mask the most rows attend to the first keys.
+/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
+/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
+/// keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
                                .uneven = p.causal});
 }
-/// Where a tile of Q begins: its head of Q and its first row.
+/// A tile of Q: its head and its first row within the head.
 struct Place {
   int head, row;
 };
 
-/// Computes dK and dV of one tile of keys. A head of K and V has `tiles` tiles. A head of Q has
-/// `rows` rows in the arrays between the kernels. grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys. A head of K and V has `tiles` tiles. In the arrays
+/// between the kernels, a head of Q has `rows` rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -121,8 +122,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice the size
-  // that it would have if all warps did both, so it reads fewer bytes of shared memory per product.
+  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice as large as
+  // if every warp did both, so it reads fewer bytes from shared memory per product.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
@@ -141,8 +142,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block goes over the query heads that share its head of K and V, one after the other, and in
-  // each over the tiles of Q from the first row that attends to a key of this tile.
+  // The block processes the query heads that share its head of K and V one after the other and, in
+  // each, the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the last ones, P and dS
+    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
@@ -185,12 +186,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       load(q, tile_Q, of_S.row, k);
       mma_ABt(S, q, tile_K, of_S.column, k);
     }
-    if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
+    if (kStages == 2) start_copies(next, 1 - stage);  // overlaps S's products
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
-    // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
+    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
+    // would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -217,11 +219,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       __syncthreads();  // all warps are done with Q and dO
       start_copies(next, stage);
     }
-    stage = kStages - 1 - stage;  // where there are two, the other one
+    stage = kStages - 1 - stage;  // the other stage, if there are two
   }
-  __syncthreads();  // all warps are done with K and V, which came with the first tiles
+  __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   if (!sums_dV) for_each(sum, [&](int, int, float& x) { x *= p.scale; });
   write(sums_dV ? tile_V : tile_K, sum, of_sum.row, of_sum.column);
   __syncthreads();
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Computes dQ of one tile of queries. grid: (tiles of Q · B·H).
+/// Computes dQ for one tile of queries. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -257,8 +259,9 @@ __global__ void __launch_bounds__(kThreads)
   const auto minus_delta_tile = smem.take<float>("minus_delta", Br);
   copy_async<kThreads>(tile_Q, Q + from * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + from * p.d, p.d, p.N - block_row, p.d, thread);
-  // A tile of this kernel may have more rows than the arrays hold, so both are read up to N and are
-  // 0 from there on. P is 1 in these rows, which does no harm, because dO and D are 0.
+  // A tile of this kernel may reach beyond the rows that minus_delta and LSE hold, so both are read
+  // up to row N and are 0 from there on. P is 1 in these rows, which does no harm, because dO and D
+  // are 0.
   copy_async<kThreads, Br>(minus_delta_tile, minus_delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
@@ -295,7 +298,7 @@ __global__ void __launch_bounds__(kThreads)
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even if there were no keys
 
-  // dQ goes through the warp's own rows of Q's tile, so that it is written in whole 16-byte pieces.
+  // dQ goes through the warp's own rows of Q's tile, so that it is written in 16-byte chunks.
   for_each(dQ_sum, [&](int, int, float& x) { x *= p.scale; });
   const Tile<T, kWarpRows, Dh> tile_dQ{tile_Q.data + warp_row * Dh};
   write(tile_dQ, dQ_sum, 0, 0);
@@ -337,26 +340,26 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first row that attends to one of its keys, and every tile of queries reads K and V up to the
-/// last key that its last row attends to.
+/// first tile of Q that attends to one of its keys, and every tile of queries reads K and V up to
+/// the last key that its last row attends to.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     queries += p.N - first;
     tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE and D
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;      // rows of LSE or D
   const int block_q = query_tile(plan.head_dim, plan.block_kv).block_q;
-  int64_t keys = 0;  // rows that the tiles of queries of a head read
+  int64_t keys = 0;  // rows of K or V that a head's tiles of queries read
   for (int64_t row = 0; row < p.N; row += block_q)
     keys += p.keys(static_cast<int>(std::min<int64_t>(row + block_q, p.N) - 1));
-  const int64_t k = heads * keys * p.d * kIoBytes;  // bytes of K, and of V, that they read
+  const int64_t k = heads * keys * p.d * kIoBytes;  // bytes of K or V that they read
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},

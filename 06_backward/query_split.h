@@ -1,6 +1,6 @@
-// 06: lets several blocks share a tile of keys, because one block per tile would leave SMs idle, or
-// blocks that run together would read the Q and dO of different query heads. `split_sums` uses it,
-// and on Hopper `split` and `sm90`. It is not a step of its own.
+// 06: code that lets several blocks share a tile of keys. With one block per tile, SMs might be
+// idle, or blocks that run together might read the Q and dO of different query heads. `split_sums`
+// uses this header and, on Hopper, so do `split` and `sm90`. This header is not a step.
 #pragma once
 
 #include "machine/machine.h"
@@ -10,14 +10,14 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// A block's share of the work for one tile of keys. The tiles of Q that attend to it, of all query
-/// heads that share its head of K and V, are numbered one head after the other. The block works on
-/// numbers begin to end − 1.
+/// A block's share of the work for one tile of keys. The tiles of Q that attend to these keys, in
+/// all query heads that share their head of K and V, are numbered head by head. The block works on
+/// tiles [begin, end).
 struct QuerySplit {
-  int bh, tile;       // which of the B·Hk heads of K and V, and which tile of keys of this head
-  int first_row;      // where the first tile of Q begins that attends to one of the keys
+  int bh, tile;       // which of the B·Hk heads of K and V, and which of its tiles of keys
+  int first_row;      // first row of the first tile of Q that attends to one of the keys
   int tiles_of_head;  // tiles of Q per query head, from first_row on
-  int begin, end;     // equal, so that the share is empty, if there are more parts than tiles
+  int begin, end;     // may be equal (an empty share) if there are more parts than tiles
 };
 /// Returns the share of block `index`. A head has `tiles` tiles of keys, and `parts` blocks share
 /// each of them. Under the mask the most rows attend to the first keys, so their blocks start
@@ -43,13 +43,13 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts)};
 }
 
-/// The fp32 sums of dK and dV in HBM, each of `chunks` chunks of 8. If parts is 1 there are none,
-/// and kernels access neither.
+/// The fp32 sums of dK and of dV in HBM, `chunks` chunks of 8 floats each. If parts is 1, there are
+/// no sums, and kernels access neither array.
 struct KeySums {
   Hbm<float> dK, dV;
   int64_t chunks;
 };
-/// Sets chunk number `chunk` of both sums to 0, if they have such a chunk.
+/// Sets chunk number `chunk` of each array to 0, if the arrays have that many chunks.
 __device__ __forceinline__ void clear(const KeySums& sums, int64_t chunk) {
   if (chunk < sums.chunks) {
     write_chunk(sums.dK + 8 * chunk, Chunk<float>{});

@@ -12,11 +12,11 @@
 //       dK += scale·dSᵀ·Q
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
-// Since `stored`: no N × N array is in HBM. One kernel, key_gradients, does all five products of a
-// tile, and P, dP and dS stay on the chip. A small kernel before it computes D, and one after it
-// rounds dQ's sums, which are fp32. The arrays between the kernels hold whole tiles of rows for
-// each head, so that key_gradients reads them without checking where a head's rows end. The forward
-// pass is `split_sums`'s, which writes LSE instead of P.
+// Since `stored`: HBM holds no N × N array. One kernel, key_gradients, computes all five products
+// of a tile, and P, dP and dS stay on chip. A small kernel before it computes D, and another after
+// it rounds the fp32 sums of dQ. The arrays between the kernels hold whole tiles of rows for each
+// head, so that key_gradients reads them without checking where a head's rows end. The forward pass
+// is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -29,11 +29,12 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc; for each head size the best first.
+/// Compiled tiles of the backward pass: {largest head size, Br, Bc}. For each head size the fastest
+/// tile comes first.
 constexpr TileSize kBackwardTiles[] = {{128, 64, 64}, {128, 32, 64}, {256, 64, 64}, {256, 32, 32}};
 
-constexpr int kWarpRows = 16;  // rows of each product that a warp computes
-/// Returns the warps per block. Two compute the same rows of S, half of the columns each.
+constexpr int kWarpRows = 16;  // rows of each product per warp
+/// Returns the warps per block. Two warps compute the same rows of S, half of the columns each.
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
@@ -42,19 +43,19 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(Br);
 }
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
+constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
-/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
-/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
-/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. Dh/8 lanes per row.
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
+/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -74,8 +75,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
-/// The longest tiles come first: under the mask the most rows attend to the first keys.
+/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
+/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
+/// keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -83,9 +85,9 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
-/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels.
-/// grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
+/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
+/// rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -114,8 +116,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
 
-  // The block goes over the query heads that share its head of K and V, one after the other, and in
-  // each over the tiles of Q from the first row that attends to a key of this tile.
+  // The block processes the query heads that share its head of K and V one after the other and, in
+  // each, the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   Accumulator<kWarpRows, of_sum.kColumns> dV_sum, dK_sum;
@@ -135,8 +137,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       auto P = S;
       exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-      // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
-      // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+      // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
+      // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
+      // would be NaN in dQ.
       Accumulator<kWarpRows, of_S.kColumns> dP;
       fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
       mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -164,15 +167,15 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
         i += of_dQ.row, j += of_dQ.column;
-        // A 64-bit offset: a 32-bit one takes more registers, too many at d = 256.
+        // The offset has 64 bits: a 32-bit one takes more registers, too many at d = 256.
         if (j < p.d) atomic_add_pair(dQ_tile + (int64_t{i} * Dh + j), a, b);
       });
-      __syncthreads();  // all warps are done with these tiles, P and dS, and in the end K and V
+      __syncthreads();  // all warps are done with these tiles, P and dS; finally also with K and V
     }
-  // K and V have arrived with the first tile of Q, in one cp.async group. There is always such a
+  // K and V arrived with the first tile of Q, in the same cp.async group. There is always such a
   // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, of_sum.row, of_sum.column);
   write(tile_V, dV_sum, of_sum.row, of_sum.column);
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -228,22 +231,22 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
 /// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     queries += p.N - first;
     tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;      // rows of LSE, D or dQ's sums
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},

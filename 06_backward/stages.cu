@@ -1,4 +1,4 @@
-// 06 · The backward pass in two stages: the next tiles arrive while it multiplies.
+// 06 · The backward pass with two stages: the next tiles arrive while a block multiplies.
 //
 //   build/bin/06_backward --step stages --seqlen 512 --causal
 //
@@ -16,16 +16,17 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc; for each head size the best first.
+/// Compiled tiles of the backward pass: {largest head size, Br, Bc}. For each head size the fastest
+/// tile comes first.
 constexpr TileSize kBackwardTiles[] = {
     {128, 64, 64}, {128, 32, 64}, {128, 32, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Returns the stages of copies of Q and dO; at d = 256 two do not fit on most GPUs.
+/// Returns the number of stages for Q and dO; at d = 256 two do not fit on most GPUs.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
-constexpr int kWarpRows = 16;  // rows of each product that a warp computes
-/// Returns the warps per block. Two compute the same rows of S, half of the columns each.
+constexpr int kWarpRows = 16;  // rows of each product per warp
+/// Returns the warps per block. Two warps compute the same rows of S, half of the columns each.
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
@@ -35,19 +36,19 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
+constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
-/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
-/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
-/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. Dh/8 lanes per row.
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
+/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // whole warps: the last block may be half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -67,22 +68,23 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
-/// The longest tiles come first: under the mask the most rows attend to the first keys.
+/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
+/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
+/// keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
                                .uneven = p.causal});
 }
-/// Where a tile of Q begins: its head of Q and its first row.
+/// A tile of Q: its head and its first row within the head.
 struct Place {
   int head, row;
 };
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
-/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels.
-/// grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
+/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
+/// rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -109,8 +111,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block goes over the query heads that share its head of K and V, one after the other, and in
-  // each over the tiles of Q from the first row that attends to a key of this tile.
+  // The block processes the query heads that share its head of K and V one after the other and, in
+  // each, the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto after = [&](Place last) {
@@ -141,19 +143,20 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the last ones, P and dS
+    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
 
     Accumulator<kWarpRows, of_S.kColumns> S;
     mma_ABt(S, tile_Q, of_S.row, tile_K, of_S.column);
-    if (kStages == 2) start_copies(next, 1 - stage);  // under S's products
+    if (kStages == 2) start_copies(next, 1 - stage);  // overlaps S's products
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, to give dP − D. Its products overlap the exponentials, so the mask comes
-    // after them. Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
+    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
+    // would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -187,13 +190,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       __syncthreads();  // all warps are done with Q and dO
       start_copies(next, stage);
     }
-    stage = kStages - 1 - stage;  // where there are two, the other one
+    stage = kStages - 1 - stage;  // the other stage, if there are two
   }
-  __syncthreads();  // all warps are done with K and V, which came with the first tiles
-  // K and V have arrived with the first tile of Q, in one cp.async group. There is always such a
+  __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
+  // K and V arrived with the first tile of Q, in the same cp.async group. There is always such a
   // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, of_sum.row, of_sum.column);
   write(tile_V, dV_sum, of_sum.row, of_sum.column);
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -249,22 +252,22 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
 /// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     queries += p.N - first;
     tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;      // rows of LSE, D or dQ's sums
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},

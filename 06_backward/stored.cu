@@ -1,4 +1,4 @@
-// 06 · The textbook's backward pass, which reads back the P that the forward pass stored.
+// 06 · The textbook backward pass, which reads back the P that the forward pass stored.
 //
 //   build/bin/06_backward --step stored --seqlen 512 --causal
 //
@@ -6,11 +6,11 @@
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
 //   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 //
-// Since 02, whose step `safe` is the forward pass: P is kept, and five kernels are added. Four are
-// products, for dV, dP, dQ and dK, and their left operand may be transposed. The fifth computes
-// each row of dS from the rows of P and dP, and stores it in dP's array. If several query heads
-// share a head of K and V, dK and dV are sums over the queries of all these heads, which are stored
-// one head after the other.
+// Since 02, whose step `safe` is the forward pass: P is kept, and five kernels are added. Four
+// compute the products dV, dP, dQ and dK; here the left operand may be transposed, too. The fifth
+// computes each row of dS from the same row of P and dP, and stores it in dP's array. If several
+// query heads share a head of K and V, dK and dV are sums over the queries of all these heads,
+// whose rows are stored head by head.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -19,15 +19,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;  // rows of C that a block computes
-constexpr int kInner = 64;       // the inner dimension's elements per stage
+constexpr int kBlockRows = 128;  // rows of C per block
+constexpr int kInner = 64;       // elements of the inner dimension per stage
 constexpr int kWarps = 8;        // 4 × 2: four down C's rows, two across its columns
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowWarps = 4;  // warps per block of softmax_gradient, one row of dS each
+constexpr int kRowWarps = 4;  // warps per block in softmax_gradient, one row of dS each
 
-/// Returns how many elements apart the rows of P, and of dP, begin: N_kv rounded up to a multiple
-/// of 8, so that each row begins with a whole chunk. Copies move whole chunks, so a copy that ends
-/// at N_kv moves the same bytes as one that ends at the pitch. The padding is 0.
+/// Returns the row pitch of P and dP in elements: N_kv rounded up to a multiple of 8, so that each
+/// row starts with a whole chunk. Copies move whole chunks, so a copy that ends at N_kv moves the
+/// same bytes as one that ends at the pitch. The padding is 0.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
@@ -35,7 +35,7 @@ constexpr int64_t pitch(const Problem& p) {
 /// The form of a product: dP is A·Bᵀ, dQ is A·B, and dV and dK are Aᵀ·B.
 enum class Form { ABt, AB, AtB };
 
-/// The sizes of a product of one head. The four products have the same code and different sizes.
+/// The sizes of one head's product. The four products share their code but differ in size.
 struct Product {
   int rows, columns, inner;           // C is rows × columns
   int64_t pitch_A, pitch_B, pitch_C;  // elements from one row to the next
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto B_head = B + (kAtB ? bh * shape.inner : p.kv_row(bh)) * shape.pitch_B;
 
   // A stage holds a tile of A, kBlockRows × kInner, and one of B, kInner × kBlockColumns. The tile
-  // of a transposed operand is stored the other way round: A's for Aᵀ·B, and B's for A·Bᵀ.
+  // of a transposed operand, A in Aᵀ·B and B in A·Bᵀ, is stored with rows and columns exchanged.
   constexpr int kStage = (kBlockRows + kBlockColumns) * kInner;
   constexpr int kRows_A = kAtB ? kInner : kBlockRows, kColumns_A = kAtB ? kBlockRows : kInner;
   constexpr int kRows_B = kForm == Form::ABt ? kBlockColumns : kInner;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int slice = 0; slice < kStages - 1; ++slice) start_copies(slice);
   for (int slice = 0; slice < slices; ++slice) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // the slice is complete, and no warp reads the one before any more
+    __syncthreads();  // the slice is complete, and no warp reads the previous one any more
     start_copies(slice + kStages - 1);
 #pragma unroll
     for (int k = 0; k < kInner; k += 16) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();  // no warp reads the last slices any more
 
   for_each(acc, [&](int, int, float& c) { c *= shape.factor; });
-  // C goes through shared memory, so that it is written in whole 16-byte pieces of rows.
+  // C goes through shared memory, so that it is written in 16-byte chunks.
   const Tile<T, kBlockRows, kBlockColumns> tile_C{stages};
   write(tile_C, acc, warp_row, warp_column);
   __syncthreads();
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(kThreads, 2)
                      shape.rows - row, shape.columns - column, thread);
 }
 
-/// Returns P·x, and 0 if P is 0. A masked key has P = 0, but its dP may be ∞ in the I/O type, and
+/// Returns P·x, or 0 if P is 0. A masked key has P = 0, but its dP may be ∞ in the I/O type, and
 /// 0·∞ would be NaN.
 __device__ __forceinline__ float weighted(float P, float x) {
   return P > 0 ? P * x : 0;
 }
 
-/// Replaces dP by dS = P∘(dP − D), one warp per row; there are B·H·N rows. Masked keys and the
+/// Replaces dP by dS = P∘(dP − D), with one warp for each of the B·H·N rows. Masked keys and the
 /// padding get dS = 0, because their P is 0.
 template <class T>
 __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
@@ -182,7 +182,7 @@ void launch_backward(const Problem& p, const Arrays& a) {
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const unsigned heads = p.B * p.H;
   const int columns = output_columns(p);
-  const int queries = p.H / p.Hk * p.N;  // of a head of K and V: their rows follow each other
+  const int queries = p.H / p.Hk * p.N;  // per head of K and V, with consecutive rows
   const Product dOVt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
   const Product dSK{p.N, p.d, p.N_kv, pitch(p), p.d, p.d, p.scale};
   const Product PtdO{p.N_kv, p.d, queries, pitch(p), p.d, p.d};
@@ -213,10 +213,10 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 Traffic backward_traffic(const Problem& p, const Plan&) {
   const int64_t heads = int64_t{p.B} * p.H;
-  const int64_t q = heads * p.N * p.d * kIoBytes;                    // bytes of Q, dO and dQ
-  const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K and V, per query head
-  const int64_t dk = int64_t{p.B} * p.Hk * p.N_kv * p.d * kIoBytes;  // of dK and dV
-  const int64_t S = heads * p.N * pitch(p) * kIoBytes;               // of P and dP
+  const int64_t q = heads * p.N * p.d * kIoBytes;                    // bytes of Q, dO or dQ
+  const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K or V, per query head
+  const int64_t dk = int64_t{p.B} * p.Hk * p.N_kv * p.d * kIoBytes;  // of dK or dV
+  const int64_t S = heads * p.N * pitch(p) * kIoBytes;               // of P or dP
   const int64_t row_blocks = ceil_div(p.N, kBlockRows), key_blocks = ceil_div(p.N_kv, kBlockRows);
   const int64_t column_blocks = ceil_div(p.d, output_columns(p));
   return {
