@@ -1,6 +1,6 @@
-// 06 on Hopper: what a consumer of `split` and `sm90` does with a share of a tile's queries, as
-// ahead.cu does with all of them, and the bytes that shares cost. This header is not a step of its
-// own.
+// 06 on Hopper: the consumer's loop in `split` and `sm90`, which is ahead.cu's loop over a share of
+// the queries instead of all, and the formula for the bytes that sharing a tile costs. This header
+// is not a step.
 #pragma once
 
 #include "query_split.h"
@@ -9,9 +9,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// The first query head and the first row of a share. Example: two query heads share head 3 of K
-/// and V, first_row is 128, from there to N there are 5 tiles of 64 rows in each head, and a share
-/// begins with tile 7 of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, its first row is
+/// Return the query head and the row at which a share starts. Example: two query heads use head 3
+/// of K and V; in each, the rows from first_row = 128 on form 5 tiles of 64 rows; and a share
+/// starts with tile 7 of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, and its first row is
 /// 128 + 7 % 5 · 64 = 256.
 __device__ __forceinline__ int head_of(const QuerySplit& split, const Problem& p) {
   return split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
@@ -21,10 +21,11 @@ __device__ __forceinline__ int row_of(const QuerySplit& split) {
   return split.first_row + split.begin % split.tiles_of_head * Br;
 }
 
-/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
-/// and dV over the share's tiles of Q, and adds its part of dQ to the sums in HBM. Q and dO hold
-/// this warp's own places in the rings. kAheadAnew: works out the place of the tile ahead in each
-/// iteration, because in persistent blocks no register is left to keep it.
+/// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
+/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over the share's
+/// tiles of Q. Q and dO hold this warp's own places in the rings. If kAheadAnew, each iteration
+/// works out the next tile's place in Q's ring anew, because persistent blocks have no register
+/// left to keep it in.
 template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
                                                        const SwizzledTile<T, Bc, Dh>& tile_K,
@@ -44,9 +45,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
-  auto Q_ahead = Q;                // the place of the tile for S, one tile ahead of the rest
+  auto Q_ahead = Q;                // S's place in the ring, one tile ahead of the other products'
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // else the compiler would keep the last tile's S
+    S = {};                        // otherwise the compiler would keep the previous S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -67,7 +68,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -78,18 +79,18 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
-    // since the last barrier it no longer reads the dS before that.
+    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
+    // but before the latest barrier it finished reading the one that this dS overwrites.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    fence_proxy_async();                           // dQ reads what threads have written
-    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    fence_proxy_async();                           // makes this thread's writes visible to wgmma
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's previous dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would need more registers than there are,
-    // and the compiler would make each of them wait for the one before (C7512).
+    // and the compiler would make each wait for the previous one (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
       wgmma_fence(dK_sum, dS_operand);
@@ -101,7 +102,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV has read it; released before dQ starts, it would only delay dQ
+    dO.release();  // dV has read it already, but an earlier release would only delay dQ
     if (q_tile + 1 < q_tiles) {
       if constexpr (kAheadAnew) {
         Q_ahead = Q;
@@ -111,7 +112,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run (ahead.cu shows the groups in flight)
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
+      wgmma_wait<0>(S);  // S must not be in flight where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
@@ -129,13 +130,13 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   return sums;
 }
 
-/// Changes the requested bytes to those of plan.parts blocks per tile of keys: each block that has
-/// a tile of Q reads K and V, and adds its part of dK and dV to sums in HBM, which other kernels
-/// clear and convert.
+/// Changes the requested bytes from those of one block per tile of keys to those of plan.parts
+/// blocks. Each block that has a tile of Q reads K and V, and adds its part of dK and dV to sums in
+/// HBM, which other kernels clear and convert.
 inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& plan) {
   if (plan.parts == 1) return;
   const int64_t kv_heads = int64_t{p.B} * p.Hk;
-  int64_t keys = 0, shares = 0;  // of a head: rows of K (and of V) read; shares that are not empty
+  int64_t keys = 0, shares = 0;  // per head: rows of K or V that are read; shares that have tiles
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     const int64_t q_tiles = p.H / p.Hk * ceil_div(p.N - first, plan.block_q);
@@ -143,7 +144,7 @@ inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& pla
     keys += of_tile * std::min<int64_t>(plan.block_kv, p.N_kv - key);
     shares += of_tile;
   }
-  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's sums, and of dV's
+  const int64_t tile_bytes = plan.block_kv * plan.head_dim * 4;  // of dK's or dV's sums
   const int64_t sums = kv_heads * ceil_div(p.N_kv, plan.block_kv) * tile_bytes;
   const int64_t added = kv_heads * shares * tile_bytes;
   for (ArrayTraffic& array : all[1].arrays) {

@@ -2,15 +2,15 @@
 //
 //   build/bin/06_backward --step ahead --seqlen 512 --causal
 //
-//   S of the first tile
+//   compute S of the first tile
 //   for each tile of Q and dO:
-//     P, dP, dS and dV, as before
+//     compute P, dP, dS and dV as before
 //     start dQ = dS·K,  S of the next tile,  dK += dSᵀ·Q
-//     dQ to HBM, by TMA           while S and dK run
+//     add dQ to HBM, by TMA       while S and dK run
 //
 // Since `bulk_add`: S of the next tile and dK of this one are started before this tile's dQ is
-// written out, so that the tensor cores have work meanwhile. The gradients leave as in `bulk_add`;
-// from here on that code is in gradients.h.
+// written out, so that the tensor cores have work in the meantime. The gradients are written out as
+// in `bulk_add`; from here on, gradients.h holds that code.
 
 #include "gradients.h"
 #include "tile/rows.h"
@@ -18,8 +18,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
-/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
+/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -42,9 +42,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
-  auto Q_ahead = Q;                // the place of the tile for S, one tile ahead of the rest
+  auto Q_ahead = Q;                // S's place in the ring, one tile ahead of the other products'
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // else the compiler would keep the last tile's S
+    S = {};                        // otherwise the compiler would keep the previous S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -74,18 +74,18 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
-    // since the last barrier it no longer reads the dS before that.
+    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
+    // but before the latest barrier it finished reading the one that this dS overwrites.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
     wgmma_AB(dV_sum, P_operand, dO.tile());  // dV += Pᵀ·dO
     wgmma_commit();
-    fence_proxy_async();                           // dQ reads what threads have written
-    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    fence_proxy_async();                           // makes this thread's writes visible to wgmma
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's previous dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would need more registers than there are,
-    // and the compiler would make each of them wait for the one before (C7512).
+    // and the compiler would make each wait for the previous one (C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
       wgmma_fence(dK_sum, dS_operand);
@@ -97,16 +97,16 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV has read it; released before dQ starts, it would only delay dQ
-    // Groups in flight, the oldest first. wgmma_wait<n> waits until only the last n remain:
+    dO.release();  // dV has read it already, but an earlier release would only delay dQ
+    // Groups in flight, oldest first. wgmma_wait<n> waits until only the newest n remain:
     //   before another tile:  dQ, S, dK  → wait<2>: S, dK  → wait<0>: none
-    //   in the last:          dQ, dK     → wait<1>: dK     → wait<0>: none
+    //   in the last tile:     dQ, dK     → wait<1>: dK     → wait<0>: none
     if (q_tile + 1 < q_tiles) {
       start_scores();  // of the next tile
       start_dK();
       wgmma_wait<2>(dQ);  // S and dK may still run
       add_to_dQ(dQ_at, dQ_tile, dQ, consumer * 4 + warp);
-      wgmma_wait<0>(S);  // S cannot be in flight where branches meet (C7515)
+      wgmma_wait<0>(S);  // S must not be in flight where branches meet (C7515)
     } else {
       start_dK();
       wgmma_wait<1>(dQ);  // dK may still run
@@ -124,7 +124,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto sum = accumulate(rings, dS_stages, dQ_tile, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
   start_stores(rings.K.tile(), rings.V.tile(), sum, warp_row, gradients, key, head_kv, batch);
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
@@ -173,7 +173,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Of dQ's sums postprocess reads whole tiles, padding included.
+/// Predicts the requested bytes; postprocess reads whole tiles of dQ's sums, padding included.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }

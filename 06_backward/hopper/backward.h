@@ -1,5 +1,5 @@
-// 06 on Hopper: what the steps from `producer` on share. Most of it appears first in wgmma.cu. This
-// header is not a step of its own.
+// 06 on Hopper: code that the steps from `producer` on share. Most of it first appears in wgmma.cu.
+// This header is not a step.
 #pragma once
 
 #include "machine/hopper.h"
@@ -13,22 +13,22 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+/// Compiled tiles of the backward pass: {largest head size, Br, Bc}.
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // their threads
-constexpr int kWarpgroupKeys = 64;                                 // keys of each consumer
-constexpr int kStages = 2;  // stages of Q, and of dO; from `transposed` on, of dS too
+constexpr int kWarpgroupKeys = 64;                                 // keys per consumer
+constexpr int kStages = 2;  // stages of Q and of dO; from `transposed` on, also of dS
 
-/// Registers per thread of a consumer and of the producer. The three warpgroups started with 168
+/// Registers per thread in a consumer and in the producer. The three warpgroups start with 168
 /// each, and 2 · 240 + 24 = 3 · 168.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kAll = 1;             // the named barrier of all consumers
 constexpr unsigned kFirstLane = 1;  // the mask of lane 0 alone: the producer is one thread
 
-/// The part of R × C sums that a consumer computes: 64 of 128 rows; or, where R is 64, all rows of
-/// half of the columns.
+/// The part of an R × C matrix of sums that a consumer computes: 64 rows if R is 128, or half of
+/// the columns if R is 64.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -38,19 +38,19 @@ struct Part {
   __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
 };
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
+constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// What one kernel leaves in HBM for the next: arrays of all B·H heads, each head padded to whole
-/// tiles of rows.
+/// The arrays that one kernel leaves in HBM for the next. They hold all B·H heads, each padded to
+/// whole tiles of rows.
 struct Kept {
   Hbm<float> minus_delta, LSE_log2e, dQ_sum;
-  int rows, tiles;  // padded rows of a head of Q; tiles of keys of a head of K and V
+  int rows, tiles;  // padded rows per head of Q; tiles of keys per head of K and V
 };
 
-/// Does one lane's work of preprocess for row `at` of all heads' padded rows; a row has kLanes
-/// lanes, at least Dh/8. Writes minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros
-/// to dQ's sums. The sums of dP start from minus_delta, and so come out as dP − D. Rows past p.N,
-/// and rows that attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
+/// Does one lane's work for row `at` of all heads' padded rows; kLanes lanes, at least Dh/8, share
+/// the row. They write minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and set dQ's sums
+/// to 0. The sums of dP start from minus_delta, and so end as dP − D. Rows past p.N, and rows that
+/// attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
                                                Hbm<const float> LSE, const Kept& kept,
@@ -73,7 +73,8 @@ __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<c
     kept.LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
-/// Does preprocess_row for all rows. Dh/8 lanes per row: the lanes of a tile fill whole blocks.
+/// Calls preprocess_row for all rows. A row takes Dh/8 lanes, so that a tile's rows fill whole
+/// blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Kept kept,
                            Problem p) {
@@ -81,8 +82,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
-/// The longest tiles come first: under the mask the most rows attend to the first keys.
+/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
+/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
+/// keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -90,15 +92,15 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// A block's work: the tile of keys from `key` on, of head `bh` of the B·Hk heads of K and V. The
-/// block goes over the query heads that share this head, one after the other; in each the first
-/// tile of Q with a row that attends to one of the keys begins at first_row.
+/// A block's work: the tile of keys that starts at `key`, in head `bh` of the B·Hk heads of K and
+/// V. The block processes the query heads that share this head one after the other. In each, the
+/// first tile of Q with a row that attends to one of the keys starts at first_row.
 struct KeyTile {
   int bh, key, first_row;
 };
 
-/// What the producer and the consumers share: the block's tiles of K and V, filled once; a ring of
-/// stages of Q with LSE; and one of dO with −D.
+/// The shared memory that the producer fills for the consumers: the block's tiles of K and V, which
+/// are filled once, a ring of stages of Q with LSE, and a ring of stages of dO with −D.
 template <class T, int Dh, int Br, int Bc>
 struct Rings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
@@ -107,28 +109,28 @@ struct Rings {
   /// Takes shared memory for the tiles.
   __device__ __forceinline__ explicit Rings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
-  /// Takes shared memory for the barriers and the floats, and initialises the barriers. All threads
-  /// call it, once all tiles of the kernel are taken.
+  /// Takes shared memory for LSE, −D and the barriers, and initialises the barriers. All threads
+  /// call it, after all of the kernel's tiles have been taken.
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 4 * kConsumersBackward;  // one by each consumer warp
+    constexpr int kReleases = 4 * kConsumersBackward;  // one arrival per consumer warp
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     K.init(smem, "K_full", "K_free", 1);
     V.init(smem, "V_full", "V_free", 1);
-    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-    __syncthreads();                              // and before anybody waits there
+    if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
+    __syncthreads();                              // all threads see them initialised
   }
 };
 
-/// A warp's sums of 16 rows of dK and of dV.
+/// A warp's sums: 16 rows of dK and 16 rows of dV.
 template <int Dh>
 struct KeyGradients {
   Accumulator<16, Dh> dK, dV;
 };
 
-/// Adds a warp's sums of dQ, whose first element is at (row, column) of a tile of Q, to the tile's
-/// sums in HBM. These are stored in 8 × 8 matrices, as in `split_sums`: lane l's pair is pair l of
-/// each matrix.
+/// Adds a warp's part of dQ, whose first element is at (row, column) of a tile, to the tile's sums
+/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane
+/// l's pair is pair l of each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -156,7 +158,7 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-/// Returns the tensor map of K, V, dK or dV for TMA's copies of Bc rows at a time.
+/// Returns the tensor map of K, V, dK or dV, from which TMA copies Bc rows at a time.
 template <class T, int Bc>
 TensorMap map_of_keys(const Problem& p, Array& array) {
   return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
@@ -165,7 +167,7 @@ TensorMap map_of_keys(const Problem& p, Array& array) {
 struct Maps {
   TensorMap Q, K, V, dO;
 };
-/// The tensor maps of the gradients that a block stores through TMA, from `bulk_add` on.
+/// The tensor maps of the gradients that TMA stores, from `bulk_add` on.
 struct KeyMaps {
   TensorMap dK, dV;
 };
@@ -180,7 +182,8 @@ KeyMaps key_maps_of(const Problem& p, const Arrays& a) {
   return {map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"])};
 }
 
-/// Returns the plan of a step whose blocks need smem_bytes(Dh, Br, Bc) bytes of shared memory.
+/// Returns the plan of a step whose blocks have `consumers` consumers and need
+/// smem_bytes(Dh, Br, Bc) bytes of shared memory.
 template <const auto& tiles = kBackwardTiles, const auto& sizes = kHeadDims, class F>
 Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
              int consumers = kConsumersBackward) {
@@ -198,11 +201,11 @@ inline Kept kept_of(const Problem& p, const Plan& plan, const Arrays& a) {
           static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q,
           static_cast<int>(ceil_div(p.N_kv, plan.block_kv))};
 }
-/// The grid of a small kernel that has `lanes` lanes for each kept row.
+/// Returns the grid of a small kernel with `lanes` lanes per padded row of Q.
 inline dim3 row_blocks(const Problem& p, const Kept& kept, int lanes) {
   return dim3(ceil_div(int64_t{p.B} * p.H * kept.rows * lanes, kElementwise));
 }
-/// The number of tiles of keys of all heads.
+/// Returns the number of tiles of keys in all heads.
 inline int64_t key_tiles(const Problem& p, const Kept& kept) {
   return int64_t{p.B} * p.Hk * kept.tiles;
 }
@@ -217,32 +220,32 @@ void launch_postprocess_rows(const Problem& p, const Kept& kept, const Arrays& a
          kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }
 
-/// Bytes of dQ's sums, without the padding of tiles: what postprocess reads up to `transposed`.
+/// Returns the bytes of dQ's sums without padding, which postprocess reads up to `transposed`.
 inline int64_t bytes_of_elements(const Problem& p) {
   return int64_t{p.B} * p.H * p.N * p.d * 4;
 }
-/// Bytes of dQ's sums in whole tiles: what postprocess reads from `bulk_add` on.
+/// Returns the bytes of dQ's sums in whole tiles, which postprocess reads from `bulk_add` on.
 inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
   return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
 }
 
-/// Predicts the requested bytes of the backward pass with one block per tile of keys. It reads Q
-/// and dO from the first row that attends to one of its keys, and adds to dQ's sums from there on.
-/// The arrays between the kernels hold whole tiles. sums_read: bytes of dQ's sums that postprocess
-/// reads.
+/// Predicts the requested bytes of the backward pass with one block per tile of keys. The block
+/// reads Q and dO from the first tile of Q that attends to one of its keys, and adds to dQ's sums
+/// from there on. The arrays between the kernels hold whole tiles. `sums_read` is how many bytes of
+/// dQ's sums postprocess reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     queries += p.N - first;
     tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;      // rows of LSE, D or dQ's sums
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},

@@ -1,14 +1,14 @@
-// 06 on Hopper, step 4: gradients leave by TMA (Shah et al. 2024, FlashAttention-3, Appendix B).
+// 06 on Hopper, step 4: TMA writes the gradients (Shah et al. 2024, FlashAttention-3, Appendix B).
 //
 //   build/bin/06_backward --step bulk_add --seqlen 512 --causal
 //
 //       dQ += scale·dS·K        in HBM, by TMA
 //
-// Since `transposed`: dQ is written to shared memory, from where TMA adds it to HBM, up to 1,024
-// floats with one instruction. TMA adds one run of floats to another, so the floats keep their
-// order from the registers in HBM, and `postprocess` brings each to its row and column. dK and dV
-// leave through TMA too. TMA's additions are atomic, but blocks still add in any order, so dQ's
-// last bits may differ from run to run.
+// Since `transposed`: a block writes dQ to shared memory, and TMA adds it from there to HBM, up to
+// 1,024 floats per instruction. TMA adds one contiguous run of floats to another, so in HBM the
+// floats stay in register order, and `postprocess` moves each to its row and column. TMA also
+// stores dK and dV. TMA's additions are atomic, but blocks still add in arbitrary order, so the
+// last bits of dQ may differ from run to run.
 
 #include "columns.h"
 #include "produce.h"
@@ -25,23 +25,23 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Writes a warp's sums of dQ to shared memory and has TMA add them to those in HBM. In both places
-/// a tile's sums are in register (fragment) order, those of one warp together.
+/// Writes a warp's part of dQ to shared memory and has TMA add it to the sums in HBM. In both
+/// places, a tile's sums are in register (fragment) order, warp by warp.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
   const int at = warp * 16 * N;
   write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // orders this lane's writes before TMA's read,
-  __syncwarp();         // and those of all lanes before lane 0 goes on
+  fence_proxy_async();  // makes this lane's writes visible to TMA
+  __syncwarp();         // all lanes have done so before lane 0 goes on
   if (lane_id() == 0) {
     bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
     tma_store_commit();
   }
 }
 
-/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
-/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
+/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -78,7 +78,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -89,8 +89,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
-    // since the last barrier it no longer reads the dS before that.
+    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
+    // but before the latest barrier it finished reading the one that this dS overwrites.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -98,8 +98,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_commit();
     wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    fence_proxy_async();                           // dQ reads what threads have written
-    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's last dQ has left dQ_tile
+    fence_proxy_async();                           // makes this thread's writes visible to wgmma
+    if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's previous dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     wgmma_wait<1>(dV_sum, P_operand);              // dK, committed last, may still run
     dO.release();
@@ -121,7 +121,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -149,13 +149,13 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, dQ_tile, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // dK and dV go through the tiles of K and V: TMA stores them from there.
+  // dK and dV go through the tiles of K and V, from where TMA stores them.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write_matrices(tile_K, as_operand<T>(dK_sum), warp_row);
   write_matrices(tile_V, as_operand<T>(dV_sum), warp_row);
-  fence_proxy_async();                         // TMA reads what threads have written
+  fence_proxy_async();                         // makes this thread's writes visible to TMA
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   if (threadIdx.x == kWarpgroup) {
     tma_store(gradients.dK, tile_K, 0, key, head_kv, batch);
@@ -165,14 +165,14 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
 }
 
-/// Multiplies dQ's sums by the scale and converts them to the I/O type; a block does one consumer's
-/// part of a tile. grid: (consumers · tiles of Q · B·H).
+/// Multiplies dQ's sums by the scale and converts them to the I/O type. A block converts one
+/// consumer's part of a tile. grid: (consumers · tiles of Q · B·H).
 template <class T, int Dh, int Br>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   using Part = Part<Br, Dh>;
   const Part part{static_cast<int>(blockIdx.x) % kConsumersBackward};
-  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // the tile's first kept row
+  const int64_t at = int64_t{blockIdx.x} / kConsumersBackward * Br;  // the tile's row in dQ_sum
   const int row = static_cast<int>(at % rows) + part.row(), column = part.column();
   Accumulator<16, Part::kColumns> sum;
   read_fragments(sum, dQ_sum + (at * Dh + (part.consumer * 4 + warp_id()) * 16 * Part::kColumns));
@@ -203,7 +203,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Of dQ's sums postprocess reads whole tiles, padding included.
+/// Predicts the requested bytes; postprocess reads whole tiles of dQ's sums, padding included.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_tiles(p, plan));
 }

@@ -1,13 +1,13 @@
-// Functions of the columns of an accumulator, for a product that is computed transposed: rows of S
-// are columns of Sᵀ. On the simulator they count FLOPs as the functions of rows (tile/rows.h) do.
+// Functions on the columns of an accumulator, for products that are computed transposed: a row of S
+// is a column of Sᵀ. On the simulator they count FLOPs like the functions on rows (tile/rows.h).
 #pragma once
 
 #include "tile/warp.h"
 
 namespace ladder::MACHINE {
 
-/// One value for each of N columns. A lane holds those of columns 2·(l%4) and 2·(l%4) + 1 of every
-/// 8, as it does in an Accumulator; the eight lanes of a column hold the same value.
+/// One value for each of N columns. Lane l holds the values of columns 2·(l%4) and 2·(l%4) + 1 of
+/// every 8, as in an Accumulator; the eight lanes of a column hold the same value.
 template <int N>
 struct Columns {
   float r[N / 8][2];
@@ -24,7 +24,7 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Returns the floats that a stage has for its rows (of_rows() of StagesWithRows), one per column.
+/// Returns the floats that accompany a stage's rows (of_rows() of StagesWithRows), one per column.
 template <int N, class Stages>
 __device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
   return make_columns<N>([&](int j) -> float { return stages.of_rows()[j]; });

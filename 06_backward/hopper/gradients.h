@@ -1,5 +1,5 @@
-// 06 on Hopper: how the gradients leave a block in the steps from `ahead` on. The code appears
-// first in bulk_add.cu. This header is not a step of its own.
+// 06 on Hopper: the code that writes out a block's gradients in the steps from `ahead` on. It first
+// appears in bulk_add.cu. This header is not a step.
 #pragma once
 
 #include "columns.h"
@@ -8,23 +8,23 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Writes a warp's sums of dQ to shared memory and has TMA add them to those in HBM. In both places
-/// a tile's sums are in register (fragment) order, those of one warp together.
+/// Writes a warp's part of dQ to shared memory and has TMA add it to the sums in HBM. In both
+/// places, a tile's sums are in register (fragment) order, warp by warp.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
   const int at = warp * 16 * N;
   write_fragments(dQ_tile + at, dQ);
-  fence_proxy_async();  // orders this lane's writes before TMA's read,
-  __syncwarp();         // and those of all lanes before lane 0 goes on
+  fence_proxy_async();  // makes this lane's writes visible to TMA
+  __syncwarp();         // all lanes have done so before lane 0 goes on
   if (lane_id() == 0) {
     bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
     tma_store_commit();
   }
 }
 
-/// Starts TMA's stores of dK and dV, rows from `key` on of one head of one batch, through the tiles
-/// of K and V. All consumers call it, once none of them needs K and V any more.
+/// Starts TMA's stores of dK and dV, through the tiles of K and V, to the rows from `key` on of one
+/// head in one batch. All consumers call it, once none of them needs K and V any more.
 template <class T, int Dh, int Bc>
 __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile_K,
                                              const SwizzledTile<T, Bc, Dh>& tile_V,
@@ -33,7 +33,7 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
                                              int batch) {
   write_matrices(tile_K, as_operand<T>(sum.dK), warp_row);
   write_matrices(tile_V, as_operand<T>(sum.dV), warp_row);
-  fence_proxy_async();                         // TMA reads what threads have written
+  fence_proxy_async();                         // makes this thread's writes visible to TMA
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
   if (threadIdx.x == kWarpgroup) {
     tma_store(gradients.dK, tile_K, 0, key, head, batch);
@@ -42,11 +42,11 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
   }
 }
 
-/// Multiplies sums of dQ, dK or dV by a factor and converts them to the I/O type, as bulk_add.cu
-/// does. A head has N rows in `out` and `rows` rows in `sums`, whole tiles of kRows rows. A block
-/// converts a part of a tile, 64 rows × kColumns columns: a tile of 128 rows is cut into two parts
-/// of whole rows, a tile of 64 rows into parts side by side. grid: (parts of a tile · tiles of all
-/// heads).
+/// Multiplies sums of dQ, dK or dV by a factor and converts them to the I/O type, as in
+/// bulk_add.cu. A head has N rows in `out`, and `rows` rows in `sums`, in whole tiles of kRows
+/// rows. A block converts one part of a tile, 64 rows × kColumns columns. The two parts of a tile
+/// of 128 rows lie one below the other, and the parts of a tile of 64 rows lie side by side.
+/// grid: (parts per tile · tiles of all heads).
 template <class T, int Dh, int kRows, int kColumns>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
@@ -76,14 +76,15 @@ void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T>
          dim3(kWarpgroup), array_bytes<T>(64 * std::max(kColumns, 64)), sums, out, N, rows, d,
          factor);
 }
-/// Launches it for dQ, whose parts have kColumns columns.
+/// Launches postprocess_tiles for dQ, whose parts have kColumns columns.
 template <class T, int Dh, int Br, int kColumns>
 void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) {
   launch_postprocess<T, Dh, Br, kColumns>("postprocess", int64_t{p.B} * p.H, kept.dQ_sum,
                                           hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
 }
 
-/// Bytes of shared memory of a block of `ahead` and of `split`. (In sm90.cu they are different.)
+/// Returns the bytes of shared memory per block in `ahead` and `split`. (sm90.cu has its own
+/// formula.)
 inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +

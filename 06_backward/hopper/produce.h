@@ -1,6 +1,5 @@
-// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`, which appears first in
-// producer.cu. (In `split` and `sm90` produce() is another one.) This header is not a step of its
-// own.
+// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`, which first appears in
+// producer.cu. `split` and `sm90` define their own. This header is not a step.
 #pragma once
 
 #include "backward.h"
@@ -8,15 +7,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of the
-/// tiles of Q and dO of all its query heads, into their rings.
+/// Runs the producer thread: starts the copies of the block's tiles of K and V, and of the tiles of
+/// Q and dO in all its query heads, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {
   const int group = p.H / p.Hk, batch = keys.bh / p.Hk, head_kv = keys.bh % p.Hk;
   rings.K.fill(maps.K, 0, keys.key, head_kv, batch);
   rings.V.fill(maps.V, 0, keys.key, head_kv, batch);
-#pragma unroll 1  // else a fifth of the code would be copies of these loops, which only wait
+#pragma unroll 1  // unrolled, these loops, which mostly wait, would be a fifth of the code
   for (int head = keys.bh * group; head < (keys.bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = keys.first_row; row < p.N; row += Br) {

@@ -4,13 +4,13 @@
 //
 //   for each tile of Q and dO:
 //     producer, one thread:       wait for a free stage of each ring;  start TMA's copies
-//     consumers, two warpgroups:  wait for the tiles;  the five products;  free the stages
+//     consumers, two warpgroups:  wait for the tiles;  compute the five products;  free the stages
 //
-// Since `wgmma`: the copies are made as in 05. One thread of an extra warpgroup, the producer, has
-// TMA fetch the tiles of Q and dO into rings of stages; LSE comes with Q, and D with dO. A stage is
-// free again when every warp of the consumers, the two warpgroups that multiply, has released it.
-// The producer's warpgroup gives most of its registers to the consumers. What the steps from here
-// on share is in backward.h.
+// Since `wgmma`: copies are made as in 05's `producer`. One thread of an extra warpgroup, the
+// producer, has TMA copy the tiles of Q and dO into rings of stages; LSE arrives with Q, and D with
+// dO. A stage is free again once every warp of the two consumers, the warpgroups that multiply, has
+// released it. The producer's warpgroup gives most of its registers to the consumers. backward.h
+// holds the code that the steps from here on share.
 
 #include "backward.h"
 #include "tile/rows.h"
@@ -25,15 +25,15 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of the
-/// tiles of Q and dO of all its query heads, into their rings.
+/// Runs the producer thread: starts the copies of the block's tiles of K and V, and of the tiles of
+/// Q and dO in all its query heads, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {
   const int group = p.H / p.Hk, batch = keys.bh / p.Hk, head_kv = keys.bh % p.Hk;
   rings.K.fill(maps.K, 0, keys.key, head_kv, batch);
   rings.V.fill(maps.V, 0, keys.key, head_kv, batch);
-#pragma unroll 1  // else a fifth of the code would be copies of these loops, which only wait
+#pragma unroll 1  // unrolled, these loops, which mostly wait, would be a fifth of the code
   for (int head = keys.bh * group; head < (keys.bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = keys.first_row; row < p.N; row += Br) {
@@ -45,8 +45,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
     }
 }
 
-/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
-/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
+/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        const SwizzledTile<T, Br, Bc>& tile_P,
@@ -86,19 +86,19 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
       });
-    named_barrier_sync(kAll, kBackwardThreads);  // both have read the last tile's P and dS
+    named_barrier_sync(kAll, kBackwardThreads);  // both consumers have read the previous P and dS
     write(tile_P, P, S_row, of_S.column());
 
     wgmma_wait<0>(dP);
     auto& dS = dP;
     mul(dS, P);
     write(tile_dS, dS, S_row, of_S.column());
-    fence_proxy_async();                         // the products read what threads have written
+    fence_proxy_async();                         // makes this thread's writes visible to wgmma
     named_barrier_sync(kAll, kBackwardThreads);  // P and dS are complete
 
     wgmma_fence(dV_sum, dK_sum);
@@ -126,7 +126,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   using TileS = SwizzledTile<T, Br, Bc>;
   const auto [bh, tile] = work_of(blockIdx.x, kept.tiles, p);
   const int key = tile * Bc;
-  const int thread = threadIdx.x - kWarpgroup;  // of the consumers
+  const int thread = threadIdx.x - kWarpgroup;  // counted from the consumers' first thread
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
 
   SharedMemory smem;
@@ -156,9 +156,9 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, tile_P, tile_dS, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, warp_row);
   write(tile_V, dV_sum, warp_row);
@@ -182,7 +182,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Of dQ's sums postprocess reads those that belong to elements of dQ, and none of the padding.
+/// Predicts the requested bytes; postprocess reads only the sums that correspond to elements of dQ,
+/// not the padding.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }

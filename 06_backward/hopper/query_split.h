@@ -1,5 +1,5 @@
-// 06 on Hopper: what `split` and `sm90` need, for wide heads too, to share a tile of keys among
-// several blocks. This header is not a step of its own.
+// 06 on Hopper: host code that lets several blocks share a tile of keys, in `split` and in `sm90`,
+// including its kernels for wide heads. This header is not a step.
 #pragma once
 
 #include "../query_split.h"
@@ -8,29 +8,29 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Lanes of preprocess for each row.
+/// Returns the lanes per row in preprocess: a power of two, at least Dh/8.
 constexpr int lanes_of(int Dh) {
   return Dh > 128 ? 32 : Dh / 8;
 }
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-// Constants of choose_parts, fitted to times on an H200. The unit of time is one iteration, a tile
-// of Q against a tile of keys.
+// Constants of choose_parts, fitted to times on an H200. The unit of time is one iteration, which
+// processes a tile of Q with a tile of keys.
 constexpr int kMostParts = 64;
-constexpr int kBlockEnds = 3;         // a block's start and end
-constexpr double kSumsStart = 1;      // having sums of dK and dV in HBM at all
-constexpr double kSumsRate = 7;       // MB of these sums that move per unit
+constexpr int kBlockEnds = 3;         // time of a block's start and end
+constexpr double kSumsStart = 1;      // fixed cost of keeping sums of dK and dV in HBM
+constexpr double kSumsRate = 7;       // MB of these sums that are moved per unit of time
 constexpr double kWorthwhile = 0.97;  // more parts must take less than this fraction of the time
-// Under the mask the blocks of one tile drift to different query heads of a group. What the running
-// blocks read and add to (in MB) should stay in L2. Beyond kCached an iteration takes kUncached
-// times as long. An iteration of wide heads moves twice the bytes in its time, so beyond
-// kCachedWide it takes the longer, the more bytes there are.
+// Under the mask, blocks that run together drift apart to different query heads of a group. The
+// data that they read and add to should stay in L2. Beyond kCached MB of data, an iteration takes
+// kUncached times as long. With wide heads, an iteration moves twice as many bytes in the same
+// time, so beyond kCachedWide MB its time grows in proportion to the data.
 constexpr double kCached = 100, kUncached = 1.125, kCachedWide = 40;
 
-/// Returns how many blocks should share a tile of keys: the number with the least estimated time.
-/// That is the time of the blocks, and with several parts also that of the sums in HBM, which are
-/// cleared, added to by each part, and converted.
+/// Returns how many blocks should share a tile of keys: the number with the lowest estimated time.
+/// The estimate is the time of the blocks plus, with several parts, the time for the sums in HBM,
+/// which are cleared, added to by each part, and converted.
 inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocessors) {
   const int64_t group = p.H / p.Hk, heads = int64_t{p.B} * p.Hk;
   const int64_t tiles = ceil_div(p.N_kv, plan.block_kv);
@@ -61,7 +61,7 @@ inline int choose_parts(const Problem& p, const Plan& plan, int64_t multiprocess
   return best;
 }
 
-/// Adds to a plan the number of blocks that share a tile of keys, and the workspace of their sums.
+/// Adds to a plan the number of blocks that share a tile of keys, and the workspace for their sums.
 inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
                        const TileRequest& request) {
   plan.settings = choose_settings(kSettings, request.settings);
@@ -77,11 +77,12 @@ inline void plan_parts(Plan& plan, const Problem& p, const DeviceInfo& device,
 }
 
 inline KeySums key_sums_of(const Problem& p, const Plan& plan, const Kept& kept, const Arrays& a) {
-  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};  // any pointer: no kernel uses them
+  if (plan.parts == 1) return {kept.dQ_sum, kept.dQ_sum, 0};  // any pointers: no kernel uses them
   return {hbm<float>(a["dK_sum"]), hbm<float>(a["dV_sum"]),
           key_tiles(p, kept) * plan.block_kv * (plan.head_dim / 8)};
 }
-/// The grid of preprocess: enough lanes for all kept rows, and for all chunks of the sums.
+/// Returns the grid of preprocess: enough lanes for all padded rows, and for all chunks of the
+/// sums.
 template <int Dh>
 dim3 preprocess_blocks(const Problem& p, const Kept& kept, const KeySums& sums) {
   const int64_t lanes = int64_t{p.B} * p.H * kept.rows * lanes_of(Dh);

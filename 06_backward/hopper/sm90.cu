@@ -1,16 +1,16 @@
-// 06 on Hopper, step 7: persistent blocks. This project's own way.
+// 06 on Hopper, step 7: persistent blocks (this project's own method).
 //
 //   build/bin/06_backward --step sm90 --seqlen 512 --causal
 //
 //   one block per SM, each:
-//     for its first share, and then for each that a counter in HBM hands out:
-//       producer:   copy K and V as soon as a stage is free, tiles of Q and dO to their rings
-//       consumers:  dK, dV and dQ of the share, as in `split`
+//     for its first share, and then for each share that a counter in HBM hands out:
+//       producer:   copy K and V once a stage is free, and tiles of Q and dO, to their rings
+//       consumers:  compute dK, dV and dQ of the share, as in `split`
 //
-// Since `split`: there is one block per SM, and it takes one share of the work after another from a
-// counter in HBM, as in 05's `counter`. So the next share's first tile of Q arrives while dK and dV
-// of the last are written out; so do its K, V and dO, if there are two stages of K and V. (Heads
-// wider than 128 have kernels of their own: wide.h.)
+// Since `split`: there is one block per SM, and a counter in HBM gives it one share of the work
+// after another, as in 05's `counter`. So the next share's first tile of Q arrives while the
+// previous share's dK and dV are written out. If there are two stages of K and V, its K, V and dO
+// also arrive during that time. Heads wider than 128 have kernels of their own (wide.h).
 
 #include "accumulate.h"
 #include "wide.h"
@@ -18,14 +18,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Returns a share whose numbers the compiler knows to be the same in all lanes. So it keeps them
-/// in the warp's registers; those of the threads are all in use.
+/// Returns the share in a form that the compiler knows to be the same in all lanes. So the compiler
+/// keeps it in the warp's uniform registers; the threads' own registers are all in use.
 __device__ __forceinline__ QuerySplit of_warp(const QuerySplit& s) {
   return {uniform(s.bh),    uniform(s.tile), uniform(s.first_row), uniform(s.tiles_of_head),
           uniform(s.begin), uniform(s.end)};
 }
 
-/// Stages of K and V: two if they fit, so that the next share's K and V arrive early.
+/// Returns the number of stages of K and V: two if they fit, so that the next share's K and V
+/// arrive early.
 constexpr int stages_of_KV(int Dh) {
   return Dh <= 64 ? 2 : 1;
 }
@@ -39,21 +40,21 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Does what it does in `split`, and sets the counter to 0: no block has asked for another share.
+/// Does the same work as in `split`, and sets the counter to 0, because no block has asked for
+/// another share yet.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Hbm<int> next, Problem p) {
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
   clear(sums, chunk);
-  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block, or for none
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block's threads or none
   if (blockIdx.x == 0 && threadIdx.x == 0) next[0] = 0;
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// What the producer and the consumers share: as Rings in backward.h, except that K and V come in a
-/// ring too, each stage with one slot for K and one for V. splits[i] is the share of the work that
-/// stage i of it belongs to.
+/// Like Rings in backward.h, except that K and V also have a ring, whose stages have one slot for K
+/// and one for V. splits[i] is the share of the work to which stage i of that ring belongs.
 template <class T, int Dh, int Br, int Bc>
 struct PersistentRings {
   Stages<SwizzledTile<T, Bc, Dh>, stages_of_KV(Dh), 2> KV;
@@ -63,18 +64,18 @@ struct PersistentRings {
   __device__ __forceinline__ explicit PersistentRings(SharedMemory& smem)
       : KV{smem, "KV"}, Q{smem, "Q"}, dO{smem, "dO"} {}
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 4 * kConsumersBackward;  // one by each consumer warp
+    constexpr int kReleases = 4 * kConsumersBackward;  // one arrival per consumer warp
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     splits = smem.take<QuerySplit>("split", stages_of_KV(Dh));
     KV.init(smem, "KV_full", "KV_free", 1);
-    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-    __syncthreads();                              // and before anybody waits there
+    if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
+    __syncthreads();                              // all threads see them initialised
   }
 };
 
-/// Runs the producer, one thread: starts the copies of K and V of one share after another, and of
-/// each share's tiles of Q and dO, into their rings.
+/// Runs the producer thread: for one share after another, starts the copies of its K and V, and of
+/// its tiles of Q and dO, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, Hbm<int> next, int parts,
@@ -84,13 +85,13 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
   while (index < kept.tiles * p.B * p.Hk * parts) {
     const auto split = query_split<Br, Bc>(index, kept.tiles, parts, gridDim.x, p);
     int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // else a fifth of the code would be copies of this loop, which only waits
+#pragma unroll 1  // unrolled, this loop, which mostly waits, would be a fifth of the code
     for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
       const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, head / p.H, kept.LSE_log2e + at);
       if (q_tile == split.begin) {
-        KV.acquire();  // K's tile is free: dK has left it, and all have read its share
+        KV.acquire();  // K's tile is free: dK has left it, and all consumers have read its share
         splits[KV.at.stage] = split;
         KV.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
         KV.acquire();
@@ -104,12 +105,12 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
     index = uniform(gridDim.x + atomicAdd(next, 1), kFirstLane);
   }
   KV.acquire();
-  splits[KV.at.stage] = QuerySplit{.bh = -1};  // the end
+  splits[KV.at.stage] = QuerySplit{.bh = -1};  // tells the consumers to stop
   KV.signal_end();
 }
 
-/// Computes dK and dV, and adds each share's part of dQ to its sums. grid: one block per SM, which
-/// takes shares of the work until none is left.
+/// Computes dK and dV, and adds each share's part of dQ to the sums in HBM. grid: one block per SM;
+/// each takes shares of the work until none is left.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -138,11 +139,13 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     V.wait();
     auto sum = accumulate<Br, true>(rings.Q, rings.dO, K.tile(), V.tile(), dS_stages, dQ_tile, kept,
                                     split, p);
-    // Read a second time: kept over the loop, it would take registers that are scarce there.
+    // The share is read a second time: keeping it through the loop would take registers that are
+    // scarce there.
     const QuerySplit of = of_warp(rings.splits[K.at.stage]);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
-    // The warp's first row in the tiles of K and V. By uniform(), it is not kept over the loop.
+    // The warp's first row in the tiles of K and V. Because of uniform(), no register of a thread
+    // holds it through the loop.
     const int warp_row = (uniform(warp_id()) - 4) * 16;
     for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
@@ -175,7 +178,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   return plan;
 }
 
-/// Launches the kernels of the backward pass, with this key_gradients.
+/// Launches the kernels of the backward pass, with the given key_gradients.
 template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns, class Kernel>
 void launch_all(const Problem& p, const Plan& plan, const Arrays& a, Kernel key_gradients) {
   const Kept kept = kept_of(p, plan, a);
@@ -205,8 +208,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     });
 }
 
-/// Adds to `split`'s bytes those of the counter: a block adds 1 to it after each share that it has
-/// had, and so asks for another one.
+/// Predicts the requested bytes: those of `split`, and those of the counter, to which a block adds
+/// 1 after each share to ask for the next one.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * plan.parts * ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));

@@ -1,17 +1,17 @@
-// 06 on Hopper, step 6: the queries of a tile of keys split among blocks. This project's own way.
+// 06 on Hopper, step 6: a key tile's queries are split among blocks (this project's own method).
 //
 //   build/bin/06_backward --step split --seqlen 512 --heads 8 --kv-heads 1 --causal --verbose
 //
 //   for each tile of keys, divide the tiles of Q that attend to it into `parts` shares;
 //   for each share, one block:
-//     dK, dV, dQ of the share, as in `ahead`
+//     compute dK, dV and dQ of the share, as in `ahead`
 //     dK_sum += dK,  dV_sum += dV         in HBM, in fp32
 //
-// Since `ahead`: where tiles of keys are few, as with a short sequence or with many heads of Q for
-// one of K and V, one block per tile would leave most SMs idle. So `parts` blocks share a tile.
-// Each of them adds its sums to those in HBM, which costs traffic, so the plan estimates the time
-// for each number of parts and takes the least. A consumer's loop is `ahead`'s, over a share. What
-// `sm90` too needs of this step is in query_split.h and accumulate.h.
+// Since `ahead`: `parts` blocks share each tile of keys. One block per tile would leave most SMs
+// idle if there are few tiles, as with short sequences or with many query heads per head of K and
+// V. Each block adds its sums to those in HBM, which costs traffic, so the plan estimates the time
+// for each number of parts and takes the fastest. A consumer's loop is `ahead`'s, over the block's
+// share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
 
 #include "accumulate.h"
 
@@ -25,12 +25,12 @@ __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const 
   constexpr int kLanes = lanes_of(Dh);
   const int64_t chunk = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = chunk / kLanes;
   clear(sums, chunk);
-  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block, or for none
+  if (at >= int64_t{p.B} * p.H * kept.rows) return;  // true for all of a block's threads or none
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Runs the producer, one thread: starts the copies of the block's tiles of K and V, and of its
-/// share's tiles of Q and dO, into their rings.
+/// Runs the producer thread: starts the copies of the block's tiles of K and V, and of its share's
+/// tiles of Q and dO, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const QuerySplit& split,
@@ -38,7 +38,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   rings.K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   rings.V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // else a fifth of the code would be copies of this loop, which only waits
+#pragma unroll 1  // unrolled, this loop, which mostly waits, would be a fifth of the code
   for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
     const int64_t at = int64_t{head} * kept.rows + row;
     rings.Q.acquire();
@@ -50,8 +50,8 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   }
 }
 
-/// Sums up dK and dV of one tile of keys over a share of the queries, and adds the share's part of
-/// dQ to its sums. grid: (tiles of K · B·Hk · parts).
+/// Sums up dK and dV for one tile of keys over a share of the queries, and adds the share's part of
+/// dQ to the sums in HBM. grid: (tiles of K · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
                                    split, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
   if (parts > 1) {
     const int64_t at = ((int64_t{split.bh} * kept.tiles + split.tile) * Bc + warp_row) * Dh;
@@ -115,8 +115,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Adds to `ahead`'s bytes those of several parts: more blocks read K and V, and each adds its sums
-/// of dK and dV.
+/// Predicts the requested bytes: those of `ahead`, and those that several parts add, because each
+/// reads K and V and adds up its dK and dV in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
   add_traffic_of_parts(all, p, plan);

@@ -5,10 +5,10 @@
 //       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
 //
-// Since `producer`: S and dP are computed transposed. So Pᵀ and dSᵀ are already in registers in the
-// order of a left operand, as dV and dK need it, and only dS goes through shared memory: dQ sums
-// over the keys of both consumers. With two stages of dS, an iteration needs one barrier less. The
-// producer is the same; from here on it is in produce.h.
+// Since `producer`: S and dP are computed transposed. So the registers already hold Pᵀ and dSᵀ in
+// the order of a left operand, as the products dV and dK need them. Only dS goes through shared
+// memory, because dQ sums over the keys of both consumers. With two stages of dS, an iteration
+// needs one barrier fewer. The producer is unchanged; from here on, produce.h holds it.
 
 #include "columns.h"
 #include "produce.h"
@@ -24,8 +24,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Runs a consumer, one warpgroup with kWarpgroupKeys of the block's keys: sums up its rows of dK
-/// and dV over all tiles of Q, and adds its part of dQ to the sums in HBM.
+/// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
+/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, const Kept& kept,
@@ -44,7 +44,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const Part<Br, Dh> of_dQ{consumer};
   // The first query that attends to key i of the tile is first_attending + i. Example: with 100
   // queries and 160 keys under the mask, query 128 − 160 + 100 + i = 68 + i is the first that
-  // attends to key 128 + i. Without a mask it is −Bc + i, which is negative: no query is masked.
+  // attends to key 128 + i. Without a mask, −Bc + i is negative, so every query attends to the key.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -74,8 +74,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages are enough: the other consumer's product dQ may still read the last tile's dS, but
-    // since the last barrier it no longer reads the dS before that.
+    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
+    // but before the latest barrier it finished reading the one that this dS overwrites.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -83,7 +83,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_commit();
     wgmma_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
     wgmma_commit();
-    fence_proxy_async();                         // dQ reads what threads have written
+    fence_proxy_async();                         // makes this thread's writes visible to wgmma
     named_barrier_sync(kAll, kBackwardThreads);  // dS is complete
     wgmma_wait<1>(dV_sum, P_operand);            // dK, committed last, may still run
     dO.release();
@@ -105,14 +105,14 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   return sums;
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums.
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM.
 /// grid: (tiles of K · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, Kept kept, Hbm<T> dK, Hbm<T> dV, Problem p) {
   const auto [bh, tile] = work_of(blockIdx.x, kept.tiles, p);
   const int key = tile * Bc;
-  const int thread = threadIdx.x - kWarpgroup;  // of the consumers
+  const int thread = threadIdx.x - kWarpgroup;  // counted from the consumers' first thread
   const int64_t kv_first = (int64_t{bh} * p.N_kv + key) * p.d;
 
   SharedMemory smem;
@@ -133,9 +133,9 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   auto [dK_sum, dV_sum] = accumulate(rings, dS_stages, kept, keys, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  const int warp_row = (warp_id() - 4) * 16;  // of the tiles of K and V
+  const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, warp_row);
   write(tile_V, dV_sum, warp_row);
@@ -159,7 +159,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Of dQ's sums postprocess reads those that belong to elements of dQ, and none of the padding.
+/// Predicts the requested bytes; postprocess reads only the sums that correspond to elements of dQ,
+/// not the padding.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }

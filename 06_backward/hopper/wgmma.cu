@@ -7,9 +7,9 @@
 //     P = exp(scale·S − LSE),  dS = P∘dP          to shared memory
 //     dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ = dS·K       all three in flight at once
 //
-// Since `split_sums`: the products. A warpgroup multiplies 64 rows at once, and the tensor cores
-// read both operands of all five products from shared memory themselves. The forward pass, from
-// here on, is 05's `sm90`.
+// Since `split_sums`: a warpgroup computes a product together, 64 rows at once, and the tensor
+// cores themselves read both operands of all five products from shared memory. From here on, the
+// forward pass is 05's `sm90`.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -22,13 +22,13 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: heads up to …, Br, Bc.
+/// Compiled tiles of the backward pass: {largest head size, Br, Bc}.
 constexpr TileSize kBackwardTiles[] = {{64, 128, 128}, {128, 64, 128}};
 
 constexpr int kConsumersBackward = 2;                              // warpgroups that multiply
 constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // their threads
-constexpr int kWarpgroupKeys = 64;                                 // keys of each consumer
-constexpr int kStages = 2;                                         // stages of Q, and of dO
+constexpr int kWarpgroupKeys = 64;                                 // keys per consumer
+constexpr int kStages = 2;                                         // stages of Q and of dO
 
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
@@ -36,8 +36,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br);
 }
 
-/// The part of R × C sums that a consumer computes: 64 of 128 rows; or, where R is 64, all rows of
-/// half of the columns.
+/// The part of an R × C matrix of sums that a consumer computes: 64 rows if R is 128, or half of
+/// the columns if R is 64.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -47,13 +47,13 @@ struct Part {
   __device__ int column() const { return R == 64 ? consumer * kColumns : 0; }
 };
 
-constexpr int kElementwise = 256;  // threads of a block of a small kernel
+constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// Writes for each row minus_delta = −D = −rowsum(dO∘O), LSE in units of ln 2, and zeros to dQ's
-/// sums. The sums of dP start from minus_delta, and so come out as dP − D. The arrays that it
-/// writes hold whole tiles: a head has `rows` rows in them. Rows past p.N, and rows that attend to
-/// no key (LSE = −∞), get LSE = +∞, which makes their P 0. Dh/8 lanes per row: the lanes of a tile
-/// fill whole blocks.
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
+/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes, so that a tile's
+/// rows fill whole blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -79,8 +79,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and its head of the B·Hk heads of K and V.
-/// The longest tiles come first: under the mask the most rows attend to the first keys.
+/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
+/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
+/// keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -88,17 +89,17 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// A tile of Q: its head of Q and its first row within the head; and the number of that row among
-/// all rows of Q and dO, and among those of the arrays that have whole tiles. The numbers are ready
-/// before the barrier that the tile's copies wait for.
+/// A tile of Q: its head, its first row within the head, and the number of that row among all rows
+/// of Q and dO (of_Q) and among all rows of the arrays that hold whole tiles (of_whole_tiles).
+/// These are worked out before the barrier after which the tile's copies start.
 struct Place {
   int head, row;
   int64_t of_Q, of_whole_tiles;
 };
 
-/// Adds a warp's sums of dQ, whose first element is at (row, column) of a tile of Q, to the tile's
-/// sums in HBM. These are stored in 8 × 8 matrices, as in `split_sums`: lane l's pair is pair l of
-/// each matrix.
+/// Adds a warp's part of dQ, whose first element is at (row, column) of a tile, to the tile's sums
+/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane
+/// l's pair is pair l of each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -111,9 +112,9 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// Computes dK and dV of one tile of keys, and adds the tile's part of dQ to its sums. A head of K
-/// and V has `tiles` tiles. A head of Q has `rows` rows in the arrays between the kernels.
-/// grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
+/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
+/// rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block goes over the query heads that share its head of K and V, one after the other, and in
-  // each over the tiles of Q from the first row that attends to a key of this tile.
+  // The block processes the query heads that share its head of K and V one after the other and, in
+  // each, the tiles of Q from the first row that attends to a key of this tile.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   const auto place_of = [&](int head, int row) {
@@ -178,8 +179,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   while (place.head < heads_end) {
     const int row = place.row;
     cp_async_wait<0>();
-    fence_proxy_async();  // the products read what threads have copied
-    __syncthreads();      // the tiles have arrived; all warps are done with the last ones, P and dS
+    fence_proxy_async();  // makes this thread's copies visible to wgmma
+    __syncthreads();      // the tiles have arrived; all warps are done with the old ones, P and dS
     start_copies(next, 1 - stage);
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     auto& dS = dP;
     mul(dS, P);
     write(tile_dS, dS, S_row, of_S.column());
-    fence_proxy_async();  // the products read what threads have written
+    fence_proxy_async();  // makes this thread's writes visible to wgmma
     __syncthreads();      // P and dS are complete
 
     wgmma_fence(dV_sum, dK_sum);
@@ -225,9 +226,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     next = after(next);
     stage = 1 - stage;
   }
-  __syncthreads();  // all warps are done with K and V, which came with the first tiles
+  __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
 
-  // dK and dV go through the tiles of K and V, so that they are written in whole 16-byte pieces.
+  // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
   write(tile_K, dK_sum, consumer_key + warp_row);
   write(tile_V, dV_sum, consumer_key + warp_row);
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. Dh/8 lanes per row.
+/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -282,22 +283,22 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first row that attends to one of its keys, and adds to dQ's sums from there on. The arrays
+/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
 /// between the kernels hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
-  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO and dQ
-  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK and dV
+  const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
+  const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
-  int64_t queries = 0, tiles = 0;  // rows, and tiles of Q, that the tiles of keys of a head read
+  int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     queries += p.N - first;
     tiles += ceil_div(p.N - first, plan.block_q);
   }
-  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q, and of dO
-  const int64_t rows = heads * tiles * plan.block_q;      // of LSE, D and dQ's sums
+  const int64_t read = heads * queries * p.d * kIoBytes;  // bytes of Q or dO
+  const int64_t rows = heads * tiles * plan.block_q;      // rows of LSE, D or dQ's sums
   return {{"preprocess",
            {{"O", q, 0},
             {"dO", q, 0},

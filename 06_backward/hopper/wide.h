@@ -1,13 +1,13 @@
-// 06 on Hopper: the backward pass of heads wider than 128, which sm90.cu's plan chooses. This
-// header is not a step of its own. The sums dK and dV of 64 keys would take a consumer 256
-// registers per thread (at 256 columns), more than there are. So three consumers divide the five
-// products of a tile of keys. None is computed twice; P and dS go through shared memory (→):
+// 06 on Hopper: the backward pass for heads wider than 128, which sm90.cu's plan chooses. This
+// header is not a step. At 256 columns, the sums dK and dV of 64 keys would take 256 registers per
+// thread of a consumer, more than there are. So three consumers divide up the five products of a
+// tile of keys. No product is computed twice; P and dS go through shared memory (→):
 //
 //   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
 //   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
 //   consumer 2: dQ = dS·K, added to HBM from registers
 //
-// The consumers may be at different tiles of Q, so that one consumer's products can run while
+// The consumers may work on different tiles of Q, so that one consumer's products can run while
 // another computes P or dS.
 #pragma once
 
@@ -22,33 +22,34 @@ constexpr TileSize kTiles[] = {{256, 64, 64}};
 constexpr int Br = 64, Bc = 64;
 
 constexpr int kConsumers = 3;                            // warpgroups that multiply
-constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // threads of a block
+constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // threads per block
 constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
-constexpr int kPiece = 64;                               // columns of dQ that are summed at a time
-/// Which warpgroup does what: consumer 0 sums dV, consumer 1 dK, consumer 2 dQ.
+constexpr int kPiece = 64;                               // columns of dQ per product
+/// The role of each warpgroup: consumer 0 sums up dV, consumer 1 sums up dK, consumer 2 computes
+/// dQ.
 enum Warpgroup { kProducerWarpgroup, kdQWarpgroup, kdVWarpgroup, kdKWarpgroup };
-/// Registers per thread of each consumer. With the producer's kProducerRegisters (backward.h) they
-/// are 512, as each of the four warpgroups starts with 128. The two consumers that keep sums need
-/// the most.
+/// Registers per thread in each consumer. With the producer's kProducerRegisters (backward.h) they
+/// add up to 512, because each of the four warpgroups starts with 128. The two consumers that keep
+/// sums need the most.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64;
 
 /// Named barriers. The consumer that arrives goes on at once; the one that waits stops until the
-/// other has arrived. At the last two barriers the warps of one consumer wait for each other. Used
-/// once per tile of Q (but the `free` ones not after a share's last tile, where the `done` ones
-/// imply them):
+/// other has arrived. At the last two barriers, the warps of one consumer wait for each other. The
+/// first four are used once per tile of Q, except that the `free` barriers are not used after a
+/// share's last tile, where the `done` barriers imply them:
 ///
 ///   barrier       arrives     waits       what it protects
 ///   kP_full       consumer 0  consumer 1  P is written before it is read
-///   kP_free       consumer 1  consumer 0  P is read before the next tile's overwrites it
+///   kP_free       consumer 1  consumer 0  P is read before the next tile's P overwrites it
 ///   kdS_full      consumer 1  consumer 2  dS is written before it is read
-///   kdS_free      consumer 2  consumer 1  dS is read before the next tile's overwrites it
+///   kdS_free      consumer 2  consumer 1  dS is read before the next tile's dS overwrites it
 ///
-/// Used once per share. dK leaves through K's tile and dV through V's; then new tiles are copied
-/// there:
+/// The others are used once per share. dK leaves through K's tile and dV through V's, before new
+/// tiles are copied there:
 ///
-///   kdQ_done      consumer 2  consumer 1  K is read before dK overwrites it; dS before the next
+///   kdQ_done      consumer 2  consumer 1  K is read before dK overwrites it, dS before the next dS
 ///   kdV_done      consumer 0  consumer 1  K is read before dK overwrites it
-///   kdK_done      consumer 1  consumer 0  V is read before dV overwrites it; P before the next
+///   kdK_done      consumer 1  consumer 0  V is read before dV overwrites it, P before the next P
 ///   kdV_written   consumer 0  itself      dV is complete before TMA stores it (with one block per
 ///                                         tile; several add their sums in HBM instead)
 ///   kdK_written   consumer 1  itself      the same for dK
@@ -64,13 +65,13 @@ enum Named {
   kdK_written
 };
 
-/// A share of the tiles of Q that attend to a tile of keys, like QuerySplit in query_split.h; but
-/// here the head and the row of its first tile are worked out.
+/// A share of the tiles of Q that attend to a tile of keys, like QuerySplit in query_split.h,
+/// except that the head and the row of its first tile are already worked out.
 struct WideSplit {
   int bh, tile;   // which of the B·Hk heads of K and V, and which of its tiles of keys
-  int first_row;  // of the first tile of Q in each head that attends to one of the keys
+  int first_row;  // first row, in each head, of the first tile of Q that attends to the keys
   int head, row;  // the share's first query head and first row
-  int q_tiles;    // its number of tiles; 0 for some if there are more parts than tiles
+  int q_tiles;    // the share's number of tiles, which may be 0 if parts exceed tiles
 };
 
 inline int64_t smem_bytes(int Dh, int, int) {
@@ -80,15 +81,15 @@ inline int64_t smem_bytes(int Dh, int, int) {
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Returns where a warp's piece begins in a tile of sums: 16 rows × N columns in register order.
+/// Returns the offset of a warp's piece, 16 rows × N columns in register order, in a tile of sums.
 template <int N>
 __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
 }
 
-/// Returns share `index`, where each tile of keys has `parts` shares, like query_split() in
-/// query_split.h. The producer calls it and works out head and row too, because the consumers have
-/// no registers left for these divisions.
+/// Returns share `index`, like query_split() in query_split.h; each tile of keys has `parts`
+/// shares. Also works out the head and the row, because only the producer, which calls it, has
+/// registers left for these divisions.
 __device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts, int at_once,
                                                 const Problem& p) {
   const int group = p.H / p.Hk;
@@ -111,8 +112,7 @@ __device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts,
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
-/// What the producer and the consumers share: as Rings in backward.h, and the share of the work to
-/// which K and V belong.
+/// Like Rings in backward.h, but also holds the share of the work to which K and V belong.
 template <class T, int Dh>
 struct WideRings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
@@ -122,16 +122,16 @@ struct WideRings {
   __device__ __forceinline__ explicit WideRings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
   __device__ __forceinline__ void init(SharedMemory& smem) {
-    constexpr int kReleases = 2 * 4;  // one by each warp of the two consumers that use the tile
+    constexpr int kReleases = 2 * 4;  // one arrival per warp of the two consumers that use the tile
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
     dO.init(smem, "minus_delta", "dO_full", "dO_free", kReleases);
     split = smem.take<WideSplit>("split", 1);
     K.init(smem, "K_full", "K_free", 1);
     V.init(smem, "V_full", "V_free", 1);
-    if (threadIdx.x == 0) fence_mbarrier_init();  // before TMA counts bytes at the barriers,
-    __syncthreads();                              // and before anybody waits there
+    if (threadIdx.x == 0) fence_mbarrier_init();  // makes the initialised barriers visible to TMA
+    __syncthreads();                              // all threads see them initialised
   }
-  /// Returns the share, in registers of the warp, as of_warp() does in sm90.cu.
+  /// Returns the share in the warp's uniform registers, like of_warp() in sm90.cu.
   __device__ __forceinline__ WideSplit current() const {
     const WideSplit s = split[0];
     return {uniform(s.bh),   uniform(s.tile), uniform(s.first_row),
@@ -139,7 +139,7 @@ struct WideRings {
   }
 };
 
-/// Runs the producer, one thread, as in sm90.cu.
+/// Runs the producer thread, as in sm90.cu.
 template <class T, int Dh>
 __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps, const Kept& kept,
                                         Hbm<int> next, int parts, const Problem& p) {
@@ -149,13 +149,13 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
     const WideSplit split = wide_split(index, kept.tiles, parts, gridDim.x, p);
     const int key = split.tile * Bc, batch = split.bh / p.Hk, head_kv = split.bh % p.Hk;
     int head = split.head, row = split.row;
-#pragma unroll 1  // unrolled, it would spill: the producer has few registers
+#pragma unroll 1  // unrolled, the loop would spill, because the producer has few registers
     for (int q_tile = 0; q_tile < split.q_tiles; ++q_tile) {
       const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, batch, kept.LSE_log2e + at);
       if (q_tile == 0) {
-        K.acquire();  // K's tile is free: dK has left it, and all have read its share
+        K.acquire();  // K's tile is free: dK has left it, and all consumers have read its share
         smem_split[0] = split;
         K.fill(maps.K, 0, key, head_kv, batch);
         V.acquire();
@@ -169,11 +169,11 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
     index = uniform(gridDim.x + atomicAdd(next, 1), kFirstLane);
   }
   K.acquire();
-  smem_split[0] = WideSplit{.bh = -1};  // the end
+  smem_split[0] = WideSplit{.bh = -1};  // tells the consumers to stop
   K.signal_end();
 }
 
-/// A warp's sums of 16 rows of dK or of dV, in accumulators of at most 128 columns.
+/// A warp's sums, 16 rows of dK or of dV, in accumulators of at most 128 columns.
 template <int Dh>
 struct Sums {
   static constexpr int kColumns = Dh % 128 == 0 ? 128 : 64, kProducts = Dh / kColumns;
@@ -189,15 +189,14 @@ __device__ __forceinline__ void start_AB(Sums<Dh>& sums, Operand<T, 16, K>& A,
   for (int i = 0; i < sums.kProducts; ++i) wgmma_AB(sums.of[i], A, B, i * sums.kColumns);
   wgmma_commit();
 }
-/// Waits until at most `groups` groups are in flight, that of the sums not among them.
+/// Waits until the sums are complete; up to `groups` later groups may still be in flight.
 template <int groups, int Dh, class T, int K>
 __device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i) wgmma_wait<groups>(sums.of[i], A);
 }
 
-/// Multiplies every element by the one in the same place that write_fragments() has written to
-/// `by`.
+/// Multiplies every element by its counterpart in `by`, which write_fragments() has written.
 template <int N>
 __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<float> by) {
 #pragma unroll
@@ -210,7 +209,7 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
   count_flops(16 * N / 32);
 }
 
-/// Runs consumer 0: computes P and hands it to consumer 1, and sums up dV.
+/// Runs consumer 0: computes P, hands it to consumer 1, and sums up dV.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
                                        Smem<float> P_of_warp, const WideSplit& split,
@@ -234,7 +233,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
-    // Keys past N_kv get P = 0 too: exp(0 − LSE) may be ∞, and ∞·0 is NaN in dQ.
+    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
@@ -260,14 +259,14 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Runs consumer 1: computes dS and hands it to consumer 2, and sums up dK.
+/// Runs consumer 1: computes dS, hands it to consumer 2, and sums up dK.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
                                        Smem<float> P_of_warp,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, int q_tiles,
                                        Sums<Dh>& dK_sum) {
   const int warp_row = warp_id() % 4 * 16;
-  Accumulator<16, Br> dP;      // transposed too
+  Accumulator<16, Br> dP;      // also transposed
   const auto start_dP = [&] {  // dPᵀ = V·dOᵀ - D
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
@@ -287,7 +286,7 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto dS_operand = as_operand<T>(dS);
     if (q_tile > 0) named_barrier_sync(kdS_free, kPair);
     write_matrices(tile_dS, dS_operand, warp_row);
-    fence_proxy_async();  // dQ reads what threads have written
+    fence_proxy_async();  // makes this thread's writes visible to wgmma
     named_barrier_arrive(kdS_full, kPair);
     Q.wait();
     start_AB(dK_sum, dS_operand, Q.tile());  // dK += dSᵀ·Q
@@ -303,7 +302,8 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Runs consumer 2: computes dQ and adds it in HBM. dQ_at: dQ's sums of the share's first tile.
+/// Runs consumer 2: computes dQ and adds it to the sums in HBM. `dQ_at` points to the sums of the
+/// share's first tile.
 template <class T, int Dh>
 __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
                                        const SwizzledTile<T, Bc, Br>& tile_dS, Hbm<float> dQ_at,
@@ -332,9 +332,10 @@ __device__ __forceinline__ void add_dQ(const SwizzledTile<T, Bc, Dh>& tile_K,
   }
 }
 
-/// Writes out a consumer's sums of dK or dV and frees the ring's tile, K's or V's. It is called
-/// once all consumers are done with that tile. With one block per tile of keys TMA stores the sums
-/// from the ring's tile to `map`; with several, each block adds its sums to those in HBM.
+/// Writes out a consumer's sums of dK or dV, and then frees the tile in `ring`, which is K's or
+/// V's. Call it once all consumers are done with that tile. With one block per tile of keys, TMA
+/// stores the sums from the ring's tile to the array of `map`; with several, each block adds its
+/// sums to those in HBM.
 template <int kWritten, class T, int Dh, class RingKV>
 __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, const TensorMap& map,
                                           Hbm<float> sums_of_parts, int tiles, int parts,
@@ -351,7 +352,7 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
 #pragma unroll
   for (int i = 0; i < sums.kProducts; ++i)
     write_matrices(ring.tile(), as_operand<T>(sums.of[i]), warp * 16, i * sums.kColumns);
-  fence_proxy_async();                       // TMA reads what threads have written
+  fence_proxy_async();                       // makes this thread's writes visible to TMA
   named_barrier_sync(kWritten, kWarpgroup);  // all rows are written
   if (threadIdx.x % kWarpgroup == 0) {
     tma_store(map, ring.tile(), 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
@@ -361,8 +362,8 @@ __device__ __forceinline__ void write_out(RingKV& ring, const Sums<Dh>& sums, co
   }
 }
 
-/// Computes dK and dV, and adds each share's part of dQ to its sums, as in sm90.cu. grid: one block
-/// per SM, which takes shares of the work until none is left.
+/// Computes dK and dV, and adds each share's part of dQ to the sums in HBM, as in sm90.cu. grid:
+/// one block per SM; each takes shares of the work until none is left.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
@@ -405,7 +406,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     each_split([&](const WideSplit& split) {
       Sums<Dh> dV_sum;
       sum_dV(Q, dO, K.tile(), P_of_warp, split, p, dV_sum);
-      const WideSplit of = rings.current();  // read again: kept, it would take registers
+      const WideSplit of = rings.current();  // read again: keeping it would take registers
       named_barrier_arrive(kdV_done, kPair);
       named_barrier_sync(kdK_done, kPair);  // V may be overwritten
       write_out<kdV_written, T>(V, dV_sum, gradients.dV, sums.dV, kept.tiles, parts, of, p);
