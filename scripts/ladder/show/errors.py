@@ -97,15 +97,31 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
     return figure
 
 
+def fp8_errors(files: Files, setting: str = "") -> list[str]:
+    """Returns a sentence on the errors of fp8_error(): of all remedies, as multiples of those of
+    the I/O type; or of one remedy ("05/hadamard"), as fractions of those without a remedy."""
+    name = setting.partition("/")[2]
+    chosen = {**course.NONE, name: course.ALL[name]} if name else course.ALL
+    row = 1 + [settings for _, settings in course.QUANTISED["rows"]].index(chosen)
+    ratios = {panel["title"]: panel["rows"][row]["rms"] / panel["rows"][bool(name)]["rms"]
+              for panel in fp8_error(files)["panels"]}
+    return [("With this remedy only, the error of FP8 is this fraction of the error without any "
+             "remedy: " if name else "With all remedies, the error of FP8 divided by fp16's is ")
+            + ", ".join(f"{f'{x:.0%}' if name else rate_text(x)} ({title})"
+                        for title, x in ratios.items()) + "."]
+
+
 def fp8_times_table(files: Files) -> list[str]:
     """Returns two tables with one row per head size and mask: the rates of the step's attention
-    kernel alone and of all its kernels; and the former as a fraction of cuBLAS's rate, beside that
-    of FlashAttention-3's own kernel."""
+    kernel alone, of all its kernels and of the step that it follows; and the first as a fraction of
+    cuBLAS's rate, beside that of FlashAttention-3's own kernel."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     timed = files.gpu.timed["fwd", step]
     rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()
              for kernel in r["kernels"] if kernel["name"] == "attention"}
-    cells = {shape: f"{rate_text(rate)} · {rate_text(timed[shape]['tflops'])}"
+    before = need(files.ladder.before(files.about[step]))
+    base = files.gpu.rates("fwd", before.key)
+    cells = {shape: " · ".join(map(rate_text, (rate, timed[shape]["tflops"], base.get(shape))))
              for shape, rate in rates.items()}
     matmul: float = need(files.gpu.roofs().get("matmul_e4m3_tflops"))
 
@@ -114,13 +130,13 @@ def fp8_times_table(files: Files) -> list[str]:
         return f"{known[n] / released['matmul']:.2f}" if n in known else NO_VALUE
 
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
-    return [*over_lengths(need(cells)), "", (
-        f"Each cell has two rates of `{step[1]}` in TFLOP/s: of its attention kernel alone · with "
-        f"`quantise` before it. They are for the paper's workload with {files.gpu.dtype} inputs, "
-        f"on an {files.gpu.machine()}."),
-        "", *over_lengths(shares), "", (
+    return [
+        f"Each cell has three rates in TFLOP/s: of `{step[1]}`'s attention kernel alone · of "
+        f"`{step[1]}` with `quantise` · of `{before.name}`, with {files.gpu.dtype} products. They "
+        f"are for the paper's workload with {files.gpu.dtype} inputs, on an {files.gpu.machine()}. "
+        f"{NO_VALUE}: not measured.", "", *over_lengths(need(cells)), "",
         f"Each cell has two rates as fractions of cuBLAS's rate: of `{step[1]}`'s attention kernel "
         "alone · of FlashAttention-3's own kernel. cuBLAS multiplied e4m3 matrices of 8,192 × "
         f"8,192 at {matmul:,.0f} TFLOP/s. FlashAttention-3's kernel takes inputs that are in e4m3 "
         "already; it ran on the same kind of GPU on another day, when cuBLAS reached "
-        f"{released['matmul']:,} TFLOP/s. {NO_VALUE}: not known.")]
+        f"{released['matmul']:,} TFLOP/s. {NO_VALUE}: not known.", "", *over_lengths(shares)]

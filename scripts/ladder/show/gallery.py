@@ -63,17 +63,21 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 
 # ---- tables ----
 
-# Name → function; `pays` also takes one step, as in "pays 05/rows", for the step's lesson.
+# Name → function; "pays 05/rows" is about one step, "fp8_errors 05/scale" about one setting.
 TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
     "beside": partial(tables.headline, whole=True), "findings": tables.findings,
     "peers": tables.peers_table, "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
-    "flash_v2": partial(tables.steps_table, rung="05_flash_v2", first="swap", last="large_tiles"),
+    "flash_v2": partial(tables.steps_table, rung="05_flash_v2", first="swap", last="large_tiles",
+                        root="../"),
+    "backward_hopper": partial(tables.steps_table, rung="06_backward", first="wgmma", last="sm90",
+                               root="../../"),
     **{f"hopper_{name}": partial(tables.schedule_table, rung="05_flash_v2", first=first, last=last)
        for name, first, last in (("tools", "large_tiles", "producer"),
                                  ("schedule", "producer", "sm90"))},
-    "fp8_times": errors.fp8_times_table, "pays": pays.pays, "cards": cards.cards_table,
+    "fp8_times": errors.fp8_times_table, "fp8_errors": errors.fp8_errors,
+    "decoding": tables.decode_text, "pays": pays.pays, "cards": cards.cards_table,
 }
 
 

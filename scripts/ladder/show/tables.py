@@ -15,6 +15,7 @@ from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
                                   number, of_the_paper, point_text, ratios_text, step_key)
+from ladder.show.rates import decode
 
 
 def door_table(files: Files) -> list[str]:
@@ -139,25 +140,25 @@ def ladder_table(files: Files, root: str) -> list[str]:
     return lines
 
 
-def steps_table(files: Files, rung: str, first: str, last: str) -> list[str]:
-    """Returns the table of a rung's forward steps from `first` to `last` at N = 2k, below the step
-    that `first` follows: requested and DRAM bytes, and per head size and mask the time and how many
-    times as fast as the row above it is."""
-    n = LADDER_LENGTH
+def steps_table(files: Files, rung: str, first: str, last: str, root: str) -> list[str]:
+    """Returns the table of a rung's steps from `first` to `last` at N = 2k, below the step that
+    `first` follows: requested and DRAM bytes, and per head size and mask the time and how many
+    times as fast as the row above it is. `root` is as in ladder_table()."""
+    n, way = LADDER_LENGTH, files.own_way((rung, first))
     names = [step for its, step in files.order if its == rung]
     before = files.ladder.before(files.about[rung, first])
     steps = [*([(before.rung, before.name)] if before else []),
              *((rung, name) for name in names[names.index(first):names.index(last) + 1])]
-    narrow, rows = files.at("fwd", n, HEADS[0]), []
+    narrow, rows = files.at(way, n, HEADS[0]), []
     for above, step in zip([None, *steps], steps):
         record = narrow.get(step)
         cells = [bytes_text(bytes_a_head(record, kind)) for kind in ("requested", "dram")]
         for d, causal in POINTS:
-            times = [files.gpu.timed["fwd", its].get((n, d, causal)) if its else None
+            times = [files.gpu.timed[way, its].get((n, d, causal)) if its else None
                      for its in (above, step)]
             old, new = (r["time_ms"] if r else None for r in times)
             cells.append(time_text(new) + (f" ({rate_text(old / new)})" if old and new else ""))
-        rows.append([linked(step, "../"), *cells])
+        rows.append([linked(step, root), *cells])
     need(narrow)
     return markdown(["step", "requested", "DRAM", *(point_text(*point) for point in POINTS)],
                     rows, range(1, 3 + len(POINTS)), (
@@ -216,6 +217,15 @@ def models_table(files: Files) -> list[str]:
         f"Times are medians with the L2 flushed before each run, on an {gpu.machine()}.",
         *(f"{WAYS[way].capitalize()}: {ratios_text(its)}." for way, its in ratios.items() if its)]),
         "", *markdown(["model", "shape", *columns], rows, range(2, 8))]
+
+
+def decode_text(files: Files) -> list[str]:
+    """Returns a sentence with the rates of decode() at the smallest and at the largest cache."""
+    points = sorted(point for line in decode(files)["panels"][0].values()
+                    for point in zip(line["bytes"], line["ours"], line["cudnn"]))
+    (least, slow, _), *_, (most, fast, theirs) = points
+    return [f"On an {files.gpu.name} the rate is {slow:.2f} times a copy's with {bytes_text(least)} "
+            f"of K and V, and {fast:.2f} times with {bytes_text(most)} (cuDNN's: {theirs:.2f})."]
 
 
 # ---- how busy kernels keep the units of an SM, from the GPU's counters ----
