@@ -224,8 +224,8 @@ def decode_text(files: Files) -> list[str]:
     points = sorted(point for line in decode(files)["panels"][0].values()
                     for point in zip(line["bytes"], line["ours"], line["cudnn"]))
     (least, slow, _), *_, (most, fast, theirs) = points
-    return [f"On an {files.gpu.name} the rate is {slow:.2f} times a copy's with {bytes_text(least)} "
-            f"of K and V, and {fast:.2f} times with {bytes_text(most)} (cuDNN's: {theirs:.2f})."]
+    return [f"An {files.gpu.name} reads {bytes_text(least)} at {slow:.2f} times a copy's rate, and "
+            f"{bytes_text(most)} at {fast:.2f} times that rate (cuDNN: {theirs:.2f})."]
 
 
 # ---- how busy kernels keep the units of an SM, from the GPU's counters ----
