@@ -41,15 +41,18 @@ int64_t smem_bytes(int Dh) {
 //   32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is row
 //   16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp.
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (heads of a group, tiles of Q, groups).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 2)
-    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Problem p) {
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, int group,
+              Problem p) {
   const int thread = threadIdx.x, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  // Blocks start in the order x, y, z. x counts a group's heads, y their tiles from the last rows
-  // up, which attend to the most keys, and z the groups.
-  const int bh = blockIdx.z * gridDim.x + blockIdx.x, block_row = (gridDim.y - 1 - blockIdx.y) * Br;
-  if (bh >= p.B * p.H) return;
+  // Blocks go through the heads of a group, then through their tiles from the last rows up, which
+  // attend to the most keys, then through the groups.
+  const int tiles = ceil_div(p.N, Br), index = blockIdx.x;
+  const int head = index / (group * tiles) * group, heads = min(group, p.B * p.H - head);
+  const int of_group = index - head * tiles, bh = head + of_group % heads;
+  const int block_row = (tiles - 1 - of_group / heads) * Br;
   const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile, in head
   const int end = p.keys(min(block_row + Br, p.N) - 1);  // keys that the last row attends to
   auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // next tiles to copy
@@ -193,15 +196,8 @@ int heads_of_group(const Problem& p) {
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));
 }
 
-/// Returns the kernel's grid. Throws Error(bad_usage) if the workload needs more blocks than fit.
-dim3 grid(const Problem& p) {
-  const int group = heads_of_group(p);
-  return dim3(group, grid_blocks(p.N, Br), grid_blocks(int64_t{p.B} * p.H, group));
-}
-
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   Plan plan{.head_dim = std::max(64, padded_head_dim(p.d)), .warps = kThreads / 32, .stages = 1};
-  grid(p);  // throws if the workload is too large
   choose_tile(plan, kTiles, request, device.smem_bytes,
               [&](int, int) { return smem_bytes(plan.head_dim); });
   return plan;
@@ -209,9 +205,9 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim<kHeadSizes>(p, [&]<class T, int Dh>() {
-    launch("attention", attention<T, Dh>, grid(p), dim3(kThreads), plan.smem_bytes,
-           hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]), hbm<T>(a["O"]),
-           hbm<float>(a["LSE"]), p);
+    launch("attention", attention<T, Dh>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+           plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
+           hbm<T>(a["O"]), hbm<float>(a["LSE"]), heads_of_group(p), p);
   });
 }
 
