@@ -47,8 +47,9 @@ void check(cudaError_t status) {
 #include "step"
 #ifdef kHeadSizes
 /// Computes O and LSE for programs in other languages. The arrays are contiguous: Q and O (B, H, N,
-/// d), K and V (B, Hk, N_kv, d) in bf16 or, if is_bf16 is 0, fp16, and LSE (B, H, N) in fp32. Returns
-/// a cudaError_t: cudaErrorInvalidValue for a null pointer or sizes that the kernel does not take.
+/// d), K and V (B, Hk, N_kv, d) in bf16 or, if is_bf16 is 0, fp16, and LSE (B, H, N) in fp32.
+/// Returns a cudaError_t: cudaErrorInvalidValue for a null pointer or sizes that the kernel does
+/// not take.
 extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, int B, int H,
                                  int Hk, int N, int N_kv, int d, float scale, int causal,
                                  int is_bf16, cudaStream_t stream) {
@@ -57,8 +58,8 @@ extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, 
   const Problem p{B, H, Hk, N, N_kv, d, causal != 0, scale};
   Arrays a{{"Q", Q}, {"K", K}, {"V", V}, {"O", O}, {"LSE", LSE}};
   ::stream = stream;
-  is_bf16 ? d <= 64 ? forward<bf16, 64>(p, a) : forward<bf16, 128>(p, a)
-          : d <= 64 ? forward<fp16, 64>(p, a) : forward<fp16, 128>(p, a);
+  const auto run = [&]<class T>() { d <= 64 ? forward<T, 64>(p, a) : forward<T, 128>(p, a); };
+  is_bf16 ? run.template operator()<bf16>() : run.template operator()<fp16>();
   return cudaGetLastError();
 }
 
