@@ -21,7 +21,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 16, kColumns = 8;  // of the product, per block of one warp
+constexpr int kRows = 16, kColumns = 8;  // of the product per block, which is one warp
 constexpr int kInner = 16;               // columns of A and rows of B per mma
 constexpr int kRowWarps = 4;             // softmax: warps per block, one per row
 

@@ -178,10 +178,10 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
   if (i < rows) LSE[i] = m[i] * kLn2 + logf(l[i]);  // −∞ for a row that attends to no key
 }
 
-/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
-/// down to a compiled size. Br does not depend on d, because 64 rows of S fill the registers of
-/// four warps; 32 rows are a last resort.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
+/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d, because 64
+/// rows of S fill the registers of four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

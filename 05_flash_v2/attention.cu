@@ -12,9 +12,10 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `skip`: tiles are larger. Each has 128 rows of Q, so K and V are requested half as often.
-// It has 64 keys, because a thread's registers cannot hold both O and the S of more keys. Also:
+// Each has 64 keys, because a thread's registers cannot hold both O and S for more keys. Also:
 //
-//   - The products load each operand one step before they use it (tile/grouped.h).
+//   - The products load the next matrix of an operand while they multiply the current one
+//     (tile/grouped.h).
 //   - Heads are also padded to 96 and 192 columns. Heads of up to 32 columns use tiles of 128 keys,
 //     and heads above 128 use blocks of eight warps.
 //   - Where there are few tiles of Q, the plan takes smaller tiles, or several blocks share each
@@ -50,8 +51,9 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H). If kSplit, stores m, l and the
-/// unnormalised O of one part of the keys instead. grid: (tiles of Q · B·H, parts).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. If kSplit, stores m, l and the unnormalised O of one part of
+/// the keys instead. Grid without kSplit: (tiles of Q · B·H). Grid with kSplit: (tiles of Q · B·H,
+/// parts).
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, Parts parts,
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   const auto [begin, end] = keys_of_part<kSplit, Bc>(keys);  // this block's part of the keys
   const float c = p.scale * kLog2e;                          // exp(scale·s) = 2^(c·s)
 
-  if constexpr (kSplit) let_next_kernel_start();  // merge may start early, but waits for our end
+  if constexpr (kSplit) let_next_kernel_start();  // merge starts early, but waits for this kernel
   SharedMemory smem;
   const GroupedTile<T, Br, Dh> tile_Q{smem.take<T>("Q", Br * Dh)};
   const GroupedTile<T, Bc, Dh> tile_K{smem.take<T>("K", Bc * Dh)};

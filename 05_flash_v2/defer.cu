@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     write O / l and LSE = m + ln l to HBM
 //
-// Since `swap`: O stays unnormalised until the end. That saves one division per row and tile, and
-// one of the two multiplications per element of O and tile. Each lane keeps the sum l of its own
+// Since `swap`: O stays unnormalised until the end. That saves one division per row per tile, and
+// one of the two multiplications per element of O per tile. Each lane keeps the sum l of its own
 // elements of P, and the lanes' sums are added once, at the end. LSE is stored instead of l and m.
 
 #include "machine/machine.h"
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   copy_async<kThreads>(tile_K, K_head, p.d, p.N_kv, p.d, thread);
   cp_async_commit();
 
-  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m of all keys, l of this lane's keys
+  auto m = fill_rows<Br>(-INFINITY), l = fill_rows<Br>(0);  // m over all keys, l over this lane's
   BlockFragment<kCombineRows, Dh, kThreads> O_sum[Br / kCombineRows];  // this thread's part of O
   for (int key = 0; key < p.N_kv; key += Bc) {
     copy_async<kThreads>(tile_V, V_head + int64_t{key} * p.d, p.d, p.N_kv - key, p.d, thread);
@@ -154,10 +154,10 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
   }
 }
 
-/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
-/// down to a compiled size. Br does not depend on d, because 64 rows of S fill the registers of
-/// four warps; 32 rows are a last resort.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
+/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d, because 64
+/// rows of S fill the registers of four warps; 32 rows are a last resort.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

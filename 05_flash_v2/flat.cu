@@ -33,13 +33,13 @@ int64_t smem_bytes(int Dh) {
 // - A tile in shared memory. A row has Dh/8 chunks of 8 elements, 16 bytes each. ldmatrix reads one
 //   chunk from each of 8 rows at a time. If chunk c of every row were at place c, all 8 would lie
 //   in the same four banks. So chunk c of row r is at place c XOR r within its group of 8 chunks.
-// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 0–7 address the rows of the first, lanes
-//   8–15 those of the second, and so on; each lane passes the address of one chunk. Afterwards
-//   register n of a lane holds two elements of matrix n.
+// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 0–7 address the rows of the first matrix,
+//   lanes 8–15 the rows of the second, and so on; each lane passes the address of one chunk.
+//   Afterwards register n of a lane holds two elements of matrix n.
 // - A 16 × 8 piece of S or O, spread over the 32 lanes. With g = lane / 4 and t = lane % 4, a lane
-//   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (2 and 3). A warp's
-//   32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is row
-//   16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp.
+//   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (registers 2 and 3).
+//   A warp's 32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is
+//   row 16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp.
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
 template <class T, int Dh>
@@ -89,9 +89,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     V_tile = V_tile + Bc * p.d;
     cp_async_commit();
 
-    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is 16 × 16 of Q: its upper left, lower left,
-    // upper right and lower right matrix. B is 16 × 16 of Kᵀ. Its columns are rows of K, so
-    // ldmatrix need not transpose: keys 0–7 of the first and second 8 columns of K; then keys 8–15.
+    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is a 16 × 16 piece of Q: its upper left,
+    // lower left, upper right and lower right matrix. B is a 16 × 16 piece of Kᵀ. Its columns are
+    // rows of K, so ldmatrix need not transpose. Its matrices are keys 0–7 with the first and the
+    // second 8 columns of K, then keys 8–15 with the same columns.
     float S[2][Bc / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < Dh / 16; ++k) {
@@ -141,15 +142,16 @@ __global__ void __launch_bounds__(kThreads, 2)
           sum += s;
         }
       m[r] = m_new;
-      l[r] = alpha * l[r] + sum;  // of this lane's columns; the four lanes are added at the end
+      l[r] = alpha * l[r] + sum;  // over this lane's columns; the lanes' sums are added at the end
       for (int j = 0; j < Dh / 8; ++j)
         for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha;
     }
     count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
 
-    // 3. O += P·V, 16 keys at a time. Two neighbouring 16 × 8 pieces of P are laid out like one A,
-    // so P stays in its lanes and is only rounded to T. B is 16 × 16 of V, and its columns are V's,
-    // so ldmatrix transposes each matrix: keys 0–7 and 8–15 of 8 columns of V, then of the next 8.
+    // 3. O += P·V, 16 keys at a time. Two neighbouring 16 × 8 pieces of P are laid out like one
+    // left operand A, so P stays in its lanes and is only rounded to T. B is a 16 × 16 piece of V,
+    // and its columns are V's, so ldmatrix transposes each matrix: keys 0–7 and 8–15 with 8 columns
+    // of V, then the same keys with the next 8 columns.
 #pragma unroll
     for (int k = 0; k < Bc / 16; ++k) {
       unsigned a[2][4], b[4];
@@ -168,7 +170,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even if there were no keys
-  // O / l, which goes through the warp's own rows of Q's tile, to be written in whole chunks.
+  // O / l, the result, goes through the warp's own rows of Q's tile, so that it is written in whole
+  // chunks.
   for (int r = 0; r < 4; ++r) {
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 1);
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 2);
@@ -189,8 +192,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Returns the number of heads per group. Under the mask tiles differ in length, so the longest of
-/// several heads have to start first: of as many heads as have K and V in 16 MiB of L2.
+/// Returns the number of heads per group. Under the mask tiles differ in length, so the longest
+/// tiles of all heads in a group have to start first. A group has as many heads as fit their K and
+/// V in 16 MiB of L2. Without the mask it has one head.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));

@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O a quarter each of the M
-/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Bc, but at least 64, is rounded
-/// down to a compiled size. Br is 64 for every d, because each of the four warps needs the 16 rows
-/// of an mma.
+/// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
+/// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
+/// rounded down to a compiled size. Br is 64 for every d, because each of the four warps needs the
+/// 16 rows of an mma.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .warps = kWarps, .stages = 1};

@@ -28,8 +28,9 @@ struct Parts {
 struct Keys {
   int begin, end;
 };
-/// Returns which of the `keys` keys of its tile of Q a block computes: all or, if kSplit, the
-/// block's part, in whole tiles. Some parts are empty if there are more parts than tiles of keys.
+/// Returns which keys a block computes, out of the `keys` keys of its tile of Q: all or, if kSplit,
+/// the block's part, in whole tiles. Some parts are empty if there are more parts than tiles of
+/// keys.
 template <bool kSplit, int Bc>
 __device__ __forceinline__ Keys keys_of_part(int keys) {
   if constexpr (!kSplit) return {0, keys};
@@ -139,7 +140,7 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
   const int64_t of_SM = std::min({int64_t{8 / warps}, device.blocks_per_sm(smem_bytes),
                                   ceil_div(blocks, device.multiprocessors)});
-  int64_t all = 0, longest = 0;  // in tiles of keys: all blocks of a head, and the longest
+  int64_t all = 0, longest = 0;  // in tiles of keys: a head's blocks together; its longest
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
     const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(last)), tile.block_kv);

@@ -49,8 +49,8 @@ const Setting kSettings[] = {
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }
-/// Returns how many warps split a tile's keys: as many as its rows leave free, with at least 16
-/// keys for each.
+/// Returns how many warps split a tile's keys: as many as its rows leave free, if each gets at
+/// least 16 keys.
 constexpr int across(int Br, int Bc) {
   return kWarps * kWarpRows / Br < Bc / 16 ? kWarps * kWarpRows / Br : Bc / 16;
 }
@@ -82,9 +82,9 @@ constexpr int keys_of_tile(const Problem& p, int row, int Br) {
 
 /// Merges m, l and O of the kAcross warps that share rows but have different keys into the first of
 /// these warps, by 03's rule. Each warp rescales its l and O to the largest maximum; then the other
-/// warps pass their l and O to the first, one after another, and it adds them. All threads of the
-/// block must call it; a warp whose across_index is kAcross or more has no keys and only joins the
-/// barriers.
+/// warps pass their l and O to the first warp, one after another, and the first warp adds them. All
+/// threads of the block must call it; a warp whose across_index is kAcross or more has no keys and
+/// only joins the barriers.
 template <int kAcross, int Br, int Dh>
 __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>& m,
                                             Rows<kWarpRows>& l, Accumulator<kWarpRows, Dh>& O_sum,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void merge_warps(SharedMemory& smem, Rows<kWarpRows>&
       l = l + load_rows<kWarpRows>(warp_l + warp_row);
       for_each(O_sum, [&](int i, int j, float& o) { o += warp_O[(warp_row + i) * pitch(Dh) + j]; });
     }
-    __syncthreads();  // the first warp has read them, so the next may write
+    __syncthreads();  // the first warp has read l and O, so the next warp may write
   }
 }
 

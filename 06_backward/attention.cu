@@ -13,14 +13,15 @@
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
 // No N × N array is kept for the backward pass: P is recomputed tile by tile from Q, K and LSE. The
-// forward pass is that of 05's `large_tiles`, except that blocks never share a tile's keys.
+// forward pass is 05's `large_tiles`, except that blocks never share a tile's keys.
 //
 // Since `stages`: tiles are larger. Half of the warps sum up dV and the others dK, so that products
 // read fewer bytes from shared memory. The sums of dQ are stored in HBM as 8 × 8 matrices, in the
 // order in which a warp's registers hold them. Also:
 //
-//   - The products load each operand one step before they use it (tile/grouped.h).
-//   - Heads of 96 and 192 have tiles of their own.
+//   - The products load the next matrix of an operand while they multiply the current one
+//     (tile/grouped.h).
+//   - Heads of 96 and 192 columns have tiles of their own.
 //   - Several blocks share a tile of keys if there are few tiles, or if many query heads use a tile
 //     (query_split.h).
 
@@ -163,11 +164,11 @@ constexpr int lanes_of(int Dh) {
 }
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
-/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
-/// key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, the kernel
-/// also clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and for all
-/// chunks of these sums.
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
+/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
+/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, the
+/// kernel also clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and
+/// for all chunks of these sums.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -175,7 +176,7 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   constexpr int kLanes = lanes_of(Dh);
   const int64_t thread = int64_t{blockIdx.x} * kElementwise + threadIdx.x, at = thread / kLanes;
   clear(key_sums, thread);
-  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // true for all of a warp's lanes or none
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);
@@ -201,7 +202,7 @@ struct Place {
 };
 
 /// Adds a warp's part of a tile's sums to the sums in HBM; `tile` points to the tile's first sum.
-/// The sums are stored as 8 × 8 matrices, each row by row, in the order of the lanes that hold it.
+/// The sums are stored as 8 × 8 matrices, each of them row by row, which is the order of its lanes.
 /// So one addition by a warp goes to 256 contiguous bytes, instead of 32 bytes in each of 8 rows.
 /// The matrix whose first row is i and whose first column is j starts at offset i·Dh + 8·j.
 template <int Dh, int M, int N, class WarpTile>
@@ -469,7 +470,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
-  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read; these blocks
+  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read; the blocks' number
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);

@@ -39,16 +39,16 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
-/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
-/// key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
+/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
+/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
                            int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
   const int64_t at = (int64_t{blockIdx.x} * kElementwise + threadIdx.x) / kLanes;
-  if (at >= int64_t{p.B} * p.H * rows) return;  // in whole warps, if the last block is half full
+  if (at >= int64_t{p.B} * p.H * rows) return;  // true for all of a warp's lanes or none
   const int column = threadIdx.x % kLanes * 8;
   const int64_t head = at / rows;
   const int row = static_cast<int>(at % rows);

@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
       // Requested late, for load balance, but before the next wait, so that its latency is hidden.
       if (kv_tile == kv_tiles - 1) {
-        wait_for_kernel_before();  // that kernel sets next to 0
+        wait_for_kernel_before();  // that kernel sets the counter to 0
         index = gridDim.x + atomicAdd(next, 1);
       }
       V.acquire();
@@ -195,12 +195,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     V.release();
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
-/// Q, it takes the next that no block has taken.
+/// Q, it takes the next tile that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

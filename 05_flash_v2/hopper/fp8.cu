@@ -1,5 +1,5 @@
 // 05 on Hopper, aside: products in e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Numbers take
-// half the bits and have only 4 significant ones; products run at twice the rate.
+// half as many bits, with only 4 significant bits; products run at twice the rate.
 //
 //   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
@@ -16,7 +16,7 @@
 // Since `sm90`, these parts are new:
 //
 //   quantise   runs first: a kernel that writes Q̂, K̂, V̂ᵀ and the scales to HBM (quantise.h). A
-//              scale maps the largest magnitude that shares it to 448, e4m3's largest number.
+//              scale maps the largest magnitude among its numbers to 448, e4m3's largest number.
 //   H          is orthogonal, so Q·H·(K·H)ᵀ = Q·Kᵀ. It spreads a row's outliers over all of its
 //              columns (fp8.h).
 //   V̂ᵀ         8-bit operands must be contiguous along the dimension over which the product sums.
@@ -28,8 +28,8 @@
 //   two_level  The tensor cores' sums keep 14 bits. With two levels they sum only one tile at a
 //              time, and ordinary additions accumulate O in fp32.
 //
-// These are gone: tiles chosen by time, tiles that blocks share or take in turn, the second stage
-// of Q, the early start of `attention`, and the mask per row.
+// These parts of `sm90` are gone: tiles chosen by estimated time, tiles that blocks share or take
+// in turn, the second stage of Q, the early start of `attention`, and the mask per row.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -67,7 +67,8 @@ const Setting kSettings[] = {
 constexpr bool q_in_registers(int Dh, int Bc, bool two_level) {
   return !two_level || (Dh < 256 && Bc <= 128);
 }
-/// Returns how many columns of O a tile's sums have registers for at a time, with two levels.
+/// With two levels of sums, returns how many columns of O the first level computes at a time, as
+/// registers permit.
 constexpr int part_columns(int Dh, int Bc) {
   return Dh >= 128 && Bc <= 128 ? 64 : 32;
 }
@@ -81,8 +82,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Maps a column i of V̂ᵀ to its key in the tile of V. In this order a lane holds the keys of S,
-/// and thus of P, in its registers.
+/// Maps a column i of V̂ᵀ to its key in the tile of V. This is the order in which a lane's
+/// registers hold the keys of S, and thus of P.
 struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
@@ -202,7 +203,7 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
 }
 
 /// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
-/// registers, S's product owns them, too, until then.
+/// registers, the product S owns these registers, too, until it is complete.
 template <int groups, bool kTwoLevel, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<e4m3, 16, Dh>& Q_rows) {
@@ -316,7 +317,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
       K.wait();
       c = fmaxf(c_Q * with.scale_KV[2 * K.number()], kLeast);
       of_V = with.scale_KV[2 * K.number() + 1];
-      __syncwarp();  // all lanes have read them before one releases the stage
+      __syncwarp();  // all lanes have read the scales before one releases the stage
     };
 
     // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
@@ -351,18 +352,18 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release would count for an earlier tile, which others may still read
+      V.wait();  // otherwise the release would count for an earlier tile that others may read
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);
   }
   if (threadIdx.x % kWarpgroup == 0)
-    tma_store_wait_read<0>();       // shared memory must stay valid until then
+    tma_store_wait_read<0>();       // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();  // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
-/// Q, it takes the next that no block has taken.
+/// Q, it takes the next tile that no block has taken.
 template <class T, int Dh, int Br, int Bc, bool kTwoLevel>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -460,8 +461,9 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: quantise reads the inputs once. Each tile of Q reads, of what
-/// quantise writes, whole tiles of K and V up to its last row's last key, and at least one.
+/// Predicts the requested bytes: quantise reads the inputs once. Of the arrays that quantise
+/// writes, each tile of Q reads whole tiles of K and V up to its last row's last key, and at least
+/// one tile of each.
 Traffic traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, heads_kv = int64_t{p.B} * p.Hk, Dh = plan.head_dim;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O

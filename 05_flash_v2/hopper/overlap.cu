@@ -115,7 +115,7 @@ __device__ __forceinline__ void consume(StagesQ& Q, StagesKV& K, StagesKV& V,
   V.release();
 
   store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).

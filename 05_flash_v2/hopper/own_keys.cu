@@ -79,7 +79,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the previous tile's stage of Q once its O has left.
+  // Frees the previous tile's stage of Q once that tile's O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -96,7 +96,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release would count for an earlier tile, which others may still read
+      V.wait();  // otherwise the release would count for an earlier tile that others may read
       V.release();
     }
   };
@@ -120,7 +120,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // S runs meanwhile
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S runs
     wgmma_wait<0>(S);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
@@ -150,12 +150,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     skip(kv_tiles - own_kv_tiles);
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
-/// Q, it takes the next that no block has taken.
+/// Q, it takes the next tile that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

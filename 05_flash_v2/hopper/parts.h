@@ -13,7 +13,7 @@ namespace {
 
 /// Returns the tiles of K and V that this block computes, out of the kv_tiles of its tile of Q: all
 /// or, if kSplit, one part. If there are fewer tiles than parts, each of the last blocks gets one
-/// that no row attends to.
+/// tile that no row attends to.
 template <bool kSplit>
 __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};
@@ -23,7 +23,7 @@ __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
 }
 
 /// Returns the requested bytes if `parts` blocks share each tile of Q; `whole` holds the bytes
-/// without sharing. A part that gets no tile of keys reads one that it does not need.
+/// without sharing. A part that gets no tile of keys reads one tile that it does not need.
 inline Traffic traffic_of_parts(const Problem& p, const Plan& plan,
                                 const std::vector<ArrayTraffic>& whole) {
   const int64_t vain = sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {

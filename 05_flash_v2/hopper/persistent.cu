@@ -183,7 +183,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     V.release();
     store_output<T>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 

@@ -12,7 +12,8 @@
 //     O ← O / l,   LSE = m + ln l
 //
 // Since `overlap`: consumers take turns issuing their products, so that one's softmax also overlaps
-// another's products. Otherwise all may multiply at the same time, and then none does.
+// another's products. Otherwise all consumers may multiply at the same time, and then all compute
+// softmaxes while no product runs.
 
 #include "block.h"
 #include "machine/hopper.h"
@@ -119,7 +120,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   wgmma_wait<0>(O_sum, P);
   V.release();
   store_output<T>(Q, O_sum, m, l, map_O, LSE, bh, tile_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 

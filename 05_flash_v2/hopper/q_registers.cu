@@ -44,7 +44,7 @@ constexpr bool q_in_registers(int Dh) {
 }
 
 /// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
-/// registers, S's product owns them, too, until then.
+/// registers, the product S owns these registers, too, until it is complete.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_commit();
   };
 
-  // Frees the previous tile's stage of Q once its O has left.
+  // Frees the previous tile's stage of Q once that tile's O has left.
   const auto free_last_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -105,7 +105,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release would count for an earlier tile, which others may still read
+      V.wait();  // otherwise the release would count for an earlier tile that others may read
       V.release();
     }
   };
@@ -130,7 +130,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // S runs meanwhile
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S runs
     wait_for_scores<0>(S, Q_rows);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);
@@ -161,12 +161,12 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     // With Q in registers, too few registers remain for stmatrix's addresses.
     store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: one block per SM; whenever a block finishes a tile of
-/// Q, it takes the next that no block has taken.
+/// Q, it takes the next tile that no block has taken.
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(threads(Br), 1)
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,

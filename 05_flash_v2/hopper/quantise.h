@@ -1,5 +1,5 @@
-// The kernel that runs before the attention kernel of step fp8 and writes its operands to HBM: Q, K
-// and V in e4m3 with one scale per tile, V transposed.
+// The kernel that runs before step fp8's attention kernel and writes that kernel's operands to HBM:
+// Q, K and V in e4m3 with one scale per tile, V transposed.
 #pragma once
 
 #include "block.h"
@@ -17,8 +17,8 @@ constexpr int quantisers(int Dh, int Bc) {
   return std::max(Dh, 64) * Bc / 64;
 }
 
-/// Numbers of tiles, each of which has a scale. All heads' tiles of Q are numbered first, then
-/// those of K, then those of V.
+/// Numbers of tiles, each of which has a scale. All heads' tiles of Q are numbered first, then the
+/// tiles of K, then the tiles of V.
 struct ScaledTiles {
   int q, kv;       // per head: of Q, kWarpgroupRows rows each; of K, and as many of V
   int of_Q, of_K;  // of all heads: of Q; of K, and as many of V
@@ -127,10 +127,10 @@ __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int 
 ///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
 ///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
 ///
-/// A thread takes 8 columns of V for 8 keys, which are those of 8 neighbouring columns of V̂ᵀ,
-/// starting at `place`. With place 8 they are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3, 4 + 10 and
-/// 4 + 11. So 8 lanes read 128 bytes of a row of V, and later, from shared memory, 8 lanes write
-/// 128 bytes of a row of V̂ᵀ.
+/// A thread takes 8 columns of V for 8 keys, which are the keys of 8 neighbouring columns of V̂ᵀ,
+/// starting at `place`. If `place` is 8, these keys are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3,
+/// 4 + 10 and 4 + 11. So 8 lanes read 128 bytes of a row of V, and later, from shared memory,
+/// 8 lanes write 128 bytes of a row of V̂ᵀ.
 template <class KeyOrder, int Dh, int Bc, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<const T> V,
                                                     Hbm<e4m3> V8, const TileScale<kThreads>& of,

@@ -18,11 +18,10 @@
 // Since `q_registers`: no single tile suits all shapes. tiles.h has twelve, some of them for wide
 // heads, few rows or few keys, and estimates which is fastest. The choice changes the kernel:
 //
-//   64 rows, one consumer   two or three blocks share an SM; consumers do not wait for turns
-//   heads above 128         Q has one stage, which is free again only once its O has left
-//   few tiles of Q          blocks share a tile's keys (kSplit); ../parts.h merges their results
-//   equally long tiles,     blocks take them in turn, without a counter
-//   one block per SM
+//   64 rows, one consumer     two or three blocks share an SM; consumers do not wait for turns
+//   heads above 128           Q has one stage, reused only after O has been stored from it
+//   few tiles of Q            blocks share a tile's keys (kSplit); ../parts.h merges their results
+//   equal tiles, 1 block/SM   blocks take them in turn, without a counter
 //
 // The mask is applied per row, which takes fewer instructions (softmax.h).
 
@@ -44,13 +43,14 @@ namespace {
 constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
 /// Returns whether a consumer keeps Q in registers. Narrower heads have tiles of three consumers,
-/// whose threads have too few registers for it; for wider heads, O takes too many registers.
+/// which leaves each thread too few registers to hold Q; for wider heads, O takes too many
+/// registers.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
 
 /// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
-/// registers, S's product owns them, too, until then.
+/// registers, the product S owns these registers, too, until it is complete.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // else the release would count for an earlier tile, which others may still read
+      V.wait();  // otherwise the release would count for an earlier tile that others may read
       V.release();
     }
   };
@@ -150,8 +150,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    // Computed while the product S runs. If kSplit, each consumer goes through all tiles of the
-    // block's part, even if its own rows attend to none: merge reads m, l and O of every row.
+    // own_end is computed while S = Q·Kᵀ runs. If kSplit, each consumer goes through all tiles of
+    // the block's part, even if its own rows attend to none: merge reads m, l and O of every row.
     const int own_end = kSplit ? end : kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wait_for_scores<0>(S, Q_rows);
     K.release();
@@ -186,14 +186,14 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       store_output<T, !q_in_registers(Dh)>(Q, O_sum, m, l, map_O, LSE, work.head, tile_row, p);
     free_this_tiles();
   }
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
   if (consumer == 0) begin_turn();             // receives the last consumer's final hand-over
 }
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: as many blocks as run at once. Each takes one tile of Q
-/// after another: if `ask`, the next that no block has taken, otherwise every gridDim.x-th. If
-/// kSplit, stores m, l and the unnormalised O of one part of the keys instead.
-/// grid: (tiles of Q · B·H, parts), one block for each.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. If kSplit, stores m, l and the unnormalised O of one part of
+/// the keys instead. Grid without kSplit: as many blocks as run at once. Each takes one tile of Q
+/// after another: if `ask`, the counter's next tile, otherwise every gridDim.x-th tile. Grid with
+/// kSplit: (tiles of Q · B·H, parts); each block computes one part of one tile.
 template <class T, int Dh, int Br, int Bc, bool kSplit>
 __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
     attention(const __grid_constant__ TensorMap map_Q, const __grid_constant__ TensorMap map_K,
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   using TileQ = SwizzledTile<T, kWarpgroupRows, Dh>;
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
-  if constexpr (kSplit) let_next_kernel_start();  // merge may start early, but waits for our end
+  if constexpr (kSplit) let_next_kernel_start();  // merge starts early, but waits for this kernel
   SharedMemory smem;
   Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
@@ -234,12 +234,12 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Returns whether blocks ask a counter for their next tile of Q. If so, the plan has one.
+/// Returns whether blocks take their next tile of Q from a counter, which the plan then contains.
 bool asks(const Plan& plan) {
   return std::ranges::any_of(plan.workspace, [](const auto& a) { return a.name == "next"; });
 }
 
-/// Launches the attention kernel. `next` is the counter, if blocks ask one.
+/// Launches the attention kernel. `next` is the counter, if there is one.
 template <class T, int Dh, int Br, int Bc, bool kSplit, Start when = Start::after>
 void start(dim3 grid, Hbm<int> next, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, Bc);

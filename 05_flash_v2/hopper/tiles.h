@@ -45,17 +45,17 @@ struct TimedTile {
   double kv_tile, ends, once = 0;
 };
 constexpr TimedTile kTimed[] = {{{64, 192, 128}, 1.5, 2},          // three consumers
-                                {{64, 128, 128}, 1.2, 2},          // two
-                                {{64, 64, 128}, 1.1, 2},           // one, for few rows of Q
-                                {{64, 64, 80}, 1.1, 2.2},          // one, for few keys
-                                {{64, 64, 64}, 0.8, 2.7},          // one, for short sequences
-                                {{96, 192, 96}, 1.5, 2},           // three
-                                {{96, 128, 128}, 1.4, 2},          // two
-                                {{128, 128, 128}, 1.7, 2, 3.4},    // two
-                                {{128, 128, 64}, 0.91, 1.8, 1.8},  // two, for few keys
-                                {{128, 64, 80}, 1.15, 2, 2.3},     // one, for few rows of Q
-                                {{192, 128, 96}, 1.9, 3},          // two
-                                {{256, 128, 64}, 1.6, 3}};         // two
+                                {{64, 128, 128}, 1.2, 2},          // two consumers
+                                {{64, 64, 128}, 1.1, 2},           // one consumer, few rows of Q
+                                {{64, 64, 80}, 1.1, 2.2},          // one consumer, few keys
+                                {{64, 64, 64}, 0.8, 2.7},          // one consumer, short sequences
+                                {{96, 192, 96}, 1.5, 2},           // three consumers
+                                {{96, 128, 128}, 1.4, 2},          // two consumers
+                                {{128, 128, 128}, 1.7, 2, 3.4},    // two consumers
+                                {{128, 128, 64}, 0.91, 1.8, 1.8},  // two consumers, few keys
+                                {{128, 64, 80}, 1.15, 2, 2.3},     // one consumer, few rows of Q
+                                {{192, 128, 96}, 1.9, 3},          // two consumers
+                                {{256, 128, 64}, 1.6, 3}};         // two consumers
 constexpr auto kTiles = [] {
   std::array<TileSize, std::size(kTimed)> tiles{};
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
@@ -75,7 +75,7 @@ constexpr int stages_of_KV(int Dh, int Bc) {
   return Dh > 128 || Bc > 64 ? 2 : Dh > 64 ? 4 : 3;
 }
 /// Returns the blocks per SM. Blocks with one consumer share an SM, so that the start and end of
-/// one overlap products of another.
+/// one block overlap products of another.
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
@@ -96,7 +96,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 
 // Constants of time_of_tiles and `fastest`, fitted to times on an H200.
 constexpr double kEmptyTime = 0.4;    // fraction of a whole tile's time that one without rows takes
-constexpr double kAloneTime = 0.8;    // fraction of a block's time if alone on an SM for several
+constexpr double kAloneTime = 0.8;    // fraction of its time that a block takes if alone on its SM
 constexpr double kMergeStart = 4;     // µs that `merge` takes besides moving its bytes
 constexpr double kMergeRate = 2;      // TB/s, for writing and reading partial results
 constexpr double kWorthwhile = 0.95;  // more parts must stay below this fraction of the best time
@@ -104,8 +104,8 @@ constexpr double kWorthwhile = 0.95;  // more parts must stay below this fractio
 /// Estimates the time in µs that all tiles of one size take, each shared by `parts` blocks. A tile
 /// of Q takes less time if some of its consumers get no rows: of 256 queries, a tile of 192 leaves
 /// only 64 for the other block. A block takes less time, too, if it runs alone on an SM that could
-/// hold another. Each part adds its time to start and end. Merging takes kMergeStart plus the time
-/// to write and read the partial results at kMergeRate.
+/// hold another. Each part adds the time to start and end a block. Merging takes kMergeStart plus
+/// the time to write and read the partial results at kMergeRate.
 double time_of_tiles(const Problem& p, const TimedTile& timed, int parts, int64_t multiprocessors) {
   const auto [max_d, Br, Bc] = timed.size;
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, Br) * parts;

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   store_output(tile_Q, O_sum, m, l, map_O, LSE, bh, block_row, p);
-  if (first_thread) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (first_thread) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {

@@ -1,5 +1,5 @@
-// 05 on Hopper: code that the steps from `lazy` on share with `counter`, whose blocks take their
-// work from a counter. This header is not a step.
+// 05 on Hopper: code of `counter` that the steps from `lazy` on use; the blocks of all these steps
+// take their work from a counter. This header is not a step.
 #pragma once
 
 #include "block.h"
@@ -18,7 +18,7 @@ __global__ void clear(Hbm<int> next) {
 }
 /// Returns the index of the next tile of Q that no block has taken, and advances the counter.
 __device__ __forceinline__ int take_next(Hbm<int> next) {
-  wait_for_kernel_before();  // that kernel sets next to 0
+  wait_for_kernel_before();  // that kernel sets the counter to 0
   return gridDim.x + atomicAdd(next, 1);
 }
 
@@ -46,8 +46,8 @@ struct InputMaps {
 };
 
 /// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
-/// its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V that it
-/// attends to, the block copies key_tiles_of(n). The tile of Q after index i is next_after(i).
+/// its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V that this
+/// tile attends to, the block copies key_tiles_of(n). The tile of Q after index i is next_after(i).
 template <int Br, int Bc, auto row_of, auto key_tiles_of = all_key_tiles, class StagesQ,
           class StagesKV, class NextAfter>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const InputMaps& maps,

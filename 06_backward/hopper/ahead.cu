@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   const int warp_row = (warp_id() - 4) * 16;  // in the tiles of K and V
   for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
   start_stores(rings.K.tile(), rings.V.tile(), sum, warp_row, gradients, key, head_kv, batch);
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     tma_store(gradients.dV, tile_V, 0, key, head_kv, batch);
     tma_store_commit();
   }
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 /// Multiplies dQ's sums by the scale and converts them to the I/O type. A block converts one

@@ -15,7 +15,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   const int group = p.H / p.Hk, batch = keys.bh / p.Hk, head_kv = keys.bh % p.Hk;
   rings.K.fill(maps.K, 0, keys.key, head_kv, batch);
   rings.V.fill(maps.V, 0, keys.key, head_kv, batch);
-#pragma unroll 1  // unrolled, these loops, which mostly wait, would be a fifth of the code
+#pragma unroll 1  // these loops mostly wait; unrolled, they would make up a fifth of the code
   for (int head = keys.bh * group; head < (keys.bh + 1) * group; ++head)
 #pragma unroll 1
     for (int row = keys.first_row; row < p.N; row += Br) {

@@ -85,7 +85,7 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
   while (index < kept.tiles * p.B * p.Hk * parts) {
     const auto split = query_split<Br, Bc>(index, kept.tiles, parts, gridDim.x, p);
     int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // unrolled, this loop, which mostly waits, would be a fifth of the code
+#pragma unroll 1  // this loop mostly waits; unrolled, it would make up a fifth of the code
     for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
       const int64_t at = int64_t{head} * kept.rows + row;
       Q.acquire();
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
       V.set_free();
     }
   }
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -208,8 +208,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
     });
 }
 
-/// Predicts the requested bytes: those of `split`, and those of the counter, to which a block adds
-/// 1 after each share to ask for the next one.
+/// Predicts the requested bytes: `split`'s bytes, plus the counter's, because a block adds 1 to the
+/// counter after each share to ask for the next one.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t asked = 4 * plan.parts * ceil_div(p.N_kv, plan.block_kv) * p.B * p.Hk;
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));

@@ -10,15 +10,15 @@
 // Since `ahead`: `parts` blocks share each tile of keys. One block per tile would leave most SMs
 // idle if there are few tiles, as with short sequences or with many query heads per head of K and
 // V. Each block adds its sums to those in HBM, which costs traffic, so the plan estimates the time
-// for each number of parts and takes the fastest. A consumer's loop is `ahead`'s, over the block's
-// share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
+// for each number of parts and takes the fastest. Each consumer runs `ahead`'s loop over its
+// block's share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
 
 #include "accumulate.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-/// Does the work of preprocess, and clears the sums of dK and dV, if several blocks add to them.
+/// Does the work of preprocess, and clears the sums of dK and dV if several blocks add to them.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Problem p) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   rings.K.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   rings.V.fill(maps.V, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
   int head = head_of(split, p), row = row_of<Br>(split);
-#pragma unroll 1  // unrolled, this loop, which mostly waits, would be a fifth of the code
+#pragma unroll 1  // this loop mostly waits; unrolled, it would make up a fifth of the code
   for (int q_tile = split.begin; q_tile < split.end; ++q_tile) {
     const int64_t at = int64_t{head} * kept.rows + row;
     rings.Q.acquire();
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     const int64_t at = ((int64_t{split.bh} * kept.tiles + split.tile) * Bc + warp_row) * Dh;
     add_fragments(sums.dK + at, sum.dK);
     add_fragments(sums.dV + at, sum.dV);
-    if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
+    if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
     return;
   }
   start_stores(rings.K.tile(), rings.V.tile(), sum, warp_row, gradients, split.tile * Bc,
                split.bh % p.Hk, split.bh / p.Hk);
-  if (lane_id() == 0) tma_store_wait_read<0>();  // shared memory must stay valid until then
+  if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
@@ -115,8 +115,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: those of `ahead`, and those that several parts add, because each
-/// reads K and V and adds up its dK and dV in HBM.
+/// Predicts the requested bytes: `ahead`'s bytes, plus the cost of splitting, because each part
+/// reads K and V and adds its dK and dV to sums in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   Traffic all = traffic_of(p, plan, bytes_of_tiles(p, plan));
   add_traffic_of_parts(all, p, plan);

@@ -50,10 +50,10 @@ struct Part {
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that it
-/// writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
-/// key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes, so that a tile's
-/// rows fill whole blocks.
+/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
+/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
+/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes, so that a
+/// tile's rows fill whole blocks.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,

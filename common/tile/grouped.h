@@ -1,8 +1,8 @@
 // A warp's products in the last portable steps, 05/large_tiles and 06/split_sums. They compute the
 // same as warp.h's products, but faster, for two reasons. First, each matrix of an operand is
-// loaded one step before it is multiplied, because ldmatrix takes about 30 cycles. Second, tile
+// loaded while the previous one is multiplied, because ldmatrix takes about 30 cycles. Second, tile
 // offsets are written so that addresses take few registers; the operands loaded ahead use the
-// registers saved. The number of a tile's columns may be any multiple of 16.
+// registers saved. A tile's number of columns may be any multiple of 16.
 #pragma once
 
 #include <bit>
@@ -109,8 +109,8 @@ __device__ __forceinline__ void write(const GroupedTile<T, R, C>& tile,
 }
 
 /// Adds A·B to `acc`, where A has K columns. load_A(a, k) loads columns [16·k, 16·k + 16) of A, and
-/// load_B(b, k, j) loads rows [16·k, 16·k + 16) × columns [16·j, 16·j + 16) of B. Both run one step
-/// ahead: while one 16 × 16 matrix of B is multiplied, the next one is loaded.
+/// load_B(b, k, j) loads rows [16·k, 16·k + 16) × columns [16·j, 16·j + 16) of B. Both run one
+/// matrix ahead: while one 16 × 16 matrix of B is multiplied, the next one is loaded.
 template <class T, int K, int M, int N, class LoadA, class LoadB>
 __device__ __forceinline__ void multiply(Accumulator<M, N>& acc, LoadA load_A, LoadB load_B) {
   static_assert(N % 16 == 0);

@@ -20,7 +20,7 @@ struct WarpRows {
   Smem<float> data;
 };
 
-/// Writes the calling warp's value of each row. A barrier must follow before they are read.
+/// Writes the calling warp's value of each row. A barrier must follow before the values are read.
 template <int M, int kWarps>
 __device__ __forceinline__ void write(const WarpRows<M, kWarps>& target, const Rows<M>& rows) {
   write(target.data + warp_id() * M, rows);

@@ -13,7 +13,8 @@ template <int M>
 struct Rows {
   float r[M / 8];
 };
-/// The value of one row, in the one thread that computes this row. Rows' functions accept it too.
+/// The value of one row, in the one thread that computes this row. The functions on Rows accept it,
+/// too.
 template <>
 struct Rows<1> {
   float r[1];

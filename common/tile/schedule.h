@@ -7,7 +7,7 @@
 
 namespace ladder::MACHINE {
 
-/// The numbers of a head (of the B·H heads) and of one of its tiles, both counted from 0.
+/// A head's number among the B·H heads, and the number of one of its tiles; both count from 0.
 struct WorkTile {
   int head, tile;
 };

@@ -26,9 +26,9 @@ struct Ring {
 
 /// n stages in shared memory. A stage is a tile and two mbarriers: a phase of `full` ends when the
 /// tile is complete, and a phase of `free` when all consumers are done with it. If slots > 1, each
-/// stage has one slot per consumer, a tile with barriers of its own: the producer fills one slot
-/// after another, and each consumer sets `slot` to its own number. Every thread keeps its position
-/// in the ring in its own registers and begins at stage 0.
+/// stage has one slot per consumer, and each slot has a tile and barriers of its own. The producer
+/// fills one slot after another, and each consumer sets `slot` to its own number. Every thread
+/// keeps its position in the ring in its own registers and begins at stage 0.
 template <class Tile, int n, int slots = 1>
 struct Stages {
   Smem<typename Tile::Element> tiles;
@@ -88,8 +88,8 @@ struct Stages {
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
   /// For a consumer: signals with one arrival that this warp is done with the stage, and advances
   /// to the next. Lane 0 arrives without waiting for the other lanes. If lanes have read the stage
-  /// with loads of their own, not just through products that all have waited for, call __syncwarp()
-  /// first.
+  /// with loads of their own, not only through products that all lanes have waited for, call
+  /// __syncwarp() first.
   __device__ __forceinline__ void release() {
     if (lane_id() == 0) {
       done_with(tile().data, Tile::kElements);

@@ -31,8 +31,8 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-/// The order of a tile's chunks in shared memory: swizzled, or plain as in 01/mma, the step before
-/// the tiles are swizzled.
+/// The order of a tile's chunks in shared memory: swizzled, or plain as in 01/mma, which precedes
+/// 01/swizzle.
 enum class Layout { swizzled, plain };
 
 /// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
@@ -86,7 +86,7 @@ __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
 
 /// Starts the same copy asynchronously, with cp.async. Threads may read the tile after all of them
 /// have called cp_async_wait and then passed a barrier. If WGMMA is to read the tile, as a
-/// SwizzledTile, each thread also calls fence_proxy_async between the two.
+/// SwizzledTile, each thread also calls fence_proxy_async between the wait and the barrier.
 template <int kThreads, class AnyTile>
 __device__ __forceinline__ void copy_async(const AnyTile& tile,
                                            Hbm<const typename AnyTile::Element> source, int pitch,
@@ -157,8 +157,8 @@ struct Accumulator {
 
 /// The part of an R × C product that the calling warp computes: kRows × kColumns elements from
 /// `row` and `column` on. kWarps warps divide the product into kDown = R / M parts vertically and
-/// kAcross parts horizontally. In a larger block the next kWarps get the same parts of another
-/// product.
+/// kAcross parts horizontally. In a larger block the next kWarps warps get the same parts of
+/// another product.
 template <int R, int C, int M, int kWarps>
 struct WarpTile {
   static constexpr int kDown = R / M, kAcross = kWarps / kDown;
@@ -296,7 +296,7 @@ __device__ __forceinline__ void for_each(Accumulator<M, N>& acc, F f) {
 }
 
 /// Calls f(row, column, element, next) for each pair of neighbouring elements in a row that the
-/// calling lane holds. `column` is that of `element`, and even.
+/// calling lane holds. `column` is the column of `element`, and is even.
 template <int M, int N, class F>
 __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f) {
   const int lane = lane_id();

@@ -100,14 +100,14 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTi
     tma_store(map, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 
-/// Returns the WGMMA descriptor of a matrix that is not transposed: the tile's rows from `row` on,
-/// and the first 32 bytes of each. Use advanced() to get the descriptor for other columns.
+/// Returns the WGMMA descriptor of a matrix that is not transposed: the first 32 bytes of each of
+/// the tile's rows from `row` on. Use advanced() to get the descriptor for other columns.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_rows(const SwizzledTile<T, R, C>& tile, int row) {
   return matrix_descriptor(tile.data + tile.at(row, 0), 16, 8 * tile.kPanelBytes, tile.kPanelBytes);
 }
-/// Returns the WGMMA descriptor of a transposed matrix: the tile's first 16 rows, and their columns
-/// from `column` on. Use advanced() to get the descriptor for other rows.
+/// Returns the WGMMA descriptor of a transposed matrix: the columns from `column` on in the tile's
+/// first 16 rows. Use advanced() to get the descriptor for other rows.
 template <class T, int R, int C>
 __device__ __forceinline__ uint64_t by_columns(const SwizzledTile<T, R, C>& tile, int column) {
   static_assert(sizeof(T) == 2, "operands of 8 bits cannot be transposed");

@@ -85,7 +85,8 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
   add_columns(sums, kRow, Accumulator<16, kRow>{});
 }
 
-// Tests one size. (The suite shows that they are correct for any size and number of warps.)
+// Tests one size. (The suite shows that the functions are correct for any size and number of
+// warps.)
 TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
@@ -185,7 +186,7 @@ double sum_by_definition(double c, const float* a, const float* b) {
 
 TEST(SimFp8Sums, AreThoseOfTheDefinition) {
   std::mt19937 random;
-  const auto any = [&] {  // finite value
+  const auto any = [&] {  // returns any finite value
     for (;;)
       if (const float x = ladder::e4m3::from_bits(static_cast<uint8_t>(random())); x == x) return x;
   };
