@@ -18,7 +18,7 @@ EXERCISES = [
         ('{"P", S * p.d, 0}, {"V", S * p.d, 0}', '{"P", PV, 0}, {"V", PV, 0}')]),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("future", "attention.cu", "whole tiles, ragged: correct; causal, few keys: o wrong",
             "A query attends to itself and to the keys before it. This mask compares with the next "

@@ -50,22 +50,23 @@ BUILD_TASKS = [
                            "S sectors", "V sectors", "work of the tensor cores"]),
     BuildTask("swizzle", 45, ["bank_conflicts"], blanks=True),
     BuildTask("pipeline", 90, ["flops_under_copies"],
-              unchecked="that the copies in flight are those of the next tiles"),
+              unchecked="that the copies in flight bring the next tiles"),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, depending on thread order",
             "A barrier is missing after the product: a thread that is done with the tiles writes "
-            "the next ones while others still read these. Every single access is correct.",
+            "the next tiles while other threads still read the current ones. Every single access "
+            "is correct.",
             [("float(Vs[k * kTile + x]), o);\n    __syncthreads();\n",
               "float(Vs[k * kTile + x]), o);\n")]),
     BugHunt("beyond", "thread_tile.cu", "whole tiles, causal, few keys: correct; ragged: a fault",
             "A thread copies four elements of a row of V, and each of them needs a bound of its "
-            "own: the first may be within d = 40 while those 16, 32 and 48 further on are not. "
-            "In V's last row these are beyond the array. In the other rows they only cost bytes, "
-            "because the sums that they enter are not stored.",
+            "own: the first may be within d = 40 while the elements 16, 32 and 48 further on are "
+            "not. In V's last row these three lie beyond the array. In the other rows they only "
+            "cost bytes, because the sums that they enter are not stored.",
             [("j + y < p.N_kv && c + r < p.d ?", "j + y < p.N_kv && c < p.d ?")]),
     BugHunt("hasty", "attention.cu", "always: a fault",
             "The wait leaves one group of copies too many in flight. With n stages, n − 1 groups "
@@ -101,12 +102,12 @@ ATTEMPTS = [
         (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
 ]
 
-# Mistakes that are compiled into the tests, as (file, text in it, replacement, what the suite then
-# reports); "formula" says that traffic() differs from the count. In a replacement, ON says whether
-# the mistake is chosen, and WAS stands for the replaced text.
+# Mistakes that are compiled into the tests, as (file, text in the file, replacement, what the suite
+# then reports); "formula" says that traffic() differs from the count. In a replacement, ON says
+# whether the mistake is chosen, and WAS stands for the replaced text.
 PLANTED = [
-    # First a thread reads bytes that no thread wrote; then one overwrites bytes that others still
-    # read.
+    # With the first mistake a thread reads bytes that no thread wrote; with the second, a thread
+    # overwrites bytes that others still read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
     ("tile.cu", "__syncthreads();  // all threads are done with them", "if (!ON) WAS",
      "depending on thread order"),

@@ -54,7 +54,7 @@ BUILD_TASKS = [
               blanks=True),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: correct; few keys: o wrong",
             "The maximum of a row that attends to no key is −∞, and −∞ − (−∞) is NaN. The line "

@@ -44,7 +44,7 @@ BUILD_TASKS = [
     BuildTask("one_pass", 45, ["K", "K sectors", "exp_count"], blanks=True),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("heavy", "one_pass.cu", "always: o wrong",
             "When the maximum grows, the sums so far have to be rescaled by alpha, o as well as l.",

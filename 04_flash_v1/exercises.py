@@ -22,7 +22,7 @@ EXERCISES = [
         ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("units", "attention.cu", "always: lse wrong",
             "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",

@@ -16,7 +16,7 @@ from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Stage, Verdict, verdict_of, wrong_or_unlike)
 
-# ---- references for masks other than the causal one, which the programs' reference lacks ----
+# ---- references for masks that the programs' own reference does not offer ----
 
 D = 8
 WINDOW, SINKS = 96, 4
@@ -58,8 +58,8 @@ class Mask(Change):
                           "Right: each query attends to its keys, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
-        """Runs one shape and compares it with attention(). Returns what is wrong in one line, or
-        None."""
+        """Runs one shape and compares it with attention(). Returns one line that says what
+        is wrong, or None."""
         with tempfile.TemporaryDirectory() as folder:
             write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
             run = program.run("--causal --check off", "--load", folder, "--save", folder)
@@ -255,7 +255,7 @@ BUILD_TASKS = [
     BuildTask("q_registers", 45, ["sram_operand_bytes"], unchecked="that registers suffice"),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: correct; causal: o, lse wrong",
             "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
@@ -287,13 +287,14 @@ BUG_HUNTS = [
     BugHunt("stuck", "hopper/producer.cu",
             "whole tiles, ragged: a fault; causal: never ends or a fault, depending on thread "
             "order; few keys: correct",
-            "release() gives V's stage back and moves on to the next one. Without it the consumers "
-            "read the first tile every time, and the producer waits for a stage that nobody frees.",
+            "release() frees V's stage and moves on to the next stage. Without release() the "
+            "consumers read the first tile every time, and the producer waits for a stage that "
+            "nobody frees.",
             [("    wgmma_wait<0>(O_sum, P_operand);\n    V.release();\n",
               "    wgmma_wait<0>(O_sum, P_operand);\n")]),
     BugHunt("early", "hopper/producer.cu", "always: a fault",
-            "K's stage is given back while the product still reads it: a wgmma keeps running after "
-            "it was issued, until wgmma_wait.",
+            "K's stage is freed while the product still reads it: a wgmma may keep running after "
+            "it was issued, until wgmma_wait returns.",
             [("    wgmma_wait<0>(S);\n    K.release();\n",
               "    K.release();\n    wgmma_wait<0>(S);\n")]),
     BugHunt("tally", "hopper/counter.cu",
@@ -365,9 +366,9 @@ REFUSED = [
     ("05/flat", r'(#include "rung.h")', r'\1\n#include "tile/rows.h"', "a part of common/tile"),
 ]
 
-# Mistakes that are compiled into the tests, as (file, text in it, replacement, what the suite then
-# reports); "formula" says that traffic() differs from the count. In a replacement, ON says whether
-# the mistake is chosen, and WAS stands for the replaced text.
+# Mistakes that are compiled into the tests, as (file, text in the file, replacement, what the suite
+# then reports); "formula" says that traffic() differs from the count. In a replacement, ON says
+# whether the mistake is chosen, and WAS stands for the replaced text.
 PLANTED = [
     ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
     ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",

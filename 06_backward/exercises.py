@@ -46,7 +46,7 @@ BUILD_TASKS = [
               unchecked="that the product in flight is one whose result is used"),
 ]
 
-# Each plants a mistake in a step, which the reader finds by its effects.
+# Each plants a mistake in a step; the reader finds the mistake by its effects.
 BUG_HUNTS = [
     BugHunt("alone", "stored.cu",
             "whole tiles, causal, few keys: correct; ragged: dk, dv wrong",

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3 belong to the consumers; each has its consumer's warpgroup number.
+// Named barriers 1 to 3 belong to the consumers; a barrier's number is its consumer's warpgroup
+// number.
 constexpr int kWarpgroupBarrier = 0;
 
 /// Returns the threads per block: one warpgroup for the producer, and one for each consumer.

@@ -10,9 +10,9 @@
 namespace ladder::MACHINE {
 
 /// Replaces a row x of Dh elements by H·(±x)/√Dh. Dh/8 neighbouring lanes hold 8 elements each;
-/// `column` is this lane's first column. The signs are those of hadamard_sign. Multiplying by H
-/// takes log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and
-/// then of elements in lanes 1, 2, 4, … apart.
+/// `column` is this lane's first column. hadamard_sign gives the signs. Multiplying by H takes
+/// log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and then of
+/// elements in lanes 1, 2, 4, … apart.
 template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
 #pragma unroll

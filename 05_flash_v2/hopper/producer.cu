@@ -30,7 +30,8 @@ namespace {
 constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
 constexpr int kStages = 2;          // stages of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3 belong to the consumers; each has its consumer's warpgroup number.
+// Named barriers 1 to 3 belong to the consumers; a barrier's number is its consumer's warpgroup
+// number.
 constexpr int kWarpgroupBarrier = 0;
 
 /// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.

@@ -33,7 +33,7 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   const int at = warp * 16 * N;
   write_fragments(dQ_tile + at, dQ);
   fence_proxy_async();  // makes this lane's writes visible to TMA
-  __syncwarp();         // all lanes have done so before lane 0 goes on
+  __syncwarp();         // all lanes have passed the fence before lane 0 goes on
   if (lane_id() == 0) {
     bulk_add(dQ_at + at, dQ_tile + at, 16 * N);
     tma_store_commit();

@@ -8,9 +8,9 @@
 //
 // Since `wgmma`: copies are made as in 05's `producer`. One thread of an extra warpgroup, the
 // producer, has TMA copy the tiles of Q and dO into rings of stages; LSE arrives with Q, and D with
-// dO. A stage is free again once every warp of the two consumers, the warpgroups that multiply, has
-// released it. The producer's warpgroup gives most of its registers to the consumers. backward.h
-// holds the code that the steps from here on share.
+// dO. A stage is free again once every warp of the two consumers has released it; the consumers are
+// the warpgroups that multiply. The producer's warpgroup gives most of its registers to the
+// consumers. backward.h holds the code that the steps from here on share.
 
 #include "backward.h"
 #include "tile/rows.h"

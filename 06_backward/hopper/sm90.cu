@@ -9,8 +9,9 @@
 //
 // Since `split`: there is one block per SM, and a counter in HBM gives it one share of the work
 // after another, as in 05's `counter`. So the next share's first tile of Q arrives while the
-// previous share's dK and dV are written out. If there are two stages of K and V, its K, V and dO
-// also arrive during that time. Heads wider than 128 have kernels of their own (wide.h).
+// previous share's dK and dV are written out. If there are two stages of K and V, the next share's
+// K, V and dO also arrive during that time. Heads wider than 128 have kernels of their own
+// (wide.h).
 
 #include "accumulate.h"
 #include "wide.h"
@@ -91,7 +92,7 @@ __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, co
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, head / p.H, kept.LSE_log2e + at);
       if (q_tile == split.begin) {
-        KV.acquire();  // K's tile is free: dK has left it, and all consumers have read its share
+        KV.acquire();  // dK has left K's tile, and all consumers have read the stage's share
         splits[KV.at.stage] = split;
         KV.fill(maps.K, 0, split.tile * Bc, split.bh % p.Hk, split.bh / p.Hk);
         KV.acquire();

@@ -9,8 +9,8 @@
 //
 // Since `ahead`: `parts` blocks share each tile of keys. One block per tile would leave most SMs
 // idle if there are few tiles, as with short sequences or with many query heads per head of K and
-// V. Each block adds its sums to those in HBM, which costs traffic, so the plan estimates the time
-// for each number of parts and takes the fastest. Each consumer runs `ahead`'s loop over its
+// V. Each block adds its sums to the sums in HBM, which costs traffic, so the plan estimates the
+// time for each number of parts and takes the fastest. Each consumer runs `ahead`'s loop over its
 // block's share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
 
 #include "accumulate.h"

@@ -6,7 +6,7 @@
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
 //
 // Since `producer`: S and dP are computed transposed. So the registers already hold Pᵀ and dSᵀ in
-// the order of a left operand, as the products dV and dK need them. Only dS goes through shared
+// the order of a left operand, which the products dV and dK need. Only dS goes through shared
 // memory, because dQ sums over the keys of both consumers. With two stages of dS, an iteration
 // needs one barrier fewer. The producer is unchanged; from here on, produce.h holds it.
 

@@ -155,7 +155,7 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
       Q.acquire();
       Q.fill(maps.Q, 0, row, head % p.H, batch, kept.LSE_log2e + at);
       if (q_tile == 0) {
-        K.acquire();  // K's tile is free: dK has left it, and all consumers have read its share
+        K.acquire();  // dK has left K's tile, and all consumers have read the stage's share
         smem_split[0] = split;
         K.fill(maps.K, 0, key, head_kv, batch);
         V.acquire();

@@ -203,9 +203,9 @@ __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const R
   count_flops(2 * M * N / 32);
 }
 
-/// Rounds the sums of one product to T and returns them as the left operand of the next. No data
-/// moves between lanes, because two neighbouring 16 × 8 matrices of sums have the register layout
-/// of one 16 × 16 operand.
+/// Rounds the sums of one product to T and returns them as the left operand of the next product. No
+/// data moves between lanes, because two neighbouring 16 × 8 matrices of sums have the register
+/// layout of one 16 × 16 operand.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;

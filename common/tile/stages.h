@@ -97,9 +97,10 @@ struct Stages {
     }
     at.next();
   }
-  /// For a consumer that advances (next()) before it frees a stage; one of its threads calls these.
-  /// set_free() frees the thread's current stage, set_last_free() the previous one in the ring:
-  /// with two stages that is the other stage, with one stage the same.
+  /// For a consumer that advances (next()) before it frees a stage; one of its threads calls these
+  /// functions. set_free() frees the thread's current stage. set_last_free() frees the previous
+  /// stage in the ring; with two stages that is the other stage, with one stage it is the same
+  /// stage.
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
