@@ -30,7 +30,7 @@ EXERCISES = [
         Mistake(depends_on_the_order,
                 "without the second barrier every single access is correct, but the result is "
                 "wrong, or changes with the order of the threads",
-                [("    __syncthreads();  // all threads are done with them\n", "")])]),
+                [("    __syncthreads();  // all threads are done with the tiles\n", "")])]),
     Numbers("conflicts", {"bank_conflicts of `mma` with d = 128": 172_032}),
     Numbers("heads", {"smallest d": 206,
                       "bytes requested of P at d = 256, one head": 262_144}, 0.01),
@@ -109,7 +109,7 @@ PLANTED = [
     # With the first mistake a thread reads bytes that no thread wrote; with the second, a thread
     # overwrites bytes that others still read.
     ("tile.cu", "__syncthreads();  // the tiles are complete", "if (!ON) WAS", "kernel .*"),
-    ("tile.cu", "__syncthreads();  // all threads are done with them", "if (!ON) WAS",
+    ("tile.cu", "__syncthreads();  // all threads are done with the tiles", "if (!ON) WAS",
      "depending on thread order"),
     ("tile.cu", "inside && i < p.N", "WAS + ON", "kernel .*"),
     ("tile.cu", "int64_t{blockIdx.x} * kRowThreads", "int64_t{blockIdx.x} * (kRowThreads - ON)",

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     copy_in<kThreads>(tile_K, K_rows + c, p.d, p.N_kv - column, p.d - c, thread);
     __syncthreads();  // the tiles are complete
     mma_ABt(S_sum, tile_Q, warp_row, tile_K, warp_column);
-    __syncthreads();  // all threads are done with them
+    __syncthreads();  // all threads are done with the tiles
   }
 
   for_each(S_sum, [&](int i, int j, float& s) {

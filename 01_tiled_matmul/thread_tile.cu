@@ -67,7 +67,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
       for (int a = 0; a < kEach; ++a)
         for (int b = 0; b < kEach; ++b) s[a][b] = fmaf(left[a], right[b], s[a][b]);
     }
-    __syncthreads();  // all threads are done with them
+    __syncthreads();  // all threads are done with the tiles
   }
   for (int a = 0; a < kEach; ++a)
     for (int b = 0; b < kEach; ++b) {

@@ -43,7 +43,7 @@ __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
     Ks[y * kTile + x] = inside && j_loaded < p.N_kv ? K[k_loaded + c] : T(0.0f);
     __syncthreads();  // the tiles are complete
     for (int k = 0; k < kTile; ++k) s = fmaf(float(Qs[y * kTile + k]), float(Ks[x * kTile + k]), s);
-    __syncthreads();  // all threads are done with them
+    __syncthreads();  // all threads are done with the tiles
   }
   if (i < p.N && j < pitch(p))
     S[(bh * p.N + i) * pitch(p) + j] = T(j < p.N_kv && p.attends(i, j) ? p.scale * s : -INFINITY);

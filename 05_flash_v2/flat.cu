@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int head = index / (group * tiles) * group, heads = min(group, p.B * p.H - head);
   const int of_group = index - head * tiles, bh = head + of_group % heads;
   const int block_row = (tiles - 1 - of_group / heads) * Br;
-  const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile, in head
+  const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile; in head
   const int end = p.keys(min(block_row + Br, p.N) - 1);  // keys that the last row attends to
   auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // next tiles to copy
   SharedMemory smem;

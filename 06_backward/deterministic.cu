@@ -16,10 +16,10 @@
 //       compute S, P, dP and dS again
 //       dQ += scale·dS·K        in registers
 //
-// Since `split_sums`: there are no atomic additions, whose order, and with it the last bits of dQ,
-// may differ from run to run. Instead, a second kernel computes dQ with the queries in the outer
-// loop, as the forward pass computes O, and adds in a fixed order. The price is that S and dP are
-// computed twice: seven products instead of five. The forward pass is `split_sums`'s.
+// Since `split_sums`: atomic additions are gone, because their order, and with it the last bits of
+// dQ, may differ from run to run. Instead, a second kernel computes dQ with the queries in the
+// outer loop, as the forward pass computes O, and adds in a fixed order. The price is that S and dP
+// are computed twice: seven products instead of five. The forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"

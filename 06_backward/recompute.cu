@@ -13,10 +13,10 @@
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
 // Since `stored`: HBM holds no N × N array. One kernel, key_gradients, computes all five products
-// of a tile, and P, dP and dS stay on chip. A small kernel before it computes D, and another after
-// it rounds the fp32 sums of dQ. The arrays between the kernels hold whole tiles of rows for each
-// head, so that key_gradients reads them without checking where a head's rows end. The forward pass
-// is `split_sums`'s, which writes LSE instead of P.
+// of a tile, and P, dP and dS stay on chip. A small kernel runs first and computes D; another runs
+// last and rounds the fp32 sums of dQ. The arrays between the kernels hold whole tiles of rows for
+// each head, so that key_gradients reads them without checking where a head's rows end. The forward
+// pass is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"

@@ -111,7 +111,7 @@ Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // for cl
 struct WithTiles {
   Smem<WorkTile> work;   // per consumer: its tile of Q
   Smem<float> scale_Q;   // per consumer: the scale of that tile
-  Smem<float> scale_KV;  // two per stage: K's scale, and log2 of V's
+  Smem<float> scale_KV;  // two per stage: K's scale, and log2 of V's scale
 };
 
 /// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of

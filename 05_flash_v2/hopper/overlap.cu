@@ -5,7 +5,7 @@
 //
 //   for each tile of Br rows of Q, one block each:
 //     O = 0
-//     of the first tile of Bc rows of K:   S = scale·Q·Kᵀ,   m = rowmax S,   P = exp(S − m),
+//     for the first tile of Bc rows of K:  S = scale·Q·Kᵀ,   m = rowmax S,   P = exp(S − m),
 //                                          l = rowsum P
 //     for each further tile of K and V that one of these rows attends to:
 //       start S = scale·Q·Kᵀ

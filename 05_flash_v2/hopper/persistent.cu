@@ -15,7 +15,7 @@
 // Q's tiles pass through a ring of two stages, and O leaves through the same ring. So the next tile
 // of Q is fetched, and the previous tile's O is stored, while the consumers compute the current
 // tile. scheduling_barrier() is gone: without it ptxas sinks the softmax below the wait for P·V,
-// which is faster here.
+// and that order is faster here.
 
 #include "block.h"
 #include "machine/hopper.h"

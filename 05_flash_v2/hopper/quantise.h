@@ -20,8 +20,8 @@ constexpr int quantisers(int Dh, int Bc) {
 /// Numbers of tiles, each of which has a scale. All heads' tiles of Q are numbered first, then the
 /// tiles of K, then the tiles of V.
 struct ScaledTiles {
-  int q, kv;       // per head: of Q, kWarpgroupRows rows each; of K, and as many of V
-  int of_Q, of_K;  // of all heads: of Q; of K, and as many of V
+  int q, kv;       // per head: tiles of Q (kWarpgroupRows rows each); tiles of K, and as many of V
+  int of_Q, of_K;  // of all heads: tiles of Q; tiles of K, and as many of V
   int64_t all;
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {

@@ -15,8 +15,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `q_registers`: no single tile suits all shapes. tiles.h has twelve, some of them for wide
-// heads, few rows or few keys, and estimates which is fastest. The choice changes the kernel:
+// Since `q_registers`: no single tile suits all shapes. tiles.h has twelve tiles, some of them for
+// wide heads, few rows or few keys, and estimates which is fastest. The choice changes the kernel:
 //
 //   64 rows, one consumer     two or three blocks share an SM; consumers do not wait for turns
 //   heads above 128           Q has one stage, reused only after O has been stored from it

@@ -1,6 +1,6 @@
-// 06 on Hopper: the consumer's loop in `split` and `sm90`, which is ahead.cu's loop over a share of
-// the queries instead of all, and the formula for the bytes that sharing a tile costs. This header
-// is not a step.
+// 06 on Hopper: the consumer's loop in `split` and `sm90`, and the formula for the bytes that
+// sharing a tile costs. The loop is ahead.cu's, but over a share of the queries instead of all of
+// them. This header is not a step.
 #pragma once
 
 #include "query_split.h"

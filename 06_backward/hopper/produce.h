@@ -1,5 +1,5 @@
-// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`, which first appears in
-// producer.cu. `split` and `sm90` define their own. This header is not a step.
+// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`. It first appears in
+// producer.cu; `split` and `sm90` define their own producers. This header is not a step.
 #pragma once
 
 #include "backward.h"

@@ -7,9 +7,9 @@
 //     P = exp(scale·S − LSE),  dS = P∘dP          to shared memory
 //     dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ = dS·K       all three in flight at once
 //
-// Since `split_sums`: a warpgroup computes a product together, 64 rows at once, and the tensor
-// cores themselves read both operands of all five products from shared memory. From here on, the
-// forward pass is 05's `sm90`.
+// Since `split_sums`: the four warps of a warpgroup compute a product together, 64 rows at once,
+// and the tensor cores themselves read both operands of all five products from shared memory. From
+// here on, the forward pass is 05's `sm90`.
 
 #include "machine/hopper.h"
 #include "rung.h"

@@ -1,4 +1,5 @@
-// Assigns tiles to blocks, longest first if their times differ, and estimates a grid's time.
+// Assigns tiles to blocks, the longest tiles first if their times differ, and estimates a grid's
+// time.
 #pragma once
 
 #include <algorithm>
