@@ -211,8 +211,8 @@ class CommandTest(Scratch):
         index = read(folder, "index.html")
         pages = re.findall('href="(.*?)"', index)
         self.assertEqual(sorted([*pages, "index.html"]), sorted(os.listdir(folder)))
-        words = {1: "Once|one block", 4: "Four times|as many as there are parts", 5: "five times",
-                 64: "64 times"}
+        words = {1: "(?i)once|one block", 4: "(?i)four times|as many as there are parts",
+                 5: "five times", 64: "64 times"}
         for one, page in zip(shown, pages):
             with self.subTest(page):
                 self.assertIn(f"{shlex.join(['scripts/explore', *one.words])}</code>", index)
@@ -488,7 +488,7 @@ class PageTest(unittest.TestCase):
         self.assertGreaterEqual(lines, 6)
         self.assertIn("where 00 reads each 64 times?", asked)
         self.assertIn("In 01 tile each of Q, K, P and V is read", re.sub(r"\s+", " ", asked))
-        self.assertIn("V is read 4 times (you answered 3.6). Four times, because there are", answer)
+        self.assertIn("V is read 4 times (you answered 3.6). Each is read four times, because there are", answer)
 
     # ---- faults ----
 
