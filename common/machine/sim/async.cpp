@@ -1,4 +1,4 @@
-// Creates and ends the units that work concurrently with a block's threads on Hopper. tma.cpp,
+// Creates and ends Hopper's units that work concurrently with a block's threads. tma.cpp,
 // mbarrier.cpp, named_barrier.cpp and wgmma.cpp implement their operations.
 #include "machine/sim/async.h"
 
@@ -17,8 +17,8 @@ Warpgroup& Async::warpgroup(const char* what) {
 
 void Async::set_registers(int n) {
   warpgroup("setmaxnreg").registers = n;
-  // Once all warpgroups have called setmaxnreg, they must not have more registers than the block
-  // started with: the same multiple of 8 for each thread. The chip would wait forever.
+  // Once all warpgroups have called setmaxnreg, their sum must not exceed the registers that the
+  // block started with, a multiple of 8 per thread. Otherwise the chip would wait forever.
   int sum = 0;
   for (const Warpgroup& group : warpgroups_) {
     if (!group.registers) return;

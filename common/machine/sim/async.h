@@ -1,8 +1,8 @@
-// The units that work concurrently with a block's threads on Hopper: mbarriers, named barriers,
-// TMA, and the products of warpgroups. Under forward schedules an asynchronous operation ends as
-// late as possible, when no thread can continue without it, so that a premature read of its result
-// or overwrite of its source is caught. Under reverse schedules it ends as early as possible, under
-// random ones at either time.
+// Simulates Hopper's units that work concurrently with a block's threads: mbarriers, named
+// barriers, TMA, and warpgroups' products. Under forward schedules an asynchronous operation ends
+// as late as possible, when no thread can continue without it, so that a premature read of its
+// result or overwrite of its source is caught. Under reverse schedules it ends as early as
+// possible, and under random schedules at either time.
 #pragma once
 
 #include <bitset>
@@ -44,9 +44,9 @@ class Async {
   /// show only if the next owner happened to overwrite the bytes early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // These are called on fibers. Mbarriers are in shared memory and also count the bytes of bulk
-  // copies. The functions fault for wrong arguments. `count` is the number of arrivals per phase,
-  // `bytes` the number of bytes promised; `parity` specifies a phase.
+  // These functions are called on fibers and fault for wrong arguments. Mbarriers are in shared
+  // memory and also count the bytes of bulk copies. `count` is the number of arrivals per phase,
+  // and `bytes` the number of bytes promised; `parity` specifies a phase.
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
@@ -63,20 +63,20 @@ class Async {
     const char* what;  // the copy's name in faults
     TrackedArray* array;
     SharedPlace place;
-    int64_t bytes;  // bytes in shared memory, zeros included
+    int64_t bytes;  // in shared memory, zeros included
     struct Piece {  // 16 bytes inside the array; byte offsets in the array and in shared memory
       int64_t at, shared;
     };
     std::vector<Piece> pieces;
   };
-  // Both return a copy, and fault if it is not allowed. `at` is the box's first element in the map,
-  // or the byte offset in the array of the first of n consecutive floats.
+  // Return a copy, and fault if it is not allowed. `at` is the box's first element in the map, or
+  // the byte offset in the array of the first of n consecutive floats.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
                      int n);
-  /// Start a copy: load() to shared memory, where its bytes count towards the phase of `barrier`;
-  /// store() from shared memory, where it adds to the array if `adds`.
+  /// Start a copy. load() copies to shared memory, and its bytes count towards the phase of
+  /// `barrier`; store() copies from shared memory, or adds to the array if `adds` is true.
   void load(EventKind kind, const Copy& copy, const SharedPlace& barrier);
   void store(EventKind kind, const Copy& copy, bool adds);
   void commit_stores() { ++mine().group; }
@@ -86,7 +86,7 @@ class Async {
   /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the running thread has written.
   void fence_proxy() { memory_.fence_proxy(block_.running()); }
 
-  /// Fault if the ending thread, or the block, has started an operation without waiting for it.
+  /// Fault if the ending thread or block has started an operation that was never waited for.
   void end_thread();
   void end_block() const;
   /// Ends one operation in flight and returns true, or returns false if there is none to end.
@@ -106,18 +106,18 @@ class Async {
   };
   struct NamedBarrier {  // for some of the block's warps
     int expected = 0, arrived = 0;
-    int64_t completed = 0;  // how often it has been completed
+    int64_t completed = 0;  // how often all threads have come
     std::bitset<1024> who;
     std::vector<int> waiters;
   };
-  /// A load. Its bytes may be touched after a wait for the phase that counts them.
+  /// A load. Threads may touch its bytes after waiting for the phase that counts them.
   struct Load : Copy {
     Barrier* barrier;
     int thread;          // the thread that issued it
     int64_t phase = -1;  // the barrier's phase when it ended; -1: in flight
   };
   struct Store : Copy {
-    bool adds;  // adds floats to the array
+    bool adds;  // whether it adds floats to the array
     int group;
   };
   struct Stores {  // one thread's stores

@@ -1,5 +1,5 @@
-// A block of CUDA threads, each a fiber of one OS thread. It chooses the thread to run next, lets
-// threads wait and meet, counts their work, and records it for --trace.
+// Runs a block of CUDA threads, each as a fiber of one OS thread: chooses the thread to run next,
+// lets threads wait and meet, counts their work, and records it for --trace.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ inline constinit thread_local uint3 blockIdx;
 inline constinit thread_local dim3 blockDim;
 inline constinit thread_local dim3 gridDim;
 
-/// Returns the next number of a pseudorandom sequence (splitmix64).
+/// Returns the pseudorandom number that splitmix64 makes from state x.
 constexpr uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
@@ -41,7 +41,8 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// The source position of a call in a kernel: the last parameter, by default Where::current().
+/// The source position of a call in a kernel. Functions take it as their last parameter, which
+/// defaults to Where::current().
 using Where = std::source_location;
 
 inline constexpr int kMaxThreads = 1024;  // per block
@@ -57,16 +58,17 @@ struct Launch {
   // The machine sets these.
   std::string rung = {};
   Schedule schedule = {};
-  Recorder* recorder = nullptr;  // null: no trace
+  Recorder* recorder = nullptr;  // null: no trace is recorded
   /// Whether a thread has let the next kernel start, or waited for the previous one.
   mutable std::atomic<bool> lets_next_start{false}, waited{false};
 
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };
-/// Runs a kernel to its end on the machine whose run() is active. Throws a Fault that occurs in it.
+/// Runs a kernel to its end on the machine whose run() is active. Throws the Fault, if one occurs.
 void run_kernel(Launch&& launch);
 
-/// A meeting of a warp's lanes for a collective: each publishes a pointer, and the last computes.
+/// A meeting of a warp's lanes for a collective: each lane publishes a pointer, and the last lane
+/// to arrive computes.
 struct Meeting {
   const char* name;
   unsigned arrived = 0;  // mask of lanes
@@ -85,7 +87,8 @@ class Block {
   /// Runs block `index` of the grid to its end. Throws the block's Fault, if any.
   void run(const Launch& launch, int64_t index);
 
-  // The counts of the kernel's blocks run here. Arrays count the bytes of global memory.
+  // Counts for the kernel's blocks that this object ran, except bytes of global memory, which the
+  // arrays count.
   Counts counts;
   SharedBytes memory;
   /// Returns the block's asynchronous units. They are created on first use; most kernels need none.
@@ -93,7 +96,7 @@ class Block {
   /// Returns the recorder, or null if nothing is traced.
   Recorder* recorder() const { return recorder_; }
 
-  // These are called on fibers and concern the running thread.
+  // These functions are called on fibers and concern the running thread.
   int running() const { return running_; }
   /// Returns the running thread's index in tables with 2 · kMaxThreads entries per worker.
   int64_t slot() const { return slot_; }
@@ -102,7 +105,7 @@ class Block {
   int lanes() const { return std::min(32, count_ - 32 * warp()); }  // number in its warp
   /// Waits until another thread wakes this one. `at` and `where` describe the wait if it deadlocks.
   void wait(const char* at, Where where);
-  /// Waits like wait(); what() describes the wait at the time of the deadlock.
+  /// Waits like wait(), but calls what() to describe the wait, at the time of a deadlock.
   void wait_for(std::function<std::string()> what, Where where);
   /// Yields to the scheduler.
   void yield() { threads_[running_].fiber->yield(); }
@@ -110,20 +113,23 @@ class Block {
   void syncthreads(Where where);
   void let_next_kernel_start() { launch_->lets_next_start = true; }
   void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
-  /// Whether the thread may overlap the previous kernel, because it has not waited for it.
+  /// Whether the thread may overlap the previous kernel: this kernel started early, and the thread
+  /// has not waited.
   bool early() const { return launch_->early && !threads_[running_].waited; }
-  /// Joins the warp's meeting. Returns the meeting to the last lane to arrive, which computes and
-  /// calls release(); after that returns null to the other lanes.
+  /// Joins the warp's meeting. The last lane to arrive gets the meeting, computes and calls
+  /// release(); then the call returns null in the other lanes.
   Meeting* meet(const char* name, unsigned mask, void* mine, Where where);
   void release(Meeting& meeting);
-  /// Counts n exponentials, and whether they overlap products or come between turns.
+  /// Counts n exponentials, and separately those that overlap products or fall between turns, that
+  /// is, after the thread arrived at a named barrier and before it next waits at one.
   void count_exps(int n) {
     const Thread& self = threads_[running_];
     counts.exps += n;
     counts.exps_under_products += int64_t{n} * self.products;
     counts.exps_between_turns += self.turn_passed ? n : 0;
   }
-  /// Counts bytes that the thread stores to shared memory, and whether they overlap products.
+  /// Counts bytes that the thread stores to shared memory, and separately those that overlap
+  /// products.
   void count_stored(int64_t bytes) {
     counts.sram_write += bytes;
     counts.stores_under_products += bytes * threads_[running_].products;
@@ -141,12 +147,13 @@ class Block {
   void count_copy() { ++warps_[warp()].copies; }
   /// Records that the warp accesses an array for the first time since its lanes last met.
   void touches(TrackedArray& array);
-  /// Counts the requests to global memory of warps [first, first + warps) since they last met.
+  /// Counts the global-memory requests that warps [first, first + warps) have made since their
+  /// lanes last met.
   void count_accesses(int first, int warps);
   /// Lets other threads read what the warp's lanes have copied to shared memory.
   void publish_warp();
-  /// Whether the schedule delays an operation that could end now until no thread can go on without
-  /// it.
+  /// Whether the schedule holds back an operation that could complete now, until no thread can
+  /// proceed without it.
   bool late();
 
   int worker() const { return worker_; }  // the OS thread's number
@@ -161,7 +168,7 @@ class Block {
   [[noreturn]] void fault_in(int thread, fmt::format_string<T...> what, T&&... values) const {
     throw_fault(thread, fmt::format(what, std::forward<T>(values)...), false);
   }
-  /// Throws a Fault. `running` says that the thread is the running one, so a trace can locate it.
+  /// Throws a Fault. A trace can locate the thread exactly only if it is the `running` one.
   [[noreturn]] void throw_fault(int thread, const std::string& what, bool running) const;
 
   void trace_event(EventKind kind, std::string_view name, int64_t number, int64_t amount = 0,
@@ -175,8 +182,8 @@ class Block {
     enum class State : uint8_t { ready, waiting, done };
     uint3 index;
     State state = State::ready;
-    bool waited = false;       // for the previous kernel
-    bool turn_passed = false;  // this and `products`: see the setters
+    bool waited = false;       // whether it has waited for the previous kernel
+    bool turn_passed = false;  // for this and `products` see the setters
     int products = 0;
     const char* waits_at = "";               // the barrier or collective where it waits
     std::function<std::string()> waits_for;  // describes a wait for an asynchronous unit
@@ -186,8 +193,8 @@ class Block {
 
   void start(const Launch& launch, int64_t index);
   static void thread_main();
-  /// Resumes each ready lane once, in the order of `lanes`, up to a barrier. Returns whether any
-  /// ran.
+  /// Resumes each ready lane once, in the order of `lanes`, until a block's barrier is passed.
+  /// Returns whether any lane ran.
   bool run_warp(int warp, const std::vector<int>& lanes);
   [[noreturn]] void deadlock();
   std::string name_of(int thread) const;  // "thread (1,0,0)"
@@ -196,16 +203,16 @@ class Block {
   const Launch* launch_ = nullptr;
   Recorder* recorder_ = nullptr;
   uint32_t number_ = 0;
-  std::vector<Thread> threads_;  // there can be more than the block has
+  std::vector<Thread> threads_;  // may be longer than the block's thread count
   /// The threads of destroyed blocks, kept because mapping stacks takes longer than a small kernel.
   static thread_local std::vector<std::vector<Thread>> idle_;
   int count_ = 0, ended_ = 0, running_ = 0;
   int64_t slot_ = 0;
   uint64_t random_ = 0;  // state of late()'s generator
   int at_barrier_ = 0;
-  int64_t barriers_passed_ = 0;  // __syncthreads that the block has passed
+  int64_t barriers_passed_ = 0;  // how many __syncthreads the block has passed
   Where barrier_where_;
-  bool barrier_passed_ = false;    // since the scheduler last went through the warps
+  bool barrier_passed_ = false;    // in the scheduler's current pass over the warps
   std::vector<Meeting> meetings_;  // per warp
   std::vector<std::vector<TrackedArray*>> touched_;  // per warp, since its lanes last met
   struct Warp {

@@ -1,6 +1,6 @@
 // Implements the simulator, a SIMT machine on the CPU. On each core an OS thread runs whole blocks,
 // whose CUDA threads are fibers. Every access to memory is counted and checked against the shadow
-// that each byte has; accesses to global memory are also checked against those of other blocks.
+// of its bytes; accesses to global memory are also checked against those by other blocks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
       (static_cast<unsigned __int128>(stride) * k + mix(schedule.seed + 1)) % n);
 }
 
-class Sim* current_sim = nullptr;  // the one whose run() is active
+class Sim* current_sim = nullptr;  // the simulator whose run() is active
 
 /// The simulated machine: its arrays, its blocks and the reports of the current run.
 class Sim : public Device {
@@ -82,7 +82,7 @@ class Sim : public Device {
     next_may_start_ = false;
     for (auto* a : arrays_) a->take_kernel_counts();  // drops the counts of a run that faulted
     for (auto& b : blocks_) b->counts = {};
-    // Resets the pointer at the end of the scope, on a throw, too.
+    // Resets the pointer at the end of the scope, also after a throw.
     const std::shared_ptr<void> end(nullptr, [](void*) { current_sim = nullptr; });
     current_sim = this;
     work();
@@ -103,7 +103,7 @@ class Sim : public Device {
     if (options_.only_launches) return;
     for (auto* array : arrays_) array->start_kernel(launch.early);
     run_blocks(launch);
-    // A later kernel waits only for this one, so this one must have waited for the one before it.
+    // A later kernel waits only for this one, so this one must have waited for its predecessor.
     if (launch.early && !launch.waited)
       refuse(launch, "starts early, but no thread calls wait_for_kernel_before()");
     next_may_start_ = launch.lets_next_start;
@@ -186,7 +186,7 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Block>> blocks_;  // one per OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
-  bool next_may_start_ = false;  // early, because the previous kernel allowed it
+  bool next_may_start_ = false;  // early: the previous kernel called let_next_kernel_start()
 };
 
 }  // namespace

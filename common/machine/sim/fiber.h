@@ -18,7 +18,7 @@
 namespace ladder::sim {
 
 #ifdef LADDER_SANITIZE
-constexpr size_t kStackBytes = 256 * 1024;  // the sanitizer's redzones make frames larger
+constexpr size_t kStackBytes = 256 * 1024;  // larger, because the sanitizer adds redzones to frames
 #else
 constexpr size_t kStackBytes = 64 * 1024;
 inline void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
@@ -33,8 +33,8 @@ struct Context {
 };
 
 /// Saves the current context in `from` and continues at `to`. All other registers are lost, so the
-/// compiler saves what it needs on the stack. The function is inline, because the processor would
-/// mispredict a return on a stack other than its call's.
+/// compiler saves those that it needs on the stack. The function is inline, because the processor
+/// would mispredict a return that takes place on another stack than the call.
 [[gnu::always_inline]] inline void switch_stacks(Context* from, Context* to) {
 #if defined(__x86_64__)
   asm volatile(R"(
@@ -80,7 +80,7 @@ struct Context {
 #endif
 }
 
-/// A stack and the place where its code stopped. Later blocks reuse it.
+/// A stack and the place where its code stopped. Later blocks reuse the stack.
 class Fiber {
  public:
   Fiber() { std::memcpy(stack(), &kCanary, sizeof kCanary); }
@@ -108,7 +108,7 @@ class Fiber {
     switch_stacks(&scheduler_, &here_);
     __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
   }
-  /// Completes a switch to the fiber; must be called first on its stack after every switch.
+  /// Completes a switch to the fiber. Code on its stack must call this first after every switch.
   void arrived() {
     __sanitizer_finish_switch_fiber(fake_stack_, &scheduler_stack_, &scheduler_stack_bytes_);
   }
@@ -136,7 +136,7 @@ class Fiber {
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Context here_ = {}, scheduler_ = {};  // the fiber's while it waits, the scheduler's while it runs
+  Context here_ = {}, scheduler_ = {};  // valid while the fiber waits, or runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // for the sanitizer
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;

@@ -1,8 +1,9 @@
 // Adds products of e4m3 values as Hopper's tensor cores do. These multiply exactly but do not add
 // in fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the largest
 // exponent among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random sums
-// equalled this model's bit for bit; with one bit more or fewer, another group size or another
-// rounding they did not. The GPU tests in 05_flash_v2/hopper/tests/fp8_test.cu repeat this.
+// equalled this model's bit for bit; models with one bit more or fewer, another group size or
+// another rounding did not match. The GPU tests in 05_flash_v2/hopper/tests/fp8_test.cu repeat
+// this.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ inline float power_of_2(int exponent) {
 inline float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7f800000);
 }
-/// Returns the same for a value of e4m3, whose smallest exponent is −6.
+/// Returns leading(x) for a value of e4m3, whose smallest exponent is −6.
 inline float leading_of_e4m3(float x) {
   return x != 0 ? std::max(leading(x), 0x1p-6f) : 0;
 }
@@ -37,7 +38,7 @@ inline float leading_of_e4m3(float x) {
 /// A sum with an infinity or a NaN is computed in fp32.
 inline float add_fp8_products(float c, const float* a, const float* b) {
   constexpr int kProducts = 32, kFraction = 13;
-  const auto bits = [](float x) { return std::bit_cast<int32_t>(x); };  // ordered as |x|
+  const auto bits = [](float x) { return std::bit_cast<int32_t>(x); };  // bits order numbers by |x|
   int32_t largest = bits(leading(c));
   for (int k = 0; k < kProducts; ++k)
     largest = std::max(largest, bits(leading(leading_of_e4m3(a[k]) * leading_of_e4m3(b[k]))));

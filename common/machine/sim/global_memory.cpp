@@ -18,9 +18,9 @@ namespace {
 int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
-    // If all lanes continue with the same stride, take all accesses that remain in the shortest
-    // run; the number of sectors repeats when the strides add up to whole sectors. Else take one
-    // access.
+    // If all lanes continue with the same stride, take as many accesses as remain in the shortest
+    // run; the number of sectors repeats whenever the strides add up to whole sectors. Otherwise
+    // take one access.
     int64_t at[32], stride = 0, length = INT64_MAX;
     int active = 0;
     bool alike = true;
@@ -51,7 +51,7 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
   }
 }
 
-/// All arrays, keyed by Array::data, the address that host code knows.
+/// All arrays, keyed by Array::data, the address that host code gets.
 std::map<char*, const TrackedArray*> arrays_by_address;
 
 /// Handles SIGSEGV and SIGBUS. If code touched an array through its address, prints a message and
@@ -124,7 +124,7 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
           kDoes[i], place(), written ? "write" : "read");
   }
   // A block first marks its access, then claims the bytes unless another block already has. Of two
-  // blocks with conflicting accesses, the second therefore always finds the first.
+  // blocks with conflicting accesses, the later one therefore always finds the earlier one's mark.
   const uint16_t here = n > 1 ? 0xffff : at % 2 ? 0xff00 : 0xff;
   for (int64_t two = at / 2; 2 * two < at + n; ++two) {
     auto* const shadow = reinterpret_cast<uint16_t*>(shadow_) + two;

@@ -1,7 +1,8 @@
-// Arrays in the simulator's HBM. Every access by a kernel is counted, and checked against the
-// array's shadow and against accesses by the kernel's other blocks. Blocks run in no defined order,
-// so a block must not touch bytes that another block wrote, nor write bytes that another block
-// touched. The only exception is that several blocks may add to the same bytes atomically.
+// Represents arrays in the simulator's HBM. Every access by a kernel is counted, and checked
+// against the array's shadow and against accesses by the kernel's other blocks. Blocks run in no
+// defined order, so a block must not touch bytes that another block wrote, nor write bytes that
+// another block touched. The only exception is that several blocks may add to the same bytes
+// atomically.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@ constexpr unsigned mark_of(Access access) {
   return access == Access::read ? kReadHere : access == Access::write ? kWrittenHere : kAddedHere;
 }
 
-/// Host bytes per byte of an array: 1 for its contents, 1 for its shadow, and 2 for the first
-/// block's number (4 bytes per pair of bytes).
+/// Host bytes per byte of an array: 1 for its contents, 1 for its shadow, and 2 for the number of
+/// the block that first touched it (4 bytes per pair of bytes).
 inline constexpr int kBytesForEach = 4;
 
 /// Adds x atomically and returns the old value. (libc++ has std::atomic_ref only since version 19.)
@@ -36,8 +37,8 @@ template <class T>
   return before;
 }
 
-/// Consecutive accesses by one lane at equal distances and of the same width. In `begin` and `next`
-/// the lower kWidth bits hold the byte offset and the bits above them the access's width in bytes,
+/// Consecutive accesses by one lane, equally far apart and of the same width. In `begin` and `next`
+/// the lower kWidth bits hold the byte offset, and the bits above them the access's width in bytes,
 /// so that one comparison covers both.
 struct AccessRun {
   int64_t begin = 0, stride = 0;
@@ -57,11 +58,12 @@ class TrackedArray : public Array {
   ~TrackedArray();
 
   /// Checks an access to n bytes at byte offset `at` by a block's running thread. An atomic
-  /// addition, to one element or several neighbouring ones, is a read and a write. Faults give the
-  /// index in elements of `element` bytes.
+  /// addition, to one element or several neighbours, counts as a read and a write. Fault messages
+  /// give the index in elements of `element` bytes.
   template <Access access, int n>
   void check_access(Block& block, int64_t at, int element = n);
-  /// Records an access by the running lane, which count_recorded() combines with other lanes'.
+  /// Records an access by the running lane, which count_recorded() combines with those of other
+  /// lanes.
   template <Access access, int n>
   void record_access(Block& block, int64_t at);
   /// Counts the accesses of a warp's lanes that were recorded since the last call for that warp.
@@ -80,7 +82,7 @@ class TrackedArray : public Array {
  private:
   template <Access access, int n>
   void check(Block& block, int64_t at, int element);
-  /// Handles an access that check()'s fast path does not pass: marks it, or faults.
+  /// Handles an access that check()'s fast path does not let pass: marks it, or faults.
   void check_slow(Block& block, Access access, int64_t at, int n, int element);
 
   /// Returns the running thread's current run of reads or writes.
@@ -92,7 +94,7 @@ class TrackedArray : public Array {
 
   struct alignas(64) Counted {
     int64_t bytes = 0, sectors = 0;
-    std::vector<AccessRuns> before;  // per thread: its runs before the current one
+    std::vector<AccessRuns> before;  // per thread: completed runs
   };
   std::shared_ptr<void> addresses_, contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
@@ -101,7 +103,7 @@ class TrackedArray : public Array {
   /// time.)
   uint32_t* first_;
   std::vector<std::array<Counted, 2>> counts_;  // per worker: reads, writes
-  bool touched_ = false;  // by the previous kernel, or by earlier ones that it did not wait for
+  bool touched_ = false;  // by a kernel that may still run when this one starts
 };
 
 template <Access access, int n>

@@ -1,5 +1,5 @@
-// Implements mbarriers: counts arrivals and promised bytes, which end a phase, and wakes the
-// threads that wait for its end.
+// Implements mbarriers: counts the arrivals and bytes that complete a phase, and wakes the threads
+// that wait for its end.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {

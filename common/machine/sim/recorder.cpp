@@ -8,8 +8,8 @@
 namespace ladder::sim {
 namespace {
 
-// After a lane has touched this many bytes of global memory, a loop's next round is a new event.
-// Otherwise a loop that waits for nothing would be a single event.
+// After a lane has touched this many bytes of global memory, a loop's next round starts a new
+// event. Without this limit, a loop that waits for nothing would be a single event.
 constexpr int64_t kBytesOfRound = 512;
 
 struct Frames {
@@ -180,7 +180,7 @@ Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site,
 
 void Recorder::pass_barrier(EventKind kind, std::string_view name, int64_t number, int site) {
   const auto same = [&](const Event& e) {
-    // The site is not compared, because the compiler may have duplicated the call.
+    // Sites are not compared, because the compiler may have duplicated the call.
     return e.kind == kind && e.number == number && e.name == name;
   };
   const auto& all = events();
@@ -247,7 +247,7 @@ void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
 void Recorder::collective(const char* name) {
   const int here = site();
   switch_to(thread_);
-  // A product keeps its own FLOPs; counts from before it become a compute event.
+  // A product's event has only its own FLOPs; earlier counts become a compute event.
   const bool product = std::string_view(name).starts_with("mma");
   const int64_t flops = product ? std::exchange(lane().pending.matmul_flops, 0) : 0;
   const int computes = thread_, first = computes / 32 * 32;

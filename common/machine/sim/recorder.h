@@ -1,6 +1,6 @@
 // Records the trace of a block: what each warp did at each line of the kernel, in program order.
-// Lanes that do the same at the same line form one event. So do the rounds of a loop, unless they
-// wait for something or touch many bytes.
+// Lanes that do the same at the same line form one event. A loop's rounds also form one event,
+// unless they wait for something or touch many bytes.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +45,13 @@ class Recorder {
   void copy(const SharedPlace& target, int64_t bytes, bool zeros);
   /// Records an ordinary access to shared memory, or one by wgmma or a TMA store.
   void touch(const SharedPlace& place, int64_t bytes, bool write);
-  /// Records a collective. The lane that computes it calls this.
+  /// Records a collective; called by the lane that computes it.
   void collective(const char* name);
-  /// Records a barrier, which each lane of the warp reports, or an operation of TMA or wgmma. For
-  /// the parameters see TraceEvent.
+  /// Records a barrier (each lane of the warp calls this) or an operation of TMA or wgmma. For the
+  /// parameters see TraceEvent.
   void event(EventKind kind, std::string_view name, int64_t number, int64_t amount,
              const std::string& barrier);
-  /// Records a fault and the place where the thread is, or last was if it is not `running`.
+  /// Records a fault and the place where the thread is if it is `running`, or else last was.
   void fault(const std::string& message, int thread, bool running);
 
   Trace take();

@@ -68,7 +68,7 @@ void SharedBytes::check(const char* what, const char* of, const SharedPlace& pla
       {kOrdinary, "which was written with no fence_proxy_async() since"}};
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& shadow = shadow_[i];
-    if (!((shadow ^ kWritten) & (bad | kOneThreads))) continue;  // as for most bytes
+    if (!((shadow ^ kWritten) & (bad | kOneThreads))) continue;  // the common case
     if (shadow & kOneThreads && threads_[copiers_[i].thread].barriers > copiers_[i].passed)
       shadow &= static_cast<uint8_t>(~kOneThreads);
     if (bad & shadow & kOrdinary && threads_[writers_[i].thread].fences > writers_[i].passed)

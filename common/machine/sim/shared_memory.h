@@ -1,6 +1,6 @@
-// The shared memory of the running block: its bytes, the arrays taken from it, and a record for
-// each byte that says which threads may touch it. Ordinary accesses, asynchronous copies, wgmmas
-// and TMA stores are checked against each other here.
+// Represents the running block's shared memory: its bytes, the arrays taken from it, and a record
+// per byte of which threads may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA
+// stores are checked against each other here.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace ladder::sim {
 
-/// Reports that a kernel broke a rule of CUDA. The text names rung, kernel, block, thread, array
-/// and index.
+/// Reports that a kernel broke a rule of CUDA. The text names the rung, kernel, block, thread,
+/// array and index.
 struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
@@ -36,7 +36,7 @@ enum ShadowBit : uint8_t {
   kReadHere = 2,     // read in this kernel
   kWrittenHere = 4,  // written in this kernel
   kAddedHere = 8,    // added to atomically in this kernel
-  kShared = 16,      // several blocks read it, or added to it, and did nothing else
+  kShared = 16,      // several blocks only read it, or only added to it
   kReadBefore = 32,  // the previous kernel read it, and this one started early
   kWrittenBefore = 64,
   // Bits for bytes of shared memory.
@@ -44,7 +44,7 @@ enum ShadowBit : uint8_t {
   kInFlight = 8,     // the target of an asynchronous copy that was not waited for
   kBeingRead = 16,   // a wgmma or a TMA store that was not waited for reads it
   kOrdinary = 32,    // an ordinary store wrote it, with no fence for wgmma and TMA since
-  kOneThreads = 64,  // the thread that copied it waited for that, but has passed no barrier since
+  kOneThreads = 64,  // the thread that copied it has waited, but not passed a barrier since
   kWatched = 128     // ordinary accesses are traced; set on all bytes or on none
 };
 
@@ -119,8 +119,8 @@ class SharedBytes {
   }
 
   // Copies of 4, 8 or 16 bytes that a thread starts (cp.async). They end only when that thread
-  // waits for them. Until then no thread may touch the bytes, and from then to publish() only that
-  // one.
+  // waits for them. Until then no thread may touch the bytes; afterwards, until publish(), only
+  // that thread may.
   /// Starts a copy; a null `source` writes zeros.
   void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
   /// Closes the thread's current group of copies and returns its number.
@@ -129,7 +129,7 @@ class SharedBytes {
   /// the first group that remains.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
-  /// Faults if the thread, which ends, has not waited for one of its copies.
+  /// Faults if the ending thread has not waited for all of its copies.
   void end_thread(int thread);
   /// Records that the thread passed a barrier that orders memory: other threads may now read the
   /// bytes that it copied and overwrite the bytes that it read.
@@ -137,10 +137,12 @@ class SharedBytes {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults if another lane of its warp read data of TMA or bulk_load there, with no barrier since.
+  /// Faults if another lane of the thread's warp read data of TMA or bulk_load at this place, with
+  /// no barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
-  // Begin and end a load by TMA; the caller moves the bytes through data(). Faults name it `what`.
+  // Begin and end a load by TMA; the caller moves the bytes through data(). `what` names the load
+  // in fault messages.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   void end_load(int64_t at, int64_t bytes) {
     std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
@@ -151,8 +153,8 @@ class SharedBytes {
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
-  /// From now on records the thread of each ordinary write, which only that thread's fence_proxy()
-  /// covers. Earlier writers are unknown, because most kernels do not need this record.
+  /// From now on records which thread made each ordinary write, because only that thread's
+  /// fence_proxy() covers it. Most kernels do not need this record, so earlier writers are unknown.
   void tell_writers_apart();
   /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the thread has written so far.
   void fence_proxy(int thread) {
@@ -167,7 +169,7 @@ class SharedBytes {
   void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
              unsigned bad, int thread = -1);
   // Handle accesses to n bytes that need a closer look: fault unless this thread may read or write
-  // them. They also report to the recorder, so that ordinary accesses pay nothing for it.
+  // them. They also report to the recorder, so that the fast path needs no test for it.
   void rare_read(const SharedPlace& place, int n, int thread);
   void rare_write(const SharedPlace& place, int n, int thread);
   void note_write(int thread, int64_t at, int64_t bytes) {
@@ -182,7 +184,7 @@ class SharedBytes {
   std::vector<Region> regions_;    // in the order of take(); the same for every thread
   std::vector<uint16_t> readers_;  // per 16 bytes: number of asynchronous reads in flight
   struct By {
-    int thread, passed;  // number of barriers, or fences, that the thread had passed by then
+    int thread, passed;  // how many barriers, or fences, the thread had passed by then
   };
   std::vector<By> copiers_;  // per byte with kOneThreads
   std::vector<By> writers_;  // per byte: its last ordinary writer

@@ -26,7 +26,8 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
       &static_cast<TrackedArray&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
-/// Returns 3 instead of --sms, so that persistent blocks process several tiles even in small runs.
+/// Returns 3, whatever --sms is, so that persistent blocks process several tiles even in small
+/// runs.
 inline int resident_blocks() {
   return 3;
 }
@@ -82,7 +83,8 @@ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Counts the box's bytes inside the array as global reads, and all as writes to shared memory.
+/// Counts those bytes of the box that are inside the array as global reads, and all of its bytes as
+/// writes to shared memory.
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
@@ -90,8 +92,8 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
                            Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
                            barrier.place());
 }
-/// Counts the box's bytes inside the array. Faults if a coordinate is negative, as the chip
-/// forbids.
+/// Counts those bytes of the box that are inside the array. Faults for a negative coordinate, which
+/// the chip forbids.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
@@ -149,7 +151,8 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// Faults if the start exceeds its 14 bits; on the chip it would overflow into the next field.
+/// Faults if the start address exceeds its 14 bits; on the chip it would overflow into the next
+/// field.
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)
@@ -177,7 +180,7 @@ void wgmma_wait_instruction(Where where = Where::current()) {
 }
 
 /// Declares that the warp is done reading n elements. Faults if a product of its warpgroup still
-/// reads them, or if another lane read them (data of TMA or bulk_load) with no barrier since.
+/// reads them, or if TMA or bulk_load wrote them and another lane read them with no barrier since.
 template <class T>
 void done_with(Smem<T> tile, int n) {
   this_block->async().done_with(tile.place(0), n * int64_t{sizeof(T)});
@@ -191,8 +194,8 @@ Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
-/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and the operands' bytes in shared memory as
-/// reads.
+/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and reads of the operands that are in shared
+/// memory.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);

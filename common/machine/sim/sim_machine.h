@@ -25,7 +25,7 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// fp16 or bf16, whichever is the run's I/O type. Each kernel is therefore compiled once for both,
+/// Stands for fp16 or bf16, whichever is the run's I/O type. One compiled kernel serves both types,
 /// which halves compile time.
 struct IoFloat {
   static inline bool is_bf16 = false;
@@ -53,7 +53,7 @@ inline void __syncthreads(Where where = Where::current()) {
 
 /// Runs a collective: every lane publishes `mine`, and the last lane to arrive runs compute(lanes,
 /// n), where lanes[i] points to lane i's `mine` and n is the number of lanes. The mask must name
-/// all of them.
+/// all lanes.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
                 Where where = Where::current()) {
@@ -63,8 +63,8 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
-/// Unlike the other collectives, this one also orders memory: after it, or after a barrier of the
-/// block, lanes may read what another lane has copied asynchronously.
+/// Unlike the other collectives, orders memory, too: after it, as after a barrier of the block,
+/// lanes may read what another lane has copied asynchronously.
 inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
@@ -131,8 +131,8 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// Returns 2^x and counts one exponential, unless another lane counts the same one (`counted` is
-/// false). Faults for a NaN, which might otherwise stay unnoticed in a row whose weight is 0.
+/// Returns 2^x and counts one exponential, unless `counted` is false because another lane counts
+/// the same one. Faults for a NaN, which might otherwise go unnoticed in a row whose weight is 0.
 inline float exp2_fast(float x, bool counted = true) {
   this_block->count_exps(counted);
   check_waited_for(x);
@@ -147,7 +147,8 @@ inline void count_flops(int n) {
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Rounds neighbours in a row to T and returns them in one register, the first in the lowest bits.
+/// Rounds neighbouring elements to T and returns them in one register, the first in the lowest
+/// bits.
 template <class T, class... Float>
 unsigned pack(Float... x) {
   static_assert(sizeof(T) * sizeof...(x) == 4);
@@ -173,7 +174,7 @@ void whole_warp(const char* name, Lane& mine, Compute compute) {
 template <class Lane>
 void count_conflicts(Lane* const* lanes) {
   for (int m = 0; m < 4; ++m) {
-    int in_bank[8] = {}, passes = 1;  // rows of this matrix that start in each group of four banks
+    int in_bank[8] = {}, passes = 1;  // how many rows start in each group of four banks
     for (int i = 0; i < 8; ++i) passes = std::max(passes, ++in_bank[lanes[8 * m + i]->at / 16 % 8]);
     this_block->counts.bank_conflicts += passes - 1;
   }
@@ -212,7 +213,8 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 // ------------------------------------------------------------------------------------------ launch
 
 /// When a kernel starts. On the simulator even an early kernel runs after the previous one, but
-/// faults if a thread that has not waited touches what that kernel wrote, or writes what it read.
+/// faults if a thread that has not waited touches what the previous kernel wrote, or writes what
+/// the previous kernel read.
 enum class Start { after, early };
 inline void let_next_kernel_start() {
   this_block->let_next_kernel_start();

@@ -1,4 +1,5 @@
-// Global and shared memory for kernels on the simulator, with every access checked and counted.
+// Gives kernels on the simulator global and shared memory whose every access is checked and
+// counted.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 
 namespace ladder::sim {
 
-/// Faults if x comes from an accumulator that a wgmma still owns. Arithmetic keeps a NaN's payload;
-/// only its sign and its quiet bit can change.
+/// Faults if x comes from an accumulator that a wgmma still owns. Arithmetic keeps a NaN's payload
+/// and changes at most its sign and its quiet bit.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -42,8 +43,8 @@ class Ref {
   int64_t i_;
 };
 
-/// A pointer into a TrackedArray. Copying and offsetting the pointer are not counted; [] reads or
-/// writes an element, and counts that.
+/// A pointer into a TrackedArray. Copying and offsetting the pointer are not counted; an access
+/// through [] is.
 template <class T>
 class Hbm {
  public:
@@ -76,7 +77,7 @@ class Hbm {
     data()[i] = x;
   }
   /// Read or write a U in accesses of min(16, sizeof(U)) bytes, which must be aligned to their
-  /// size. `what` names the access in faults.
+  /// size. `what` names the access in fault messages.
   template <class U>
   U load_as(const char* what) const {
     count_wide<Access::read, U>(what);
@@ -159,7 +160,7 @@ class Smem {
   T load(int64_t i) const { return read<T>(place(i)); }
   void store(int64_t i, T x) const { write(place(i), x); }
   /// Read or write a U of at most 16 bytes in one access, aligned to its size. `what` names the
-  /// access in faults.
+  /// access in fault messages.
   template <class U>
   U load_as(const char* what) const {
     check_aligned(what, "from", sizeof(U));

@@ -14,8 +14,9 @@ namespace {
 
 constexpr unsigned kOwnedOperand = 0x7fed7fed;
 
-/// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”), in
-/// bytes: lines of 128 bytes with 128-byte swizzle, or of 64 bytes with 64-byte swizzle.
+/// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”).
+/// All members are in bytes. Lines have 128 bytes with 128-byte swizzle, or 64 with 64-byte
+/// swizzle.
 struct Descriptor {
   int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
@@ -46,8 +47,8 @@ struct Descriptor {
   }
 };
 
-/// Faults if a descriptor's fields do not match the layout of the tiles into which it points, for
-/// an operand of `rows` rows (columns, for B). An array that was not taken as tiles is not checked,
+/// Faults if a descriptor's fields do not match the layout of the tile into which it points. The
+/// operand has `rows` rows (for B: columns). An array that was not taken as tiles is not checked,
 /// because its layout is unknown.
 void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descriptor, int rows,
                   bool transposed) {
@@ -102,7 +103,7 @@ void Warpgroup::fence_registers(const void* registers, size_t bytes) {
     std::copy(was.contents.begin(), was.contents.end(), a);
     return true;
   });
-  std::erase_if(lane().fenced, [&](const auto& fenced) {  // older registers at the same address
+  std::erase_if(lane().fenced, [&](const auto& fenced) {  // older entries there
     return fenced.first < begin + bytes && begin < fenced.first + fenced.second.size();
   });
   lane().fenced[begin].assign(begin, begin + bytes);
@@ -332,7 +333,7 @@ void Warpgroup::finish(Op& op) {
 
 // ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
-// They are not in the header, where every kernel would compile them again and optimise them less.
+// These are not in the header, because every kernel would then compile them again, optimised less.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
   struct Lane {

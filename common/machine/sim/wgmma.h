@@ -1,7 +1,7 @@
 // A warpgroup of 128 threads: its asynchronous products (wgmma) and its registers (setmaxnreg).
 // From a wgmma's issue to its wait, its accumulator and its left operand in registers hold marker
 // values, so that a premature access is caught. The wait, or a later fence, must name the wgmma's
-// registers, because otherwise a compiler may move other uses of them before the wait.
+// registers; otherwise a compiler might move other uses of these registers before the wait.
 #pragma once
 
 #include <array>
@@ -56,11 +56,12 @@ class Warpgroup {
   void wait(int groups_left, Where where);
   /// Faults if a product not waited for still reads any of the `bytes` bytes from `place` on.
   void done_with(const SharedPlace& place, int64_t bytes) const;
-  /// Faults if the ending thread has not waited for a product, or not named its left operand since.
+  /// Faults if the ending thread has not waited for a product, or has not named the product's left
+  /// operand since.
   void end_thread();
 
-  /// Ends the products that the whole warpgroup waits for. Returns false if some thread does not
-  /// wait.
+  /// Ends the products that the whole warpgroup waits for. Returns false if some thread is not
+  /// waiting.
   bool deliver();
 
  private:
@@ -108,7 +109,7 @@ class Warpgroup {
   int64_t first_op_ = 0;
   Lane lanes_[128];
   int waiting_ = 0;  // number of waiting threads
-  int done_ = 0;     // these wait for the groups below this number
+  int done_ = 0;     // the waiting threads need the end of all groups below this
 };
 
 }  // namespace ladder::sim

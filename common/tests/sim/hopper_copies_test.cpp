@@ -1,4 +1,4 @@
-// Tests faults in kernels for Hopper that copy and wait.
+// Tests the faults reported for misused copies and waits in Hopper kernels.
 
 #include <set>
 
@@ -9,8 +9,9 @@ namespace {
 
 using HopperCopies = Planted;
 
-/// The kernel stores Y, adds 2 to 64 floats of out in a second group and to 32 more in a third,
-/// waits for the first two groups, overwrites their sources, and waits for the third.
+/// The kernel stores to Y, then adds 2 to each of 64 floats of out in a second group of stores and
+/// to 32 more in a third. It waits for the first two groups, overwrites their sources, and waits
+/// for the third.
 TEST_F(HopperCopies, StoresAndAdditions) {
   const auto overwrites = [](const std::string& where, int element) {
     return fmt::format("write to shared {} (element of {} bytes), {}", where, element, kStillRead);
@@ -44,7 +45,7 @@ TEST_F(HopperCopies, StoresAndAdditions) {
     const bool past =
         wrong("atomic addition to out[4096] (element of 4 bytes; the array has 4096)");
     bulk_add(out + (past ? 4096 - 32 : 0), x, 64);
-    if (!wrong(overwrites("x[3]", 4))) tma_store_commit();  // else the next wait is not for it
+    if (!wrong(overwrites("x[3]", 4))) tma_store_commit();  // else the next wait does not cover it
     if (wrong(overwrites("stage[3]", 2))) stage.data[3] = fp16(0.0f);
     if (wrong(overwrites("x[3]", 4))) x[3] = 0;
     if (wrong("bulk_load onto shared x[12] (element of 4 bytes), " + kStillRead)) {
@@ -63,8 +64,8 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
-/// Two threads store and wait. Under a forward schedule both begin before one continues; in reverse
-/// each continues immediately; random schedules do either.
+/// Two threads store and wait. Under a forward schedule both begin before either continues; under a
+/// reverse schedule each continues immediately; random schedules do either.
 TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
   std::string order;
   const auto store = [&] {
@@ -77,7 +78,7 @@ TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
     order += " begins";
     tma_store_wait<0>();
     order += " ends";
-    done_with(x, 4);  // also without a warpgroup
+    done_with(x, 4);  // must also work in a block smaller than a warpgroup
   };
   std::map<Schedule::Order, std::set<std::string>> found;
   for (const auto of : kOrders)
@@ -93,7 +94,7 @@ TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
                        {kOrders[0], {late}}, {kOrders[1], {early}}, {kOrders[2], {late, early}}}));
 }
 
-/// The kernel loads 64 floats of out, from 128 on, into x.
+/// The kernel loads out[128] … out[191] into x.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
   const std::string late = "deadlock … the end of phase 1 (parity 1)";
@@ -117,12 +118,12 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     __syncthreads();
     if (wrong("thread (0,0,0): the block ends with a load to mbarrier full[0] that nobody waited"))
       return;
-    // In reverse the phase has already ended when they arrive.
+    // In reverse order, the phase has already ended when the threads reach this wait.
     full[0].wait(wrong(early, late) ? 1 : 0);
     if (thread() < 64) out[thread()] = x[thread()];
     if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
       __syncwarp();
-    // A lane may release what it has read itself, while others may have read neighbouring elements.
+    // A lane may release elements that only it has read, even if others read neighbouring ones.
     const int lane = lane_id();
     float last = lane < 3 ? x[lane == 0 ? 20 : lane == 1 ? 15 : 48] : 0;
     if (wrong("releases shared x[47] … , which thread 31", "x[47] … , which thread 127") &&
@@ -191,8 +192,8 @@ TEST_F(HopperCopies, NamedBarriers) {
   });
 }
 
-/// Consecutive products on one accumulator from one array form one event of their group. All blocks
-/// are recorded in the same way, whatever the previous block left on the OS thread.
+/// Within a group, consecutive wgmmas with the same accumulator and B array form one event. All
+/// blocks are recorded in the same way, whatever the previous block left on the OS thread.
 TEST_F(HopperCopies, TracesDistinguishProductsButNotBlocks) {
   options({.trace = true});
   const auto multiply = [] {

@@ -1,5 +1,5 @@
-// Tests faults in kernels for Hopper that multiply. Each mistake is planted in a small kernel, and
-// the message must name thread and place.
+// Tests the faults reported for misused products, stages and registers in Hopper kernels. Each
+// mistake is planted in a small kernel, and the message must name the thread and the place.
 
 #include "tests/sim/planted.h"
 
@@ -52,7 +52,7 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     }
     wgmma_AB(acc, a, wrong(disagree) && thread() == 9 ? Stage{rest} : B);
     if (wrong(other_wgmmas) && thread() == 9) wgmma_AB(acc, a, B);
-    done_with(before, 512), done_with(rest, kElements);  // which no product reads
+    done_with(before, 512), done_with(rest, kElements);  // no product reads these
     if (!wrong(kUsedEarly)) wgmma_commit();
     if (wrong(other_wgmmas) && thread() == 9) wgmma_commit();
     if (wrong("ends with a wgmma that was never waited for")) return;
@@ -87,10 +87,10 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
   EXPECT_EQ(values(out)[0], 128);
 }
 
-/// The kernel sums in out[0] the products of two rounds through one stage. A producer (warpgroup 1)
-/// fills the stage, and a consumer (warpgroup 0) multiplies it by itself.
+/// A producer (warpgroup 1) fills one stage twice, and a consumer (warpgroup 0) multiplies its
+/// contents by their transpose. The sum of the two products goes to out[0].
 TEST_F(HopperFaults, RingOfStages) {
-  // Under a forward schedule the consumer goes first, in reverse the producer.
+  // Under a forward schedule the consumer runs first, under a reverse schedule the producer.
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
   const std::string of_free = "mbarrier free[0], the end of phase 0";
   const std::string of_stage = " shared stage[0] (element of 2 bytes), ";
@@ -177,7 +177,7 @@ TEST_F(HopperFaults, RingOfStages) {
         wgmma_commit();
         wgmma_wait<1>(acc);
       }
-      // The mistake is found even if the producer does not overwrite the stage in time.
+      // The mistake is found even if the producer has not overwritten the stage yet.
       if (wrong(releases) || releases_second) done_with(stage.data, kElements);
       if (loads_under && thread() % 32 == 0) free[0].arrive();
       if (loads_under) named_barrier_sync(1, 128);
@@ -288,7 +288,7 @@ TEST_F(HopperFaults, DescriptorsOfATile) {
     Accumulator<16, 128> acc;
     wgmma_fence(acc);
     wgmma_m64<fp16, false, true>(acc.r[0], a, b, 0);
-    // The leading byte offset does not matter for 64 columns, nor ever for rows.
+    // The leading byte offset does not matter for 64 columns, nor for untransposed operands.
     Accumulator<16, 64> half;
     wgmma_fence(half);
     wgmma_m64<fp16, false, true>(half.r[0], of(1024, 1024), of(1024, 1024), 0);
@@ -297,7 +297,7 @@ TEST_F(HopperFaults, DescriptorsOfATile) {
   expect(128, multiply);
 }
 
-/// One lane's wgmma differs: in width, type, layout or operands, or in whether it adds.
+/// One lane's wgmma differs in width, type, layout or operands, or in whether it adds to d.
 TEST_F(HopperFaults, LanesDisagreeOnAWgmma) {
   using D = float(&)[8][4];
   constexpr void (*kOthers[])(D, uint64_t) = {

@@ -1,4 +1,4 @@
-// Supports kernels for Hopper with planted mistakes, which a test switches on one at a time.
+// Helpers for testing Hopper kernels with planted mistakes, which expect() makes one at a time.
 #pragma once
 
 #include <map>
@@ -17,15 +17,16 @@ const std::string kBeingCopied = "the target of a copy that was not waited for";
 const std::string kUnfenced = "which was written with no fence_proxy_async() since";
 const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
 
-/// The message that a mistake must cause, and the one under reverse schedules if that differs.
+/// The message that a mistake must cause and, if different, the one under reverse schedules.
 struct Said {
   std::string forward, in_reverse;
 };
 using Place = std::pair<unsigned, unsigned>;  // line, column
-inline std::map<Place, Said> mistakes;        // the mistakes in the kernel that ran last
+inline std::map<Place, Said> mistakes;        // the mistakes in the kernel run last
 inline Place made;                            // the mistake switched on; {0, 0}: none
 
-/// Returns whether to make the mistake at this place in a kernel. For `said` see expect_says().
+/// Returns whether to make the mistake at this place in a kernel. A first run without mistakes
+/// registers every place; expect() then makes them one by one. For `said` see expect_says().
 inline bool wrong(const std::string& said, const std::string& in_reverse = "",
                   Where where = Where::current()) {
   const Place here = {where.line(), where.column()};
@@ -68,8 +69,8 @@ class Planted : public SimTest {
         expect_says(message, said.in_reverse);
     }
   }
-  /// Does the same in each order of threads, with out[i] = i before. The correct kernel sets out[0]
-  /// to `right`.
+  /// Calls expect() for each thread order, first setting out[i] = i. The correct kernel must set
+  /// out[0] to `right`.
   void expect_in_every_order(int threads, float right, const Kernel& kernel) {
     for (const auto order : kOrders) {
       options({.schedule = {order, 3}});

@@ -1,5 +1,5 @@
-// Tests races, which the simulator must find under every schedule and on any number of OS threads:
-// blocks that touch what another block of the kernel has touched, and lanes that read what another
+// Tests that the simulator finds races under every schedule and on any number of OS threads: blocks
+// that touch what another block of the same kernel has touched, and lanes that read what another
 // lane has copied, with no barrier in between.
 
 #include <fmt/format.h>
@@ -26,8 +26,8 @@ using Texts = std::vector<std::string>;
 
 class Races : public SimTest {
  protected:
-  /// Runs the kernel on 64 floats x = 0, 1, 2, … with each of kSims, and expects a fault (or "no
-  /// fault") with one of the texts.
+  /// Runs the kernel on 64 floats x = 0, 1, 2, … with each of kSims, and expects a fault whose
+  /// message contains one of the texts; the text "no fault" stands for a run without one.
   void expect_any(int blocks, int threads, const std::function<void(Hbm<float>)>& kernel,
                   const Texts& texts = {"no fault"}) {
     for (const SimOptions& o : kSims) {
@@ -62,7 +62,7 @@ TEST_F(Races, BlocksConflictInEveryOrder) {
   // Block 1 makes access b, and blocks 0 and 2 make access a.
   for (const Access a : {Access::read, Access::write, Access::add})
     for (const Access b : {Access::read, Access::write, Access::add})
-      for (const int at : {6, 7}) {  // 6 is the other half of the same 8 bytes
+      for (const int at : {6, 7}) {  // 6 and 7 share the same 8 bytes
         SCOPED_TRACE(testing::Message() << int(a) << int(b) << at);
         Texts texts;
         if (a == Access::write) texts = {text(0, a, 2, a), text(2, a, 0, a)};
@@ -94,8 +94,8 @@ TEST_F(Races, FirstBlockIsCheckedAfterOthersCame) {
   expect_says(fault_of(2, 1, both_read_then_0_writes), "writes x[7] … which another block read");
 }
 
-/// Each block adds 1 to x[4] … x[35] with `times` bulk_adds at once. If `last_does` is given, the
-/// last block makes that access to x[7] instead.
+/// Each block adds 1 to x[4] … x[35] with `times` concurrent bulk_adds. If `last_does` is given,
+/// the last block makes that access to x[7] instead.
 void add_at_once(Hbm<float> x, int times, std::optional<Access> last_does) {
   SharedMemory smem;
   const auto ones = smem.take<float>("ones", 32);
@@ -150,7 +150,7 @@ TEST_F(Races, DoNotOutlastTheKernelOrTheBlock) {
   });
 }
 
-// A kernel that starts early may overlap the previous kernel until it has waited.
+// A kernel that starts early may overlap the previous kernel until it has waited for that kernel.
 TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
   const auto x = array("x", iota(64));
   const auto before = [&](Access did) {
@@ -183,7 +183,8 @@ TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
                             "this kernel starts early, and this thread has not called wait_for_"
                           : "x[7] … which the previous kernel may still write");
         }
-  // A kernel may also still run if the previous one has not waited for it; earlier ones have ended.
+  // If the previous kernel may not have waited yet, the kernel before it may still run, too;
+  // earlier kernels have ended.
   const auto wait = [] { wait_for_kernel_before(); };
   const auto three = [&](bool early, Access did, Access does) {
     return fault_of([&] {
@@ -254,7 +255,7 @@ TEST_F(Races, CopiesAreVisibleToOtherLanesOnlyAfterABarrier) {
           "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
   expect(Between::shuffle, Then::write_next, {"write to shared s["});
   expect(Between::shuffle, Then::copy_to_next, {"asynchronous copy to shared s["});
-  // The neighbour may not have waited, or not even begun.
+  // The neighbour may not have waited for its copy, or not even started it.
   expect(Between::nothing, Then::read_next,
          {who, "which is unwritten", "the target of a copy that was not waited for"});
 }

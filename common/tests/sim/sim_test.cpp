@@ -1,5 +1,5 @@
 // Tests the simulator: CUDA's semantics, exact counts, and a fault for everything that CUDA
-// forbids. Each mistake is planted in a small kernel, and the fault must name kernel, block,
+// forbids. Each mistake is planted in a small kernel, and the fault must name the kernel, block,
 // thread, array and index.
 
 #include <algorithm>
@@ -16,8 +16,8 @@ const Schedule kSchedules[] = {
 
 // ------------------------------------------------------------------------------------------ counts
 
-// (The suite compares the counts of each step with its traffic(), and results_test with the
-// committed counts.)
+// (The suite compares each step's counts with its traffic(), and results_test compares them with
+// the committed counts.)
 TEST_F(SimTest, AddsUpLaunchesWithTheSameName) {
   const auto x = array("x", iota(32));
   const Counts c = run([&] {
@@ -32,7 +32,7 @@ TEST_F(SimTest, AddsUpLaunchesWithTheSameName) {
   EXPECT_EQ(values(x).at(31), 31 + 2 * 8);
 }
 
-// Tests rules of CUDA for lanes outside the warp, which no kernel of the ladder uses.
+// Tests CUDA's rules for source lanes outside the warp, which no kernel of the ladder uses.
 TEST_F(SimTest, ShufflesFromLanesOutsideTheWarp) {
   for (const auto& schedule : kSchedules) {
     options({.schedule = schedule});
@@ -51,7 +51,7 @@ TEST_F(SimTest, ShufflesFromLanesOutsideTheWarp) {
 // Schedules change the order of blocks, warps and lanes, so that a kernel that lacks a barrier is
 // correct in one order and wrong in another.
 TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
-  const auto order = [&](const Schedule& schedule) {  // when each thread and block came
+  const auto order = [&](const Schedule& schedule) {  // each one's position
     options({.schedule = schedule, .threads = 1});
     const auto next = array("next", iota(2)), out = array("out", 4 * 128);
     run(128, 128, [&] {
@@ -73,7 +73,7 @@ TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
   // A meeting of a warp's lanes does not order different warps.
   EXPECT_LT(forward[0], forward[128 + 32]);
   EXPECT_GT(reverse[0], reverse[128 + 32]);
-  std::set<bool> warps, lanes;  // whether the second one came before the first
+  std::set<bool> warps, lanes;  // whether the second one ran before the first
   std::set<int> first, steps;   // the position of block 0, and of block 1 relative to it
   for (uint64_t seed = 0; seed < 16; ++seed) {
     const auto random = order({Schedule::Order::random, seed});
@@ -110,18 +110,18 @@ TEST_F(SimTest, CountsSectorsPerWarp) {
     int (*at)(int lane, int number);
   };
   constexpr Case kCases[] = {
-      {3, 12, 12, [](int i, int n) { return 32 * n + i; }},       // coalesced
-      {3, 12, 12, [](int i, int n) { return 32 * n + 31 - i; }},  // backwards
-      {2, 2, 2, [](int, int n) { return n; }},                    // one address
-      {1, 5, 5, [](int i, int) { return 3 + i; }},                // 12 bytes further
+      {3, 12, 12, [](int i, int n) { return 32 * n + i; }},                       // coalesced
+      {3, 12, 12, [](int i, int n) { return 32 * n + 31 - i; }},                  // backwards
+      {2, 2, 2, [](int, int n) { return n; }},                                    // one address
+      {1, 5, 5, [](int i, int) { return 3 + i; }},                                // 12 bytes off
       {2, 6, 6, [](int i, int n) { return 32 * n + i < 41 ? 32 * n + i : -1; }},  // ragged
-      {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row each
-      {3, 49, 49, [](int i, int n) { return 4 * i + 3 * n; }},                    // 16, 16 and 17
+      {12, 384, 384, [](int i, int n) { return 64 * i + n; }},                    // a row per lane
+      {3, 49, 49, [](int i, int n) { return 4 * i + 3 * n; }},                    // 16 + 16 + 17
       {3, 6, 6, [](int i, int n) { return i % 2 ? 8 * n * n : 80 + n; }},
-      {4, 7, 7, [](int i, int n) { return i < 2 ? 8 * n + i * (8 - 7 * n) : -1; }},  // 8, and 1
+      {4, 7, 7, [](int i, int n) { return i < 2 ? 8 * n + i * (8 - 7 * n) : -1; }},  // 2+1+2+2
       {3, 10, 10, [](int i, int n) { return n < 2 || i < 16 ? 32 * n + i : -1; }},
-      // Lane 0 is alone in the first access, or joined by others if the lanes do not meet in
-      // between.
+      // Lane 0 makes the first access alone; if the lanes do not meet before the second, the other
+      // lanes' only access is combined with it.
       {2, 6, 5, [](int i, int n) { return n ? i : 64 - 65 * (i > 0); }}};
   for (const Schedule& schedule : kSchedules)
     for (const auto& [accesses, sectors, apart, at] : kCases)
@@ -149,7 +149,7 @@ TEST_F(SimTest, CountsSectorsPerWarp) {
       fence_mbarrier_init();
       full[0].arrive_expect_tx(2 * 192);
       tma_load(rows, full[0], box, 0, 0, 0, 0);
-      tma_load(rows, full[0], box + 256, 0, 0, 1, 0);  // a head that does not exist: zeros
+      tma_load(rows, full[0], box + 256, 0, 0, 1, 0);  // head 1 does not exist: zeros
       full[0].wait(0);
     }
     const auto s = smem.take<float>("s", 256);
@@ -187,8 +187,8 @@ TEST_F(SimTest, EveryThreadRunsOnceInEverySchedule) {
     }
 }
 
-// An element bound to a variable would be read when the variable is used; on the gpu it is read
-// when it is bound.
+// Binding a Ref to a variable would delay the read until the variable is used; on the gpu the read
+// happens at the binding. Therefore a bound Ref must not convert to a number.
 static_assert(std::is_convertible_v<Ref<float, Hbm<float>>, float>);
 static_assert(!std::is_convertible_v<Ref<float, Hbm<float>>&, float>);
 static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
@@ -234,7 +234,8 @@ TEST_F(SimTest, FaultsOfOneThread) {
        [=](auto& in) { copied(in), in.tile[2] = 0; }},
       {"asynchronous copy to shared tile[0] (element of 4 bytes), " + copy,
        [=](auto& in) { copied(in), cp_async(in.tile, x + 4); }},
-      {"read of shared tile[3] (element of 4 bytes), " + copy,  // in the last group, or in none
+      // The copy may be in a group that the wait leaves in flight, or in no group.
+      {"read of shared tile[3] (element of 4 bytes), " + copy,
        [=](auto& in) { copied(in), cp_async_wait<1>(), in.before[0] = in.tile[3]; }},
       {"read of shared tile[3] (element of 4 bytes), " + copy,
        [=](auto& in) { cp_async(in.tile, x), cp_async_wait<0>(), in.before[0] = in.tile[3]; }},
@@ -394,7 +395,7 @@ TEST_F(SimTest, TraceEndsWithTheFaultAtItsThreadsPlace) {
   const auto x = array("x", iota(64));
   const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // the place is not that of the last thread that ran
+  const Trace stuck = device().take_trace();  // in its own thread, not the last to run
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
   expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");

@@ -24,7 +24,7 @@ inline int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-/// Expects that `said` contains, in this order, the parts of `wanted` that " … " separates.
+/// Expects that `said` contains the parts of `wanted`, which " … " separates, in this order.
 inline void expect_says(const std::string& said, std::string_view wanted) {
   constexpr std::string_view kSeparator = " … ";
   for (size_t from = 0;;) {
@@ -38,7 +38,7 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
-/// The default bytes of shared memory per block.
+/// The shared memory per block in bytes, unless a test gives another size.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
 class SimTest : public DeviceTest {

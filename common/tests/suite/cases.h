@@ -16,11 +16,11 @@ namespace {
 
 struct Case;
 
-/// Constructed inputs, which random inputs hardly ever resemble.
-using Elements = std::function<float(int row, int column)>;  // rows count through all heads
+/// Constructed inputs, for mistakes that random inputs hardly ever reveal.
+using Elements = std::function<float(int row, int column)>;  // rows numbered across all heads
 struct MadeInputs {
   float scale;           // 0: the case's scale
-  Elements Q, K, V, dO;  // empty: drawn
+  Elements Q, K, V, dO;  // empty: drawn at random
   bool tight = false;    // whether the tolerance covers only the output's rounding
 };
 using Maker = MadeInputs(const Case& c);
@@ -35,7 +35,7 @@ struct Case {
   DType dtype = DType::fp16;
   Input input = Input::normal;
   float scale = 1;        // in units of 1/√d
-  Maker* made = nullptr;  // constructs the inputs; null: they are drawn
+  Maker* made = nullptr;  // constructs the inputs; null: drawn at random
 };
 
 constexpr DType bf = DType::bf16;
@@ -46,9 +46,9 @@ constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) 
 }
 
 constexpr Case kCases[] = {
-    // All triples of these occur, because a mistake may need three rare conditions at once: causal,
-    // grouped heads, a padded head size, ragged queries, more or fewer keys than queries, a batch,
-    // and more than one round through the stages of any step (N, N_kv > 256).
+    // Every combination of three of these conditions occurs, because a mistake may need three at
+    // once: causal, grouped heads, a padded head size, ragged queries, more or fewer keys than
+    // queries, a batch, and more than one round through any step's stages (N, N_kv > 256).
     {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
     {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
     {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
@@ -118,8 +118,8 @@ float piece(const Case& c, float x, int which) {
   return which == 0 ? first : piece(c, x - first, which - 1);
 }
 
-/// Elements that are 0 except in the first three columns: there they are 1, or with in_pieces() the
-/// pieces of x(row). Their products give x(row) almost exactly.
+/// Only the first three columns are nonzero: in_three_columns() gives 1, and in_pieces() the three
+/// pieces of x(row). The product of two such rows is x(row), almost exactly.
 float in_three_columns(int, int column) {
   return column < 3 ? 1 : 0;
 }
@@ -130,25 +130,25 @@ Elements constant(float x) {
   return [=](int, int) { return x; };
 }
 
-/// Scores of −256 and below. In a kernel that starts from a maximum of 0, even for a row's first
-/// key, all exponentials, their sum and the output underflow. Each row of Q and each row of K
-/// repeats one number, and the scale is 8/d. Every score is therefore a product with few bits,
-/// which is exact even if S is stored.
+/// Constructs scores of −256 and below. In a kernel whose running maximum starts at 0 instead of
+/// −∞, all exponentials, their sum and the output underflow. Each row of Q and of K repeats one
+/// number, and the scale is 8/d. Every score is therefore a product with few bits, which is exact
+/// even if S is stored.
 MadeInputs logits_far_below_0(const Case& c) {
   const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// Scores that rise from key to key: over all keys P grows by a factor of 2^27, but only a little
-/// within a tile. P overflows in a kernel that keeps a maximum too long.
+/// Constructs scores that rise from key to key: over all keys P grows by a factor of 2^27, but only
+/// a little within a tile. P overflows in a kernel that does not update its maximum in time.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
 }
 
-/// Queries of 0, like padding: all keys have the same weight. A query that attends to only one key
-/// has LSE = 0 and must not be treated as one that attends to none. All V are below 1, and FP8's
-/// scale must adapt to that.
+/// Constructs queries of 0, like padding: all keys have the same weight. A query that attends to
+/// only one key has LSE = 0 and must not be treated as one that attends to none. All elements of V
+/// are below 1, so that FP8's scale must adapt to them.
 MadeInputs queries_of_0(const Case&) {
   const auto V = [](int j, int column) { return static_cast<float>(7 * j % 13 + column) / 64; };
   return {0, constant(0), {}, V};
@@ -159,8 +159,8 @@ MadeInputs queries_of_0(const Case&) {
 // so that the tolerance is half a unit in the last place. Values that it need not round are almost
 // halfway between two such numbers, so that rounding them changes an output by a unit or more.
 
-/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. All
-/// other values are not exact: q·k, the scale, the scale times log₂e, the exponentials with and
+/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. No
+/// other value is exact: q·k, the scale, the scale times log₂e, the exponentials with and
 /// without a maximum, their sums, the sums' inverses, and LSE. O comes from the 3 keys, whose V is
 /// large because their weight is small.
 MadeInputs logits_as_stored(const Case& c) {
@@ -169,9 +169,9 @@ MadeInputs logits_as_stored(const Case& c) {
   return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
-/// P is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of four
-/// queries D = 4098/512, which is not an fp16 number, and dP equals D or is (4098 ± 2)/512. For the
-/// others dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
+/// P is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of the four
+/// queries D = 4098/512, which is not an fp16 number, and dP is D or (4098 ± 2)/512. For the other
+/// two dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
 MadeInputs sums(const Case& c) {
   const float scale = 1205 / 1204.5f;
   const auto Q = [](int i, int column) {
@@ -215,8 +215,8 @@ MadeInputs tiles_that_cancel(const Case&) {
   return {1, constant(0), constant(1), V, {}, true};
 }
 
-/// Key j's P is proportional to share(j), and all its columns of V are V(j). The exceptions are
-/// keys [last, last + 3): their share is 1, and their V makes O = 1.
+/// Makes key j's P proportional to share(j) and all columns of its row of V equal to V(j), except
+/// for keys [last, last + 3): their share(j) must be 1, and their V is chosen to make O = 1.
 MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::function<float(int)> V,
                      int last) {
   double rest = 0;
@@ -236,9 +236,9 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
 }
 
 /// The P of the first 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about
-/// 2⁻¹⁸ : 2⁻⁹ : 1. The ratio of the first to the second, which rescales O in between, is not a bf16
-/// number. After the first 256 keys O is 20 times its final value. (Rounding a stored S would cause
-/// an error of about the size of O.)
+/// 2⁻¹⁷ : 2⁻⁸ : 1. The first divided by the second, the factor that rescales O in between, is not a
+/// bf16 number. The first 256 keys contribute about 20 times the final O, so that an error in this
+/// factor shows. (Rounding a stored S would cause an error of about the size of O.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
@@ -246,9 +246,9 @@ MadeInputs tiles_that_rise(const Case& c) {
 }
 
 /// Like tiles_that_rise, but for warps or blocks that split the keys. The first 32 of each 128 keys
-/// have the smallest P; the P of the others is larger, and larger still in the second 128. Then
-/// come 256 keys with P = 1, and a few with a P in between. All P are bf16 numbers; the factors
-/// that rescale O when warps or parts agree on a maximum are not.
+/// have the smallest P; the other keys' P is larger, and larger still in the second 128. The next
+/// 256 keys have P = 1, and the last few a P between the last two values. All P are bf16 numbers;
+/// the factors that rescale O when warps or parts agree on a maximum are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -261,8 +261,9 @@ MadeInputs parts_that_rise(const Case& c) {
   return of_shares(c, share, V, 509);
 }
 
-/// Like parts_that_rise, but for merging 32 parts of 128 keys at a time: P is smallest in one part,
-/// larger in seven, 1 in the next, and in between in the 33rd. O = 1 comes from large sums.
+/// Like parts_that_rise, but for merging 32 parts of 128 keys at a time: P is about 1/4 in the
+/// first part, larger in the next seven, 1 in the ninth, negligible in the next 23, and just below
+/// 1 in the 33rd. O = 1 comes from large sums.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
@@ -272,9 +273,9 @@ MadeInputs rounds_that_rise(const Case& c) {
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
 }
 
-/// All V are 0 except those of the keys in the middle; these have P = 1, so that rounding P changes
-/// nothing. For the first query P = 0.502 for the 256 keys before these, and for the second for the
-/// 256 keys after them. That is not a bf16 number, and neither is the sum that divides O.
+/// The 13 keys in the middle have P = 1 (unnormalised), and V is nonzero only for three of them, so
+/// that rounding P changes nothing. P is 0.502 for the 256 keys before them (first query) or after
+/// them (second query). Neither 0.502 nor the sum by which O is divided is a bf16 number.
 MadeInputs sums_that_rise(const Case& c) {
   const float share = 0.5019140625f, sum = 13 + 256 * share;
   const auto K = [=](int j, int column) {
@@ -289,17 +290,17 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// With six keys one lane holds a whole row. S is 0 for the first key and −1.6015625 for five keys
-/// whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
+/// With six keys one lane holds a whole row. S is 0 for the first key and −1.6015625 for the other
+/// five, whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
   return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
 }
 
-/// For every eighth query, the keys of some groups of 16 score so far above all others that P of
-/// the others underflows. If warps or blocks split the keys, each has the maximum of some rows and
-/// must adopt another one's maximum for the rest.
+/// Each query scores the keys of every eighth group of 16 so far above the rest that the rest's P
+/// underflows. If warps or blocks split the keys, each has the maximum of some rows and must adopt
+/// another one's maximum for the other rows.
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
@@ -313,8 +314,8 @@ MadeInputs values_that_grow(const Case& c) {
   return {0, {}, {}, V};
 }
 
-/// Returns a case's workload, with the inputs and references that steps of this process have
-/// needed.
+/// Returns a case's workload from a cache, with the inputs and references that this process has
+/// computed so far.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
   const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);

@@ -1,6 +1,6 @@
 // The suite of every rung: tests each step of this program, on both devices, forward and backward,
-// at shapes that cover triples of choices. Results must be correct compared with float64, and on
-// the simulator traffic() must equal the counts for each array, to the byte.
+// at shapes that combine any three conditions. Results must agree with float64, and on the
+// simulator traffic() must equal the counts for each array, to the byte.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-/// Returns the steps for a device, without those that are linked only as another rung's forward
-/// pass.
+/// Returns the steps for a device, except those that are linked only because this rung borrows
+/// their forward pass.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
   for (const Step& step : all_steps()) {
@@ -44,7 +44,7 @@ struct Param {
   Case shape;
 };
 
-/// Prints the options that run a case again (but without constructed inputs).
+/// Prints the options that rerun a case. (They cannot express constructed inputs.)
 void PrintTo(const Param& p, std::ostream* out) {
   const Case& c = p.shape;
   *out << p.step.rung << " --step " << p.step.name << " --batch " << c.B << " --heads " << c.H
@@ -84,7 +84,7 @@ class OnGpu : public Test {
       try {
         return open_gpu();
       } catch (const Error& e) {
-        reason = std::string("not run here: ") + e.what();  // marks a skipped test for ctest
+        reason = std::string("not run here: ") + e.what();  // ctest recognises a skipped test by it
         return std::unique_ptr<Device>();
       }
     }();
@@ -105,9 +105,9 @@ int widest(const Step& step) {
 }
 
 /// Whether a step refuses this case, for one of three reasons: the GPU has less shared memory than
-/// an H100, such as a 7.5 for wide heads (SmallerSharedMemory tests which steps may refuse); the
-/// step is compiled for narrower heads only, and then the message names wider steps, among them
-/// `sm90` or `large_tiles`; or blocks cannot share a tile of the requested size.
+/// an H100, too little for wide heads on a 7.5, for example (SmallerSharedMemory tests which steps
+/// may refuse); the step is compiled only for narrower heads, and then the message names steps for
+/// wider ones, such as `sm90` or `large_tiles`; or blocks cannot share a tile of this size.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = c.d > (step.needs.exact_architecture ? 128 : widest(step));
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
@@ -124,9 +124,9 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
   return false;
 }
 
-/// Expects that all outputs pass, and that each check decides. It need not decide for inputs that
-/// are constructed for another output or scaled, nor for steps that quantise. (If all values should
-/// be 0, the tolerance is far smaller than the terms that cancel.)
+/// Expects that all outputs pass, and that each check decides. A check need not decide for inputs
+/// that are scaled or constructed for another output, nor for steps that quantise. (If all values
+/// should be 0, the tolerance is far smaller than the terms that cancel.)
 void expect_pass(const Report& r, const Case& c) {
   for (const TensorError& e : r.errors.value()) {
     EXPECT_TRUE(e.pass()) << e.name << ": "
@@ -138,8 +138,8 @@ void expect_pass(const Report& r, const Case& c) {
   }
 }
 
-/// Expects that traffic() equals the counted bytes for each kernel and array, and that for each
-/// workspace some kernel writes all of it, so that it is not too large.
+/// Expects that traffic() equals the counted bytes for each kernel and array, and that some kernel
+/// writes every byte of each workspace array, so that none is larger than needed.
 void expect_formula_is_count(const Report& r) {
   std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> formula, counted;
   for (const auto& k : r.kernels)
@@ -222,8 +222,8 @@ auto steps(Wanted wanted) {
 const auto step_name = [](const auto& info) { return info.param.name; };
 const auto every = [](const Step&) { return true; };
 
-// Each output of a step is checked with the step's roundings: all rows if that is quick, otherwise
-// a sample.
+// Tests that each output of a step is checked with the step's roundings: all rows if that is quick,
+// otherwise a sample.
 class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
   const Step& step = GetParam();
@@ -262,11 +262,11 @@ TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
 INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 
 // With less shared memory, as on smaller GPUs, a step takes a smaller tile, fewer warps or fewer
-// stages, and each of these must be correct. With exactly the bytes that its plan needs, a step
-// must plan the same, or another tile that fits twice.
+// stages, and each of these choices must be correct. Given exactly the bytes that its plan needs, a
+// step must make the same plan, or choose another tile that fits twice.
 //
-// The 99 KB of GPUs with 8.6, 8.9 and 12.0 suffice for every step that these run (Hopper's
-// excluded). The 64 KB of 7.5 may not suffice for wide heads; the message then names the steps that
+// The 99 KB of GPUs with 8.6, 8.9 and 12.0 suffice for every step that they can run (not
+// Hopper's). The 64 KB of 7.5 may not suffice for wide heads; the message then names the steps that
 // fit.
 constexpr int64_t kOf86 = 101376, kOf75 = 65536;
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
@@ -275,7 +275,7 @@ TEST_P(SmallerSharedMemory, TakesCorrectTiles) {
   for (const int d : kAllHeadDims) {
     const Case c = {"tiles", 1, 1, 1, 90, 150, d, true};
     DeviceInfo info = open_sim({})->info();
-    const auto plan_at = [&](int64_t sram) {  // the forward pass's tile, and bytes
+    const auto plan_at = [&](int64_t sram) {  // the forward pass's tile and bytes
       info.smem_bytes = sram;
       const auto [forward, backward] = plan_run(step, spec_of(c).problem, {}, info);
       return std::pair(std::pair(forward.block_q, forward.block_kv),
@@ -360,11 +360,11 @@ TEST_F(GpuTest, FitsIntoSharedMemoryOfSmallerGpus) {
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
 // Tests every value of each setting alone, and all settings together at values other than the
-// defaults, which the other tests run.
+// defaults. (The other tests run the defaults.)
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
-      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // whole tiles too
+      {"blind_rows", 1, 2, 1, 317, 128, 64, true, bf, Input::outliers},  // has whole tiles, too
       {"wide", 1, 2, 1, 70, 300, 256, false, fp, Input::outliers},
       {"wide_grouped", 1, 2, 1, 130, 100, 184, true, bf},
       {"narrow", 2, 2, 1, 33, 150, 16, false, bf},
@@ -379,8 +379,8 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  // Inputs that find roundings that occur only with some values of the settings. They run only on
-  // the simulator, for the reason in params().
+  // Inputs that reveal roundings that some values of the settings add. They run only on the
+  // simulator, for the reason in params().
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
@@ -423,8 +423,8 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
   EXPECT_EQ(a.dV.bits, b.dV.bits);
 }
 
-// A correct kernel without float atomics gives the same bits in any order of threads; gradients do
-// so only if the step promises it. The smaller cases test this.
+// A correct kernel without float atomics gives the same bits in any order of threads. Gradients
+// must do so only if the step promises it. The smaller cases test this.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
@@ -443,7 +443,7 @@ TEST_P(Schedules, GiveTheSameBits) {
         expect_pass(r, c);
     for (const Outputs& out : seen) expect_same_bits(out, seen.front(), step.deterministic);
   }
-  // Only few orders leave one warp of an idle consumer far behind, so this case runs in many.
+  // Few orders leave one warp of an idle consumer far behind, so this case runs in many orders.
   const Case few_rows = {"few_rows", 1, 1, 1, 2, 40, 136, false, fp};
   if (refuses(*open_sim({}), step, few_rows)) return;
   for (seed = 1; seed <= 16; ++seed) {
@@ -455,7 +455,7 @@ TEST_P(Schedules, GiveTheSameBits) {
 }
 INSTANTIATE_TEST_SUITE_P(, Schedules, steps(every), step_name);
 
-// On a GPU, blocks that do not all run at once run in a different order each time.
+// On a GPU, blocks run in a different order each time if there are too many to run at once.
 TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   for (const Step& step : steps_) {
     SCOPED_TRACE(step.name);
@@ -470,14 +470,14 @@ TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   }
 }
 
-// Sizes whose product overflows an int, or an offset of 2³² bytes, so that a faulty kernel would
-// access a wrong address. The checked sample has rows of every head. A step may refuse a size as
-// too large for its grid, but only with the status for bad usage.
+// Tests sizes whose product overflows an int, or an offset of 2³² bytes, so that a faulty kernel
+// would access a wrong address. The checked sample has rows of every head. A step may refuse a size
+// as too large for its grid, but only with the status for bad usage.
 void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
   spec.check = Check::sampled;
-  Workload workload(spec);  // one reference for all steps with the same rounding
+  Workload workload(spec);  // caches a reference per rounding
   int ran = 0;
   for (const Step& step : steps) {
     SCOPED_TRACE(testing::Message() << step.name << " " << c.name);
@@ -494,15 +494,15 @@ TEST_F(GpuLarge, IsCorrect) {
   // 2³¹ elements of S. Half of the queries attend to no key and heads are narrow, which saves time
   // in the reference.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
-  // Products of query heads and K/V heads that exceed 31 and 32 bits.
+  // The product of the numbers of query heads and K/V heads exceeds 31 bits, or 32.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
   check_large(*device_, steps_, {"heads", 1, 70000, 70000, 1, 1, 8, false, bf});
-  // 2³¹ elements of Q, and bytes of K. The cases move gigabytes, so only the default steps run.
+  // 2³¹ elements of Q, or 2³¹ bytes of K. The cases move gigabytes, so only the default steps run.
   std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   check_large(*device_, steps_, {"elements_of_Q", 1, 17, 17, 500000, 8, 256, false, bf});
   check_large(*device_, steps_, {"bytes_of_K", 1, 17, 17, 8, 250000, 256, false, fp});
-  // The product of the first query that attends to a key and the elements per row overflows where a
-  // group's next head begins.
+  // Where a group's next head begins, the index of the first query that attends to a key, times the
+  // elements per row, overflows.
   if (steps_.front().backward)
     check_large(*device_, steps_, {"blind_rows", 1, 2, 1, (1 << 26) + 256, 64, 8, true, bf});
 }
@@ -538,8 +538,8 @@ TEST_P(Sizes, PlanAndFormulaAreProportionalToHeads) {
       }
   }
 }
-// No launch may refuse a plan that was accepted. The sizes are many heads, and the most queries or
-// keys that 65,535 blocks cover, as well as one more.
+// A launch must never refuse a plan that was accepted. The sizes have many heads, or as many
+// queries or keys as 65,535 blocks cover, or one more.
 TEST_P(Sizes, PlansRespectGridLimits) {
   const Step& step = GetParam();
   const auto device = open_sim({.only_launches = true});
@@ -566,8 +566,8 @@ TEST_P(Sizes, PlansRespectGridLimits) {
     }));
   }
 }
-/// Returns the tile of each pass, followed by the text more(plan), or "refused" if the step has no
-/// plan for the problem.
+/// Returns the tile of each pass, followed each time by the text more(plan), or "refused" if the
+/// step has no plan for the problem.
 template <class More>
 std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& info, More more) {
   try {
@@ -580,9 +580,9 @@ std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& inf
     return "refused";
   }
 }
-// Compares the tile, warps, stages, parts and note that a step plans for an H100 with plans.jsonl,
-// so that no choice changes unnoticed: at many sizes, causal and not, and with less shared memory
-// at several head sizes. (A plan equal to the previous one is written as "".)
+// Compares the tile, warps, stages, parts and note of a step's plans for an H100 with plans.jsonl,
+// so that no choice changes unnoticed. Covers many sizes, causal and not, and less shared memory at
+// several head sizes. (A plan equal to the previous one is written as "".)
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
@@ -625,9 +625,10 @@ TEST_P(Sizes, PlansAreAsWritten) {
   }
 }
 // Compares a step's plans for six GPUs, without needing any, with gpu_plans.jsonl: tile, warps,
-// parts and bytes of shared memory. Steps with settings choose depending on the whole shape, and
-// large_tiles with a model of a GPU's time that plans for the simulator leave out; for all other
-// steps two shapes suffice. scripts/ladder/show/cards.py shows the first two shapes in a table.
+// parts and bytes of shared memory. Two shapes suffice, except for steps with settings, whose
+// choices depend on the whole shape, and for large_tiles, which chooses with a model of a GPU's
+// time that plans for the simulator leave out.
+// scripts/ladder/show/cards.py shows the first two shapes in a table.
 TEST_P(Sizes, GpuPlansAreAsWritten) {
   const Step& step = GetParam();
   if (step.needs.exact_architecture) return;
@@ -667,7 +668,7 @@ TEST_P(Sizes, GpuPlansAreAsWritten) {
                    fmt::format("[\"{} {}\", \"{}.{}\", {}, {}", step.rung, step.name,
                                capability / 10, capability % 10, kib, SMs),
                    line, "]\n");
-    // A request for a number of parts is met or refused, whatever tile it comes with.
+    // A request for a number of parts is met or refused, whichever tile is requested with it.
     for (const auto& [max_d, Br, Bc] : step.tiles) {
       if (step.settings.empty() || step.settings.front().name != std::string("parts")) break;
       const Problem p = {.N = 300, .N_kv = 900, .d = max_d};
