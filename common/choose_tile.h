@@ -1,5 +1,5 @@
 // Chooses a tile for a run. A step lists its tiles once, best first for each head size. This
-// choice, the dispatch (with_tile in machine/machine.h), --help and the registration all use it.
+// choice, the dispatch (with_tile in machine/machine.h), --help and registration all use that list.
 #pragma once
 
 #include <algorithm>

@@ -25,7 +25,7 @@ struct NarrowFloat {
       return;
     }
     uint32_t rounded;
-    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: `large` has the same last place
+    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: `large` has the result's last place
       constexpr uint32_t large = (151 - kBias - mantissa_bits) << 23;
       const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(large);
       rounded = std::bit_cast<uint32_t>(sum) - large;
@@ -47,7 +47,7 @@ struct NarrowFloat {
     if constexpr (kBias == 127) return std::bit_cast<float>(sign | magnitude);
     if ((bits & kNaN) > kMost) return std::bit_cast<float>(0x7fffffffu);
     if (kMostIsInfinity && (bits & kNaN) == kMost) return std::bit_cast<float>(sign | 0x7f800000);
-    // Interpreted as a float, the exponent of these bits is 127 − kBias too small. A multiplication
+    // As a float, these bits have an exponent that is too small by 127 − kBias. A multiplication
     // corrects it exactly, for normal and for subnormal values.
     constexpr auto kScale = std::bit_cast<float>((254 - kBias) << 23);
     const float scaled = std::bit_cast<float>(magnitude) * kScale;
@@ -57,7 +57,7 @@ struct NarrowFloat {
  private:
   static constexpr uint32_t kSignOfFloat = 0x80000000;
   static constexpr uint32_t kBias = (1u << (exponent_bits - 1)) - 1;
-  static constexpr int kShift = 23 - mantissa_bits;               // between the mantissas
+  static constexpr int kShift = 23 - mantissa_bits;               // from this mantissa to float's
   static constexpr Bits kNaN = static_cast<Bits>(~Bits{0}) >> 1;  // all bits but the sign
   static constexpr bool kMostIsInfinity = (kMost & ((1 << mantissa_bits) - 1)) == 0;
 };

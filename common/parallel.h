@@ -15,7 +15,7 @@
 namespace ladder {
 
 /// Returns the number of cores that this process may use. taskset can limit it, and so can the
-/// variable LADDER_CORES: set to 1, it keeps a learner's kernel on the main thread.
+/// environment variable LADDER_CORES: 1 keeps a learner's kernel on the main thread.
 inline int host_cores() {
   if (const char* const cores = std::getenv("LADDER_CORES")) return std::max(1, std::atoi(cores));
 #ifdef __linux__
@@ -39,8 +39,8 @@ void on_threads(int64_t n, const Work& work) {
 }
 
 /// Calls body(i) once for each i in [0, n), in any order and on any thread. Rethrows an exception
-/// from any of the calls. A thread takes `block` consecutive i at a time; use more than 1 if their
-/// results share a cache line.
+/// from any of the calls. A thread takes `block` consecutive values of i at a time; use more than 1
+/// if their results share a cache line.
 template <class Body>
 void parallel_for(int64_t n, Body body, int64_t block = 1) {
   std::atomic<int64_t> next{0};

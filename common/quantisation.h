@@ -1,4 +1,4 @@
-// Describes how a step quantises to e4m3. Its kernel and the reference must do the same.
+// Describes how a step quantises to e4m3. The step's kernel and the reference must do the same.
 #pragma once
 
 #include <compare>
@@ -15,7 +15,7 @@ struct Quantisation {
   int tile_kv = 128;          // rows per tile of K or V
   bool hadamard = false;      // hadamard() transforms the padded rows of Q and K first
   int p_exponent = 0;         // P is scaled by 2^p_exponent
-  float slack = 0;            // m is raised only if it would rise by more, in units of ln 2
+  float slack = 0;            // m is raised only if it would rise by more than slack·ln 2
   bool two_level = false;     // each tile's product P·V is added to O in fp32
   auto operator<=>(const Quantisation&) const = default;
 };

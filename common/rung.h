@@ -57,7 +57,7 @@ struct Problem {
     const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
     return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
   }
-  /// Return the first row of head bh, one of B·H, in Q and O and in K and V. A row has d elements.
+  /// Return the first row of head bh (in [0, B·H)) in Q and O, or in K and V. Rows have d elements.
   constexpr int64_t q_row(int bh) const { return int64_t{bh} * N; }
   constexpr int64_t kv_row(int bh) const { return (int64_t{bh / H} * Hk + kv_head(bh % H)) * N_kv; }
   /// Returns the K/V head of query head h, ⌊h·Hk/H⌋. (It divides by H/Hk; h·Hk may exceed 2³¹.)
@@ -96,7 +96,7 @@ struct Array {
   int64_t bytes = 0;
 };
 
-/// The arrays of one run: inputs and outputs under the papers' names (Q, K, V, O, LSE, …), and
+/// The arrays of one run: inputs and outputs under the papers' names (Q, K, V, O, LSE, …), and the
 /// workspace.
 class Arrays {
  public:
@@ -123,7 +123,7 @@ struct WorkspaceArray {
   int64_t bytes;
 };
 
-/// A tile size that a step is compiled for. It serves the head sizes that are padded to max_d.
+/// A tile size that a step is compiled for, for head sizes that are padded to max_d.
 struct TileSize {
   int max_d;     // one of kHeadDims or kAllHeadDims
   int block_q;   // Br, rows of Q
@@ -157,8 +157,8 @@ struct TileRequest {
   }
 };
 
-/// Everything that a run's counts depend on, fixed before it starts. 0 means that the step has no
-/// such quantity.
+/// Everything that a run's counts depend on, fixed before the run starts. 0 means that the step has
+/// no such quantity.
 struct Plan {
   int block_q = 0;   // Br, rows of Q in a tile
   int block_kv = 0;  // Bc, rows of K and V in a tile
@@ -185,7 +185,7 @@ struct KernelTraffic {
   std::vector<ArrayTraffic> arrays;
 };
 
-/// The predicted requests of a run, by kernel in launch order. They are exact to the byte.
+/// The predicted requests of a run, per kernel in launch order. They are exact to the byte.
 using Traffic = std::vector<KernelTraffic>;
 
 /// The values that an algorithm must round to the I/O type; they determine the tolerance.
@@ -194,15 +194,15 @@ enum class Rounding {
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// The largest N at which scripts/figures measures a step on FlashAttention-2's grid; 0: no limit.
+/// The largest N for which scripts/figures measures a step on FlashAttention-2's grid; 0: no limit.
 struct GridLimit {
   int full = 0;    // without a mask
-  int causal = 0;  // with it
+  int causal = 0;  // with the causal mask
 };
 
 /// How a step's idea changes a count, compared with the previous step. `count` is a key of the JSON
-/// report; names without a direction, such as "requested_bytes" and "hbm_sectors", add reads and
-/// writes. `how` is "less", "more", "to 0" or "from 0".
+/// report; a name without a direction, such as "requested_bytes" or "hbm_sectors", stands for the
+/// sum of reads and writes. `how` is "less", "more", "to 0" or "from 0".
 struct Change {
   std::string count = {};
   std::string how = {};
@@ -223,7 +223,7 @@ struct Shown {
 struct Needs {
   int min_compute_capability = 75;
   bool exact_architecture = false;  // runs only on this major version (code for sm_90a)
-  // The next two name what to use instead when the step reaches a limit; empty: no such limit.
+  // These two name what to use instead if the step reaches a limit; empty: no such limit.
   std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
   std::string less_memory = {};        // rungs that store neither S nor P
 
@@ -254,8 +254,8 @@ struct Step {
   std::string rung;                        // "00_naive"
   std::string name;                        // --step NAME
   std::string after = {};                  // the step that it follows; empty for the rung's first
-  bool aside = false;                      // a branch: another step may follow the same one
-  std::vector<std::string> formerly = {};  // names of old steps that this one replaced
+  bool aside = false;                      // a branch: another step may follow the same step
+  std::vector<std::string> formerly = {};  // names of former steps that it replaced
   /// Whether the step runs if none is named. If there are several defaults, the last one that the
   /// device supports runs.
   bool is_default = false;
@@ -287,7 +287,7 @@ struct Step {
 std::deque<Step>& all_steps();
 
 /// Registers a step that is compiled for `device` from source `file`. A step with .forward_of gets
-/// that forward pass as soon as both steps are registered.
+/// that forward pass once both steps are registered.
 void add_step(Step&& added, DeviceKind device, std::string file);
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
@@ -305,8 +305,8 @@ constexpr int padded_head_dim(int d) {
 }
 
 /// Returns how many blocks, each with a tile of `tile` rows, cover `length` rows along grid.y or
-/// grid.z. Throws Error(bad_usage) for more than the 65,535 blocks that CUDA allows. Plans call it
-/// too, so that the error is found before the launch.
+/// grid.z. Throws Error(bad_usage) for more than the 65,535 blocks that CUDA allows. Plans also
+/// call it, so that the error is found before the launch.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)

@@ -19,7 +19,7 @@ std::unique_ptr<Device> open_device(const Options& options);
 std::vector<Step> steps_for(DeviceKind device);
 
 /// Returns the step that the options name. Without a name it returns the default step or, if that
-/// is not compiled for the requested tile, the closest step before it that is. Throws
+/// is not compiled for the requested tile, the closest earlier step that is. Throws
 /// Error(no_device) if the device cannot run the named step, and Error(bad_usage) if the rung lacks
 /// such a step, tile or setting.
 Step choose_step(const Options& options, const DeviceInfo& device);

@@ -77,7 +77,7 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
 }
 
 /// Runs one step, prints its reports and returns its exit status. `between` separates reports: it
-/// is printed before each of them, and is empty before the first.
+/// is printed before each of them and starts empty.
 int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
             std::string& between) {
   if (!options.save.empty()) {
@@ -129,7 +129,7 @@ int run(int argc, char** argv) {
 }  // namespace ladder
 
 int main(int argc, char** argv) {
-  std::fesetenv(FE_DFL_ENV);  // a link with -Ofast makes programs flush subnormals to 0
+  std::fesetenv(FE_DFL_ENV);  // undoes -Ofast's flushing of subnormals to 0
   const auto fail = [](ladder::Exit status, const char* what) {
     std::fflush(stdout);
     ladder::say(fmt::format("{}: {}", ladder::rung_name(), what));

@@ -30,7 +30,7 @@ inline void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-/// Shows a line on stderr, if that is a terminal, while a task runs (during the object's lifetime).
+/// Shows a line on stderr during the object's lifetime, while a task runs, if stderr is a terminal.
 class Progress {
  public:
   explicit Progress(const std::string& task) {

@@ -112,7 +112,7 @@ std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float
                       NpyType type) {
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    type == NpyType::float16 ? "<f2" : "<f4", shape_text(shape));
-  // As NumPy does, pads the header with spaces so that the values begin at a multiple of 64 bytes.
+  // Like NumPy, pads the header with spaces so that the values start at a multiple of 64 bytes.
   const size_t begin = kMagic.size() + 2;
   header.resize((begin + header.size() + 1 + 63) / 64 * 64 - begin - 1, ' ');
   header += '\n';

@@ -20,7 +20,7 @@ struct NpyArray {
 /// missing or not valid, and Error(no_device) for one that does not fit into the host's memory.
 NpyArray read_npy(const std::string& path);
 
-/// Parses the `size` bytes of a file at `data`. Messages call the file `name`.
+/// Parses a file from the `size` bytes at `data`. `name` names the file in messages.
 NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t size);
 
 enum class NpyType { float16, float32 };

@@ -70,7 +70,7 @@ struct GivenOption {
   }
 };
 
-/// Reads an option's value into options.*member, or a member of that; its type determines how.
+/// Reads an option's value, according to the member's type, into options.*member or a member of it.
 template <auto... members>
 void read(const GivenOption& given, Options& options) {
   auto& value = (options.*....*members);
@@ -100,8 +100,8 @@ void read(const GivenOption& given, Options& options) {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    // --sram is the only int64_t. It may be at most 1 MiB, which is more than any SM has, because
-    // the simulator allocates it once per core.
+    // --sram is the only int64_t. It is limited to 1 MiB, more than any SM has, because the
+    // simulator allocates that much per core.
     constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
     constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
     value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
@@ -182,7 +182,7 @@ const OptionSpec kOptions[] = {
      to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count the bytes that DRAM served, with the GPU's counters (default: off)",
      to_run<&RunOptions::dram>},
-    {"Output"},  // scripts do not accept these, because they read several programs' output
+    {"Output"},  // scripts refuse these, because they parse programs' output
     {"save", "DIR", "write o.npy, plus lse, dq, dk, dv if computed (default: write nothing)",
      to_options<&Options::save>},
     {"trace", "FILE", "write the simulator's events as JSON lines (default: write nothing)",
@@ -216,7 +216,7 @@ std::string steps_text(const std::string& rung) {
   for (auto first = all.begin(), next = first; first != all.end(); first = next) {
     const Step& step = **first;
     next = std::find_if(first, all.end(), [&](auto other) { return other->name != step.name; });
-    // Returns the note with the devices for whose step is_true() holds, or "" if there are none.
+    // Returns the note with the devices whose step satisfies is_true(), or "" if there are none.
     const auto where = [&](const std::string& note, auto is_true) -> std::string {
       std::vector<const char*> devices;
       for (auto each = first; each != next; ++each)

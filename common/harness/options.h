@@ -29,10 +29,10 @@ struct Options {
   bool json = false;  // print reports as JSON
   std::string save;   // --save; empty: nothing is saved
   DeviceChoice device = DeviceChoice::automatic;
-  std::string step;        // --step; empty: the default; several: "A,B", which each_step() splits
+  std::string step;        // --step; empty: the default; each_step() splits "A,B"
   int64_t smem_bytes = 0;  // --sram; 0: the device's limit
   SimOptions sim;
-  std::string sim_option;  // the last one given of the options for the simulator only
+  std::string sim_option;  // the last simulator-only option given
   bool operator==(const Options&) const = default;
 };
 
@@ -41,8 +41,8 @@ struct Options {
 /// options and bad values. (choose_step() checks whether the rung has the step, tile and settings.)
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 
-/// Returns a copy of the options per step that they name. Throws Error(bad_usage) for an empty
-/// name.
+/// Returns one copy of the options for each step that they name. Throws Error(bad_usage) for an
+/// empty name.
 std::vector<Options> each_step(const Options& options);
 
 }  // namespace ladder

@@ -14,7 +14,7 @@ namespace {
 QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                        Quantisation::Scope scope) {
   const int64_t all = std::ssize(x) / columns;
-  const auto group = [&](int64_t row) {  // the number of the row's group, which shares a scale
+  const auto group = [&](int64_t row) {  // number of the group with which the row shares a scale
     return scope == Quantisation::Scope::tensor ? 0
            : scope == Quantisation::Scope::head
                ? row / rows

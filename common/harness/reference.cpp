@@ -29,11 +29,11 @@ void add(double* to, double x, const double* row, size_t n) {
   for (size_t c = 0; c < n; ++c) to[c] += x * row[c];
 }
 
-/// Bounds the difference between the exact sum of n terms term(i) and the tensor cores' sum, if the
-/// terms are products of e4m3 values. Tensor cores add 32 terms at a time to the sum so far. Each
+/// Bounds the difference between the exact sum of n terms term(i), which are products of e4m3
+/// values, and the tensor cores' sum. Tensor cores add 32 terms at a time to the sum so far. Each
 /// term loses less than 2⁻¹³ of the largest one, and so does the sum itself (fp8_test measures it).
-/// The terms' losses have either sign: by Hoeffding's inequality their sum exceeds 6·√n losses in
-/// only 3 of 10⁸ cases. The sums' losses may all have the same sign.
+/// The terms' losses have either sign, so by Hoeffding's inequality they add up to more than 6·√n
+/// such losses in only 3 of 10⁸ cases. The sums' losses may all have the same sign.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -47,7 +47,7 @@ double sum_bound(size_t n, auto term) {
 }
 
 /// Returns rows row(0), …, row(n − 1) of Q, K, V or dO in float64: those of `quantised` if it is
-/// not null, else those of `given`. Row numbers count through all heads.
+/// not null, else those of `given`. Rows are numbered across all heads.
 std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
                               size_t n, auto row) {
   std::vector<double> values(n * columns);
@@ -71,7 +71,7 @@ struct Row {
   bool overflows = false;  // if S is stored: Σ exp(S) leaves float32's normal range
 };
 
-/// The values that belong to an element of S; the plain ones are rounded as in the algorithm.
+/// The values that belong to an element of S; the plain values are rounded as in the algorithm.
 struct Element {
   double P, dS, plain_P, plain_dS;
   double of_O;  // V's factor in the plain O; on chip, the rounded unnormalised P over l
@@ -170,10 +170,10 @@ struct Head {
   }
 
   /// Fills the plain row of O for an e4m3 step, and returns plain − exact for the row's LSE. Both
-  /// deviate by half the error that a step may have, as the tolerance is twice that. With e = exp(S
-  /// − m):
+  /// differ from the exact values by half the error that a step may have, because the tolerance
+  /// doubles the difference. With e = exp(S − m):
   ///
-  /// The step rounds 2^E·s_V·e_j, or a larger multiple of e_j; with E = p_exponent, the largest of
+  /// The step rounds 2^E·s_V·e_j, or a larger multiple of e_j, where E = p_exponent; the largest in
   /// a row is at least 2^E. Rounding to 4 significant bits costs at most 2⁻⁴ of the value, or 2⁻¹⁰
   /// for values below 2⁻⁶. A score with error t changes the value by the fraction t. The keys'
   /// errors are independent, so Hoeffding's bound holds for their sum.
@@ -255,8 +255,8 @@ void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   out.dv = expected("dv", p.d, true);
 }
 
-/// Returns half a unit in the last place of the I/O type at x, or at its largest number for larger
-/// x.
+/// Returns half a unit in the last place of the I/O type at x; if x is larger than the type's
+/// largest number, at that number.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
@@ -282,7 +282,7 @@ std::string place_of_errors(const ExpectedTensor& expected, const auto& out, dou
                      rows.first, rows.last, columns.first, columns.last);
 }
 
-/// Compares each element. rounding(max |exact|) is the tolerance's part for the rounding of `out`.
+/// Compares each element. rounding(max |exact|) is what the tolerance allows for rounding `out`.
 TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
@@ -335,8 +335,8 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
 }
 
 RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
-  // The multiply-adds that a second allows per key of every head, and the number that a row takes:
-  // `each` if all rows are checked, `of_dQ` for a sample of dQ, computed without dK and dV.
+  // The multiply-adds per key and head that a second allows, and those that a row takes: `each` if
+  // all rows are checked, `of_dQ` for a sample of dQ, which is computed without dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
   const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
@@ -385,13 +385,13 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       of.s_V = &q->V.scales[first_key];
       of.p_exponent = quantisation->p_exponent;
     }
-    // Returns the outputs' row for query queries[r] if that was chosen.
+    // Returns the row of the outputs for query queries[r], if that query is to be checked.
     const auto place = [&](int64_t r) -> std::optional<size_t> {
       const auto there = std::ranges::lower_bound(choice.rows, queries[r]);
       if (there == choice.rows.end() || *there != queries[r]) return {};
       return head * choice.rows.size() + (there - choice.rows.begin());
     };
-    // A thread takes several short rows at a time, because handing one out takes longer.
+    // A thread takes several short rows at a time, because handing out a row takes longer than one.
     parallel_for(
         n, [&](int64_t r) { of.compute_row(r, place(r)); }, std::clamp(4096 / p.N_kv, 1, 8));
     for (const Row& row : of.rows) {

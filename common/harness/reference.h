@@ -22,17 +22,17 @@ struct TensorError {
   double largest = 0;        // max |ref| over the reference's finite values
   int64_t nonfinite = 0;     // values that are not finite although the reference is
   std::string compared;      // the checked elements: "64 of 4096 rows"
-  int64_t out_of_range = 0;  // of these, values that are not finite in `plain` either
+  int64_t out_of_range = 0;  // those of them that are not finite in `plain` either
   std::string where;         // a failure's place: "heads 0 to 1, rows 16 to 31, columns 0 to 63"
   bool operator==(const TensorError&) const = default;
   bool pass() const { return nonfinite == 0 && !wrong(); }
   bool judged() const { return is_finite(tolerance); }
-  /// Whether passing is conclusive: an output of zeros would then fail. If all values should be 0,
-  /// only exact zeros are conclusive.
+  /// Whether a pass is conclusive, that is, an output of zeros would fail. If all values should be
+  /// 0, only exact zeros are conclusive.
   bool decides() const { return tolerance < largest / 2 || (largest == 0 && max == 0); }
   bool undecided() const { return judged() && pass() && !decides(); }
-  /// Whether it fails, apart from values that overflow the I/O type, or float32 in an intermediate
-  /// result.
+  /// Whether the output fails for a reason other than overflow of the I/O type, or of float32 in an
+  /// intermediate result.
   bool wrong() const { return nonfinite > out_of_range || !is_finite(max) || max > tolerance; }
 };
 
@@ -51,7 +51,7 @@ struct ExpectedTensor {
 TensorError compare(const ExpectedTensor& expected, const Tensor& out);
 /// Compares a tensor in float32.
 TensorError compare(const ExpectedTensor& expected, const std::vector<float>& out);
-/// Compares an output for quantised inputs with the original inputs' reference, without judging it.
+/// Compares an output for quantised inputs with the original inputs' reference; never fails it.
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out);
 
 /// How much of the outputs is compared. `automatic` compares everything if that takes under about a
@@ -67,12 +67,12 @@ struct RowsToCheck {
 /// Returns all rows if `how` is full, or if it is automatic and they take under about a second on
 /// this host. Otherwise it returns evenly spaced rows that include the first and the last: at least
 /// 4, at most 256, and as many as a quarter of a second allows. For dK and dV it then returns only
-/// the last head, because each element depends on all queries, so that one head costs N·N_kv·d.
+/// the last head: each element depends on all queries, so that one head already costs N·N_kv·d.
 RowsToCheck to_check(const Problem& p, Check how, bool gradients);
 
 /// Attention of the rounded inputs in float64 (`exact`), and the same with the roundings to the I/O
-/// type that the algorithm cannot avoid (`plain`). If RowsToCheck has kv_heads, the gradients of L
-/// = Σ dO∘O are computed, too.
+/// type that the algorithm cannot avoid (`plain`). If RowsToCheck has kv_heads, the gradients of
+/// L = Σ dO∘O are computed, too.
 ///
 ///   S = scale·Q·Kᵀ:     dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 ///   P = softmax(S):     dS = P∘(dP − D),   D_i = Σ_j P_ij·dP_ij = Σ_c dO_ic·O_ic
@@ -81,9 +81,9 @@ RowsToCheck to_check(const Problem& p, Check how, bool gradients);
 /// dK and dV are sums over the query heads that share a key/value head. A row that attends to no
 /// key has O = 0, LSE = −∞ and dQ = 0, and adds nothing to dK and dV.
 ///
-/// With a quantisation the inputs are the quantised Q, K and V. `plain` then deviates by half the
-/// error that rounding P to e4m3 and the tensor cores' sums may cause, as the tolerance is twice
-/// that.
+/// With a quantisation the inputs are the quantised Q, K and V. `plain` then differs from `exact`
+/// by half the error that rounding P to e4m3 and the tensor cores' sums may cause, because the
+/// tolerance doubles that difference.
 struct Reference {
   Reference(const Problem& p, const Inputs& inputs, Rounding rounding, const RowsToCheck& choice,
             const std::optional<Quantisation>& quantisation = {});

@@ -48,7 +48,7 @@ std::optional<ReadWrite> bytes_of(const std::optional<Counts>& c, ReadWrite HbmC
   return c ? std::optional(c->hbm.*member) : std::nullopt;
 }
 
-/// Adds the counts that the report has for the whole run and for each kernel.
+/// Adds the counts that the report contains for the whole run and for each kernel.
 void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
                 const std::optional<ReadWrite>& dram) {
   const auto add = [&](const std::string& of, const std::optional<ReadWrite>& bytes) {
@@ -91,7 +91,7 @@ std::string kernels_json(const Report& r) {
 
 // ------------------------------------------------------------------------------------------- table
 
-/// Formats x with three digits, in the largest unit that leaves at least 1 before the point.
+/// Formats x with three digits, in the largest unit in which it is at least 1.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
   const auto last = std::prev(units.end());
   // 999.6 would round to 1000, so it takes the next larger unit.
@@ -141,7 +141,7 @@ std::string traffic_table(const Report& r) {
 }
 
 /// Formats the budget that 05_flash_v2/design_a_tile.md explains: a block's share of an SM's
-/// resources, FLOPs per byte, and the waves of blocks. A step without tiles has only waves.
+/// resources, FLOPs per byte, and the waves of blocks. For a step without tiles, only the waves.
 std::string budget_text(const Report& r) {
   const Plan& plan = r.plan;
   std::string out;
@@ -154,7 +154,7 @@ std::string budget_text(const Report& r) {
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
-    bool keeps_rows = false;  // whether a block keeps O for all keys; it does if it writes LSE
+    bool keeps_rows = false;  // whether a block keeps O across all keys; it then writes LSE
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {

@@ -30,8 +30,8 @@ struct Report {
   int64_t overflowing_rows = 0;                         // see Reference
 
   bool backward() const { return direction == "bwd"; }
-  /// Returns false if an output fails its check. Otherwise returns nothing if a check decides
-  /// nothing or nothing was checked, and true if all outputs pass.
+  /// Returns false if an output fails its check. Otherwise returns nothing if a check is
+  /// inconclusive or nothing was checked, and true if all outputs pass.
   std::optional<bool> pass() const;
   /// Returns the FLOPs of the workload as the papers count them: forward 4·N·N_kv·d·heads·batch,
   /// half of that under a causal mask; backward 2.5 times as many.

@@ -38,7 +38,7 @@ struct DeviceArrays {
       for (const auto& array : plan->workspace) make(array.name, array.bytes);
   }
 
-  /// Copies those outputs that exist to the host.
+  /// Copies the outputs that exist to the host.
   void download(Device& device, DType dtype, Outputs& out) const {
     const auto into = [&](const std::string& name, auto& values) {
       const Array* const array = by_name.find(name);
@@ -85,7 +85,7 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
-/// After a fault: prints how many values of O must overflow, by checking as if all of O were NaN.
+/// Prints, after a fault, how many values of O must overflow; checks as if all of O were NaN.
 void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
@@ -161,7 +161,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
     require_memory(step, workload.problem(), made, device.info());
     return made;
   };
-  if (workload.has_shapes()) planned();  // fails before the inputs take the host's memory
+  if (workload.has_shapes()) planned();  // fails, if it must, before the inputs take host memory
   const Inputs& inputs = workload.inputs(bool{step.backward});
   const Plans plans = planned();
   const Problem& p = workload.problem();

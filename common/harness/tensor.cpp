@@ -85,7 +85,7 @@ std::vector<float> widen_all(const Tensor& tensor) {
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream) {
   Tensor t{dtype, std::vector<uint16_t>(size)};
   parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
-    // Two generator steps separate the streams of neighbouring seeds and chunks.
+    // Two steps of a generator make the streams for neighbouring seeds and chunks unrelated.
     Random key(seed * 4 + static_cast<uint64_t>(stream));
     Random random(Random(key.next() + static_cast<uint64_t>(chunk)).next());
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {

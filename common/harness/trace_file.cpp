@@ -56,14 +56,14 @@ Tool find_tool() {
   Tool tool{"addr2line -a -i -e " + quoted(std::filesystem::read_symlink("/proc/self/exe"))};
   const auto first = [](dl_phdr_info* info, size_t, void* base) {
     *static_cast<uintptr_t*>(base) = info->dlpi_addr;
-    return 1;  // the program itself comes first
+    return 1;  // stops at the first entry, which is the program
   };
   dl_iterate_phdr(first, &tool.base);
   return tool;
 }
 #endif
 
-/// For each chain of call addresses, innermost first, returns "file:line" of the first call in a
+/// Returns, for each chain of call addresses (innermost first), "file:line" of the first call in a
 /// rung's file rather than in common/ or a library, or "" if none is known. If the tool is missing,
 /// prints a message to stderr and returns "" for all chains.
 std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {

@@ -17,9 +17,9 @@ namespace ladder {
 ///                     [name, begin, bytes]
 ///   events            TraceEvent's members under their names, without those that are 0 or
 ///                     empty. No other line contains "kind". "line" and "start_line" are the
-///                     sites as "file:line". Ranges are [begin, end) in bytes; an entry of
-///                     "shared" is [array, 1 if written, ranges]
-///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if there was one
+///                     sites as "file:line". Ranges are [begin, end) in bytes; an entry in
+///                     "shared" is [array, 1 if written else 0, ranges]
+///   a fault           {"fault": message, "launch", "block", "thread", "line"}, if one occurred
 void write_trace(const std::string& path, const Step& step, const WorkloadSpec& workload,
                  const Plan& plan, const Arrays& arrays, Device& device);
 

@@ -87,9 +87,9 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Kernels count in ints: the rows of all heads, and therefore heads, tiles and blocks, even if
-  // they exceed their number by a tile, a GPU full of blocks or a group of heads (schedule.h). No
-  // size in bytes comes near 2⁶³.
+  // Kernels count in ints: the rows of all heads, and therefore heads, tiles and blocks. A count
+  // may run past the end by a tile, a GPU full of blocks or a group of heads (schedule.h). No size
+  // in bytes comes near 2⁶³.
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)

@@ -19,7 +19,7 @@ struct WorkloadSpec {
   Problem problem;  // with `load`, the files determine the shapes once they are read
   Input input = Input::normal;
   uint64_t seed = 0;
-  std::string load;            // the inputs' folder; empty: they are drawn
+  std::string load;            // the inputs' folder; empty: draw them
   std::optional<float> scale;  // --scale; empty: 1/√d
   Check check = Check::automatic;
   bool operator==(const WorkloadSpec&) const = default;
@@ -47,8 +47,8 @@ class Workload {
 
   /// Returns the inputs, with dO if `backward`. Throws Error(bad_usage) for a missing or bad file.
   const Inputs& inputs(bool backward);
-  /// Returns the reference for the rows to check, with the step's roundings and with inputs
-  /// quantised in this way, if any.
+  /// Returns the reference for the rows to check, with the step's roundings and, if `quantisation`
+  /// is given, with inputs quantised in this way.
   const Reference& reference(const Step& step, const std::optional<Quantisation>& quantisation);
 
  private:

@@ -41,14 +41,14 @@ struct HbmCounts {
 /// The simulator's counts for one kernel; those of launches with the same name are added up.
 struct Counts : Amounts {
   HbmCounts hbm;
-  std::map<std::string, HbmCounts> arrays;  // `hbm` per array, by name
+  std::map<std::string, HbmCounts> arrays;  // `hbm` of each array, keyed by name
 
   Counts& operator+=(const Counts& other);
 };
 
 /// Bytes that DRAM served according to the GPU's hardware counters: for a whole run, and by kernel
-/// name. The whole run can take fewer bytes than the sum of its kernels, because each kernel is
-/// counted with an initially empty L2, while in the run it may find data there.
+/// name. The run can move fewer bytes than its kernels together, because each kernel is counted
+/// with an initially empty L2, while in the run it may find data there.
 struct DramReport {
   ReadWrite all;
   std::map<std::string, ReadWrite> kernels;
@@ -119,8 +119,8 @@ class Device {
   virtual std::optional<Timing> time(const std::function<void()>&, double /*budget_ms*/) {
     return {};
   }
-  /// Returns the median GPU time in ms of each kernel that `work` launches, with the L2 contents
-  /// that it finds in a run; nothing on the simulator.
+  /// Returns the median GPU time in ms of each kernel that `work` launches, with L2 as the kernel
+  /// finds it in a run; nothing on the simulator.
   virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
 
   /// Returns the bytes that DRAM serves for `work`, according to the GPU's counters. L2 is emptied

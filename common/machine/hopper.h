@@ -10,7 +10,7 @@
 //   named_barrier_sync, named_barrier_arrive, setmaxnreg_inc, setmaxnreg_dec
 //   stmatrix_x4                stores matrices in the layout that ldmatrix_x4 loads
 //   resident_blocks            grid size for a persistent kernel: one block per SM; simulator: 3
-//   uniform                    tells the compiler that a number is equal in all lanes
+//   uniform                    tells the compiler that a number is the same in all lanes
 //   scheduling_barrier         keeps the compiler from moving arithmetic across it
 //   done_with                  declares that this warp is done reading a part of shared memory; the
 //                              simulator checks it, the GPU does nothing

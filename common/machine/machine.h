@@ -6,7 +6,7 @@
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       passes an array of the harness to a kernel
 //   HbmWrittenBefore<T> an Hbm<T> that the previous kernel may still write after an early start
-//   Smem<T>             shared memory, by name: SharedMemory smem; then smem.take<T>("K", n)
+//   Smem<T>             named shared memory: SharedMemory smem; then smem.take<T>("K", n)
 //   array_bytes<T>(n)   the bytes that a Smem<T> of n elements adds to a launch
 //   launch(...)         kernel<<<grid, block, shared>>>(...) with every error checked;
 //                       launch<Start::early> for a kernel whose blocks may start before the
@@ -29,7 +29,7 @@
 // and CUDA's own: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
 // blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, __any_sync,
 // atomicAdd on global memory, min, max, fmaf, expf, exp2f, and from <cmath> fmaxf, fabsf and logf,
-// which are neither products nor exponentials.
+// which need no counts, because they are neither products nor exponentials.
 #pragma once
 
 #include "choose_tile.h"

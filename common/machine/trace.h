@@ -1,4 +1,4 @@
-// The trace of a run on the simulator (--trace): its warps' events with everything counted in them.
+// Defines the trace of a run on the simulator (--trace): the warps' events with all their counts.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Amounts {
 };
 /// A member of Amounts and its key in JSON and in traces.
 struct Amount {
-  using Member = int64_t Amounts::*;  // named, because g++ warns of parentheses that nvcc adds
+  using Member = int64_t Amounts::*;  // an alias, because g++ warns of parentheses that nvcc adds
   const char* key;
   Member member;
 };
@@ -103,11 +103,11 @@ constexpr bool is_barrier(EventKind kind) {
   return kind >= EventKind::round;
 }
 
-/// What a warp did at one line of its kernel. All lanes' work at the same line forms one event; so
-/// do, up to some size, the rounds of a loop that waits for nothing. Every count is recorded once,
-/// so the sums over the events are the run's counts. A warp's events are in program order, a
-/// block's events in one possible order. Events are placed where they began; a wait, where the warp
-/// began to wait.
+/// What a warp did at one line of its kernel. All lanes' work at the same line forms one event. The
+/// rounds of a loop that waits for nothing also form one event, up to some size. Every count is
+/// recorded once, so the sums over the events are the run's counts. A warp's events are in program
+/// order, and a block's events in one possible order. An event's place is where it began; for a
+/// wait, where the warp began to wait.
 ///
 /// The members keep their names in the file that --trace writes (harness/trace_file.cpp), in Python
 /// (scripts/ladder/trace/read.py) and on the explorer's page. Writing the file turns sites into
@@ -119,8 +119,8 @@ struct TraceEvent {
   int64_t order;  // position among all events of the run
   EventKind kind;
   /// The name depends on the kind. Copy: its array. Mbarrier: the barrier, such as K_full[1]. Named
-  /// barrier: its number. Collective: its function. Product, which is recorded when its group is
-  /// committed: the shared array of its right operand.
+  /// barrier: its number. Collective: its function. Product: the shared array of its right operand
+  /// (the event is recorded when the product's group is committed).
   std::string name;
   std::string barrier;  // for a load, the mbarrier that counts its bytes
   /// The number depends on the kind. __syncthreads: how many the block has passed before. Mbarrier:
@@ -132,7 +132,7 @@ struct TraceEvent {
   int site = -1;        // index into Trace::sites; -1: unknown
   int start_site = -1;  // for a compute event, the site before it; it ends at `site`
   int64_t bytes = 0;    // bytes of global memory that all lanes requested
-  ByteRanges ranges;    // these bytes in the array, each once
+  ByteRanges ranges;    // where these bytes are in the array, each once
   struct Touch {
     std::string array;
     bool write;

@@ -13,7 +13,7 @@
 #include "machine/device.h"
 #include "machine/machine.h"
 
-/// The name of a test suite on the machine that it is compiled for.
+/// Expands to the name of a test suite for the machine that it is compiled for.
 #ifdef LADDER_SIM
 #define ON_MACHINE(name) Sim##name
 #else
@@ -80,7 +80,7 @@ class DeviceTest : public ::testing::Test {
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel and returns the simulator's counts. For an Array argument the kernel gets its
+  /// Runs one kernel and returns the simulator's counts. For each Array argument the kernel gets an
   /// Hbm.
   template <class... P>
   std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,

@@ -1,4 +1,4 @@
-// Counts with CUPTI, which this file alone opens, at run time, so that programs start without it.
+// Counts with CUPTI. Only this file opens it, at run time, so that programs start without it.
 #include "machine/gpu/counters.h"
 
 #include <fmt/format.h>

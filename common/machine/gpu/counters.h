@@ -14,7 +14,7 @@ namespace ladder::gpu {
 
 /// A counting session on the current device, which ends with read(). After a failed session the
 /// program cannot count again. All work on the GPU between begin() and end() is counted, including
-/// that of other programs, so the GPU must be idle at both calls.
+/// other programs' work, so the GPU must be idle at both calls.
 class Counters {
  public:
   /// Starts a session for at most `ranges` ranges. Throws Error(no_device), with the reason and a
@@ -35,8 +35,8 @@ class Counters {
 /// global memory, which evicts the contents of L2. Defined in sweep.cu.
 void queue_sweep(void* data, int64_t bytes);
 
-/// Returns the compute capability, such as 75, of the program's code that runs on the current GPU
-/// (for PTX, that of the PTX), or 0 if none runs. Defined in sweep.cu.
+/// Returns the compute capability, such as 75, for which the program's code for the current GPU (or
+/// its PTX) was compiled, or 0 if there is no such code. Defined in sweep.cu.
 int compiled_capability();
 
 }  // namespace ladder::gpu

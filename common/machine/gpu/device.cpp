@@ -1,4 +1,4 @@
-// The GPU as a device: memory, launches, timing and DRAM counters through the CUDA runtime.
+// Implements the GPU's Device with the CUDA runtime: memory, launches, timing and DRAM counters.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -57,8 +57,8 @@ std::shared_ptr<void> range(const char* name) {
   return {nullptr, [](void*) { nvtxRangePop(); }};
 }
 
-/// A function that is called for each launch and must call `queue` to launch the kernel.
-/// `occupancy` is empty if the occupancy is unknown.
+/// A function that is called for each launch and must call `queue`, which launches the kernel. Its
+/// parameter `occupancy` is empty if the occupancy is unknown.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;
@@ -94,8 +94,8 @@ class Gpu : public Device {
           "it for this GPU",
           info_.name, LADDER_ARCHITECTURES, capability);
     info_.compute_capability = std::min(capability, compiled);
-    // A program that contains only PTX for 7.5 runs on any GPU as on a 7.5, which has at most 64 KB
-    // of shared memory per block.
+    // A program that contains only PTX for 7.5 runs on any GPU as it would on a 7.5, which has at
+    // most 64 KB of shared memory per block.
     if (!info_.has_bf16()) info_.smem_bytes = std::min<int64_t>(info_.smem_bytes, 64 * 1024);
     if (smem_bytes > info_.smem_bytes)
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
@@ -187,9 +187,9 @@ class Gpu : public Device {
 
 #ifdef LADDER_CUPTI_FOLDER  // the build found CUPTI's headers
   DramReport dram(const std::function<void()>& work) override {
-    // Reading twice the bytes that L2 holds empties it. (Overwriting L2 would leave lines whose
-    // later write-back would be counted.) A second such read, of the buffer's other half so that
-    // nothing hits, ends each range and forces the work's own lines to be written back.
+    // Reading twice as many bytes as L2 holds empties it. (Overwriting L2 would leave lines whose
+    // later write-back would be counted.) Each range ends with a second such read, which forces the
+    // work's own lines to be written back; it reads the buffer's other half, so that nothing hits.
     const int64_t half = 2 * info_.l2_bytes;
     const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
@@ -271,7 +271,7 @@ class Gpu : public Device {
 
   void observe(const std::function<void()>& work, Observer by) {
     const auto of_rung = range(rung_.c_str());
-    // Resets the observer at the end of the scope, on a throw, too.
+    // Resets the observer at the end of the scope, also after a throw.
     const std::shared_ptr<void> end(nullptr, [](void*) { observer = nullptr; });
     observer = std::move(by);
     work();

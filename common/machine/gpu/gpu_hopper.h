@@ -38,7 +38,7 @@ inline int resident_blocks() {
 
 /// A barrier in shared memory (PTX ISA: “Parallel Synchronization and Communication Instructions:
 /// mbarrier”), taken as smem.take<Mbarrier>("name", n). A phase ends when as many arrivals as
-/// init() set have come and all bytes that they promised have been copied; then the next phase
+/// init() set have happened and all bytes that they promised have been copied; then the next phase
 /// begins. A wait specifies a phase by its parity; the first phase has parity 0.
 struct Mbarrier {
   uint64_t state;
@@ -87,8 +87,8 @@ __device__ __forceinline__ void fence_proxy_async() {
   LADDER_SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Waits at named barrier `id`, 1 to 15, until `threads` threads have come. These form whole warps
-/// and include threads that only arrive (PTX ISA: “bar”). Barrier 0 is __syncthreads.
+/// Waits at named barrier `id`, 1 to 15, until `threads` threads have arrived. These form whole
+/// warps and include threads that only arrive (PTX ISA: “bar”). Barrier 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void tma_store_wait() {
 }
 
 /// Starts copying n floats (a multiple of 4) from global to shared memory, both aligned to 16
-/// bytes; one thread calls it. The bytes count for the barrier. (PTX ISA: “cp.async.bulk”.)
+/// bytes; one thread calls it. The bytes count towards the phase. (PTX ISA: “cp.async.bulk”.)
 __device__ __forceinline__ void bulk_load(Mbarrier& barrier, float* target, const float* source,
                                           int n) {
   LADDER_SM90A(
@@ -200,14 +200,14 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const T* start, int leadin
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
 /// Returns the descriptor of a matrix that starts `bytes` bytes later. It changes only the lower
-/// half, with the start, by one addition, so all descriptors of a tile derive from one.
+/// half, with the start, by one addition, so all of a tile's descriptors derive from one.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, int bytes) {
   return descriptor >> 32 << 32 | (static_cast<unsigned>(descriptor) + (bytes >> 4));
 }
 
-/// Returns x, which must be equal in all lanes that call this. `lanes` is the mask of these lanes
-/// (default: the warp) and includes lane 0. The compiler then keeps x, and values computed from it,
-/// in the warp's uniform registers instead of each thread's.
+/// Returns x, which must be the same in all lanes that call this. `lanes` is the mask of these
+/// lanes (default: the warp) and includes lane 0. The compiler then keeps x, and values computed
+/// from it, in the warp's uniform registers instead of each thread's.
 __device__ __forceinline__ int uniform(int x, unsigned lanes = 0xffffffff) {
   return __shfl_sync(lanes, x, 0);
 }

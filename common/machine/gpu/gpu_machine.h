@@ -121,14 +121,14 @@ __device__ __forceinline__ void cp_async_wait() {}
 // ---------------------------------------------------------------- tensor cores and their operands
 
 /// Loads four 8×8 matrices of 16-bit elements from shared memory (PTX: ldmatrix.x4). Each lane
-/// passes the address of one row of 16 bytes: lanes 0–7 those of the first matrix, and so on. Of
-/// each matrix, lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4.
+/// passes the address of one row of 16 bytes: lanes 0–7 pass the rows of the first matrix, and so
+/// on. From each matrix, lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row)));
 }
-/// Loads them like ldmatrix_x4(), but with every matrix transposed (PTX: ldmatrix.x4.trans).
+/// Does the same as ldmatrix_x4(), but transposes every matrix (PTX: ldmatrix.x4.trans).
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -136,7 +136,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 }
 
 /// Computes C += A·B on the tensor cores, 16×8 += 16×16 · 16×8, with fp32 sums (mma.m16n8k16). GPUs
-/// before 8.0 take two m16n8k8 instead and lack bf16, which the harness refuses.
+/// before 8.0 use two m16n8k8 instead and lack bf16, which the harness refuses there.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                              unsigned b1) {
@@ -210,8 +210,8 @@ __device__ __forceinline__ void read_4(float (&x)[4], const float* source) {
 __device__ __forceinline__ void store_4(float* target, const float (&x)[4]) {
   *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
 }
-/// Eight neighbouring elements, which are read from or written to global memory in one access of 16
-/// aligned bytes (8 for e4m3). They can also be written to shared memory.
+/// Eight neighbouring elements, which one access of 16 aligned bytes (8 for e4m3) reads from or
+/// writes to global memory. They can also be written to shared memory.
 template <class T>
 struct alignas(sizeof(T) == 1 ? 8 : 16) Chunk {
   T x[8];

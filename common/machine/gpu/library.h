@@ -1,4 +1,4 @@
-// Opens libraries at run time, so that programs also start where these are missing.
+// Opens libraries at run time, so that programs start even where the libraries are missing.
 #pragma once
 
 #include <dlfcn.h>

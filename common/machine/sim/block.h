@@ -113,8 +113,7 @@ class Block {
   void syncthreads(Where where);
   void let_next_kernel_start() { launch_->lets_next_start = true; }
   void wait_for_kernel_before() { threads_[running_].waited = launch_->waited = true; }
-  /// Whether the thread may overlap the previous kernel: this kernel started early, and the thread
-  /// has not waited.
+  /// Whether the thread may overlap the previous kernel: it started early and has not waited.
   bool early() const { return launch_->early && !threads_[running_].waited; }
   /// Joins the warp's meeting. The last lane to arrive gets the meeting, computes and calls
   /// release(); then the call returns null in the other lanes.
@@ -128,8 +127,7 @@ class Block {
     counts.exps_under_products += int64_t{n} * self.products;
     counts.exps_between_turns += self.turn_passed ? n : 0;
   }
-  /// Counts bytes that the thread stores to shared memory, and separately those that overlap
-  /// products.
+  /// Counts bytes stored to shared memory, and separately those whose stores overlap products.
   void count_stored(int64_t bytes) {
     counts.sram_write += bytes;
     counts.stores_under_products += bytes * threads_[running_].products;

@@ -1,5 +1,4 @@
-// Gives kernels on the simulator global and shared memory whose every access is checked and
-// counted.
+// Gives simulated kernels global and shared memory whose every access is checked and counted.
 #pragma once
 
 #include <array>

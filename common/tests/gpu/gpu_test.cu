@@ -1,5 +1,5 @@
-// Tests the gpu implementation of machine.h on a GPU: a failed launch names kernel and place, and
-// --dram counts a copy.
+// Tests the gpu implementation of machine.h on a GPU: the message of a failed launch names the
+// kernel and the place, and --dram counts a copy.
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,8 @@ TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
   }
 }
 
-// A copy reads and writes each byte once in DRAM, whether it is many times larger than L2 or leaves
-// all that it wrote in L2, to be written back later.
+// A copy must read and write each byte in DRAM once, whether it is many times larger than L2 or
+// leaves all its output in L2, to be written back later.
 TEST_F(GpuMachine, DramCountsACopy) {
   for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
     const auto x = device().allocate("x", bytes), y = device().allocate("y", bytes);

@@ -1,5 +1,5 @@
-// Tests the command line: every option, its default, the texts of refusals, the chosen step, and
-// the files that options name.
+// Tests the command line: every option, its default, the messages of refusals, the chosen step,
+// and the files that options name.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -94,7 +94,7 @@ class OptionsTest : public testing::Test {
     return parse(rung, line).value();
   }
 
-  /// Parses a command line and returns its workload as in the JSON.
+  /// Parses a command line and returns its workload as the JSON report shows it.
   static std::string workload(const std::string& line) {
     std::string json = to_json({.workload = options(line).workload});
     std::erase(json, '"');
@@ -117,7 +117,7 @@ class OptionsTest : public testing::Test {
   }
 };
 
-// Giving an option its default from --help must change nothing.
+// Giving an option the default that --help states must change nothing.
 TEST_F(OptionsTest, DefaultsAreAsDocumented) {
   std::istringstream help(printed(kNaive, "--help"));
   int checked = 0;
@@ -250,7 +250,7 @@ TEST(Memory, PerBlockIsCheckedForBothPasses) {
   }
 }
 
-/// Returns the names of the steps in order, or the reason why they form no ladder.
+/// Returns the names of the steps in order, or the reason why they do not form a ladder.
 std::string order() {
   try {
     std::string names;
@@ -279,7 +279,7 @@ TEST(Memory, IncludesAllArraysOfBothPasses) {
   }
 }
 
-// Lists registrations with the order that results, or with the reason why there is none.
+// Tests registrations, each listed with the resulting order or with the reason why there is none.
 TEST(Steps, RefusesInvalidLadders) {
   const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
   const Step second{.name = "second", .after = "first"},
@@ -315,7 +315,7 @@ TEST(Steps, AStepMayBorrowAnEarlierForwardPass) {
   const Pass forward = {.launch = [](const Problem&, const Plan&, const Arrays&) {}};
   const Step lent{.name = "first", .has_lse = true, .tiles = kWide, .forward = forward};
   all_steps().clear();
-  // The order of registration does not matter, and a step for another device does not count.
+  // The order of registration must not matter, nor may a step for another device count.
   add_all("06_test", {{.name = "third", .after = "second", .forward_of = "04_test/first"},
                       {.name = "second", .after = "first", .forward_of = "06_test/first"},
                       {.name = "first", .is_default = true, .tiles = kSmall, .forward = forward}});
@@ -347,7 +347,7 @@ TEST(Tiles, TakesTheFirstThatFits) {
   EXPECT_EQ(chosen(32, 4096), "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 4096");
   EXPECT_EQ(chosen(128, 2048), "64×32 ");
   EXPECT_EQ(chosen(64, 8192, {.block_q = 64}), "64×64 ");
-  // The same for two blocks. If no tile fits twice, or if a tile is requested, one block suffices.
+  // The same for two blocks per SM. If no tile fits twice, or a tile is requested, one suffices.
   EXPECT_EQ(chosen(64, 16384, {}, 2), "128×64 ");
   EXPECT_EQ(chosen(64, 16383, {}, 2),
             "64×64 tile 64×64: 128×64 needs 8192 bytes; available: 16383 for 2 blocks");
@@ -404,7 +404,7 @@ const std::pair<std::string, const char*> kBad[] = {
     {npy(header_of("'<f2'", "(2,)"), std::string("\x00\x00\x00\xfc", 4)), "-inf as number 2 of 2"},
 };
 constexpr const char* kBadTypes[] = {"'>f4'", "'<f8'", "'\x1b[2J'"};
-// Shapes that replace (6,), with a part of the refusal.
+// Shapes that replace (6,), each with a part of the refusal's message.
 constexpr std::pair<const char*, const char*> kBadShapes[] = {
     {"(5,)", "is too long: shape (5,) needs 20 bytes of values, and the file has 24"},
     {"(7,)", "is truncated: shape (7,) needs 28"},
@@ -434,7 +434,7 @@ TEST(Npy, RefusesEverythingElse) {
     EXPECT_TRUE(said.starts_with("2: 'x.npy' ") && said.find(words) != said.npos)
         << said << "\nlacks\n"
         << words;
-    // Messages quote parts of the file on a terminal, so control characters must be escaped.
+    // Messages quote parts of the file and reach a terminal, so control characters must be escaped.
     EXPECT_TRUE(std::ranges::none_of(said, [](char c) { return 0 <= c && c < ' '; })) << said;
   };
   for (const auto& [file, words] : kBad) refuses(file, words);

@@ -59,8 +59,8 @@ struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
 
-/// Computes attention in float64, with the roundings that an algorithm cannot avoid if `rounding`
-/// is given, else with none.
+/// Computes attention in float64: with the roundings that an algorithm cannot avoid if `rounding`
+/// is given, otherwise without rounding.
 Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rounding) {
   const bool stored = rounding == Rounding::S_and_P_stored, any = rounding.has_value();
   const auto round = [&](bool when, double y) { return when ? rounded(p.dtype, y) : y; };
@@ -124,7 +124,7 @@ void expect_expected(const ExpectedTensor& expected, const std::vector<double>& 
   EXPECT_EQ(expected.columns, columns);
   EXPECT_EQ(expected.compared, compared);
   EXPECT_NEAR(expected.extra, extra, 1e-9 * extra);
-  double off = 0, wanted = 0;  // the tolerance's part from `plain`
+  double off = 0, wanted = 0;  // what `plain` adds to the tolerance
   size_t k = 0;
   for (const int64_t row : rows)
     for (int c = 0; c < columns; ++c, ++k) {
@@ -144,7 +144,7 @@ void expect_expected(const ExpectedTensor& expected, const std::vector<double>& 
 TEST_P(References, FollowTheContract) {
   const Problem& p = GetParam().p;
   Inputs in = inputs_of(p);
-  // The largest magnitude may belong to a negative value, or be below 1 (column 0).
+  // The largest magnitude must be found even if the value is negative, or below 1 (column 0).
   for (Tensor* t : {&in.Q, &in.K})
     for (int64_t i = 0; i < t->size(); ++i) {
       const float factor = p.causal ? -1 : p.N_kv > 1 ? 1 : i % p.d ? 0.05f : 0.25f;
@@ -156,8 +156,8 @@ TEST_P(References, FollowTheContract) {
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
     for (const RowsToCheck& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
-      // The compared rows, and the maxima for the tolerances, over these rows and all rows that dK
-      // needs.
+      // The compared rows, and the maxima for the tolerances, taken over these rows and over all
+      // rows that dK needs.
       std::vector<int64_t> rows, kv_rows;
       double weight = 0, largest_q = 0, largest_k = 0;
       for (int row = 0; row < p.B * p.H * p.N; ++row) {
@@ -352,8 +352,8 @@ TEST(Samples, AreEvenlySpacedFromFirstToLastRow) {
   EXPECT_LE(to_check(slow, Check::automatic, true).rows.size(), 256u);
 }
 
-// The following tests cover quantised steps: the Hadamard transform, and the tolerance. (The suite
-// tests which elements share a scale.)
+// The following tests cover what quantised steps need: the Hadamard transform and the tolerance.
+// (The suite tests which elements share a scale.)
 TEST(Hadamard, KeepsLengths) {
   for (const int n : {32, 64, 128, 256}) {
     std::vector<float> x(static_cast<size_t>(n), 0.0f);
@@ -391,11 +391,11 @@ TEST(Quantised, ReferenceUsesQuantisedInputs) {
   EXPECT_LT(of_lse.max, 1e-5);
   EXPECT_NEAR(of_lse.tolerance, 0.025363, 1e-6);
   EXPECT_TRUE(exact.pass() && of_lse.pass());
-  // The error against full precision is reported, but does not fail the check.
+  // The error relative to full precision is reported, but must not fail the check.
   const TensorError beside = compare_with_full_precision(full.o, round_all(p.dtype, o));
   EXPECT_EQ(beside.name + ", " + beside.compared, "o_full, 37 of 37 rows in full precision");
   EXPECT_TRUE(beside.pass() && beside.rms > exact.rms && beside.max < 0.2);
-  // A result for inputs other than the rounded ones fails.
+  // A result for inputs other than the rounded ones must fail.
   for (float& x : o) x *= 1.2f;
   EXPECT_FALSE(compare(judge.o, round_all(p.dtype, o)).pass());
 }

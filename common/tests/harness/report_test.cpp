@@ -1,5 +1,5 @@
-// Tests the reports of runs, among them simulated runs on a GPU, and the end of a measurement, with
-// a simulated clock.
+// Tests the reports of runs, including made-up runs on a GPU, and when a measurement ends, with a
+// simulated clock.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ TEST(Report, GpuRunIsAsWritten) {
   EXPECT_EQ(json::value("\"\\ \x1f"), R"("\"\\ \u001f")");
 }
 
-// Each count for the run, a kernel or an array appears under its name and in its column.
+// Every count, for the run, a kernel or an array, must appear under its name and in its column.
 TEST(Report, SimulatorCountsAreAsWritten) {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   Counts c;
@@ -73,8 +73,8 @@ TEST(Report, SimulatorCountsAreAsWritten) {
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
   EXPECT_EQ(r.pass(), true);
-  // A check decides nothing if zeros would pass, too. But if all values should be 0, zeros are
-  // correct and the check decides.
+  // A check is inconclusive if zeros would pass, too. But if all values should be 0, zeros are
+  // correct, and the check is conclusive.
   for (const auto& [largest, max, decides] :
        {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
     (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};
@@ -82,7 +82,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   }
   expect_in(to_json(r), {"\"nonfinite\": 0, \"decides\": false}", "\"pass\": null"});
   expect_in(to_table(r), {"lse   undecided: ", "tolerance 1.00e+00, largest value 0.00e"});
-  (*r.errors)[0].max = 1.5;  // next to a check that decides nothing
+  (*r.errors)[0].max = 1.5;  // besides an inconclusive check
   EXPECT_EQ(r.pass(), false);
   (*r.errors)[0].max = 0.5;
   (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
@@ -93,7 +93,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   expect_in(to_json(r), {"\"errors\": null, \"pass\": null"});
 }
 
-// On a GPU the driver gives the number of blocks; the rest follows from plan, traffic() and device.
+// On a GPU the driver gives the blocks per SM; the rest follows from plan, traffic() and device.
 TEST(Report, BudgetOfABlockIsAsWritten) {
   Options options;
   Report r = on_the_gpu();

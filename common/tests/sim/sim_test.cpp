@@ -395,7 +395,7 @@ TEST_F(SimTest, TraceEndsWithTheFaultAtItsThreadsPlace) {
   const auto x = array("x", iota(64));
   const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // in its own thread, not the last to run
+  const Trace stuck = device().take_trace();  // the fault is located in its own thread
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
   expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");

@@ -12,7 +12,7 @@
 namespace ladder::sim {
 namespace {
 
-// Rows of every length cause no bank conflicts, loaded directly or transposed, as either operand.
+// Tiles with rows of any length must load without bank conflicts, also transposed, as A or B.
 TEST_F(SimTest, TilesCauseNoBankConflicts) {
   const auto zeros = hbm<fp16>(array("zeros", std::vector<float>(32 * 256 / 2)).array());
   const auto conflicts = [&]<int C>() {
@@ -69,8 +69,8 @@ TEST(LongestFirst, OrdersTilesByGroupAndLength) {
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };
-  // Even tiles are ordered head by head. Uneven tiles form groups of about equal size that fit into
-  // L2, or larger groups that have work for all concurrent blocks.
+  // Even tiles are ordered head by head. Uneven tiles form groups of heads, of about equal size,
+  // that fit into L2, or larger ones if all concurrent blocks could not have work otherwise.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
   check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
