@@ -15,7 +15,7 @@ namespace {
 using Steps = std::vector<const Step*>;
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw std::logic_error("the steps of this rung form no ladder: " + what);
+  throw std::logic_error("the steps of this rung do not form a ladder: " + what);
 }
 
 /// Returns the steps of a rung, keyed by name; under each name the step for the GPU comes first.
@@ -26,7 +26,7 @@ std::map<std::string, Steps> by_name(const std::string& rung) {
       if (step.rung == rung && step.device == device) {
         Steps& of_name = found[step.name];
         if (!of_name.empty() && of_name.back()->device == device)
-          refuse(fmt::format("two are named {}", step.name));
+          refuse(fmt::format("two steps are named {}", step.name));
         of_name.push_back(&step);
       }
   return found;
@@ -85,9 +85,9 @@ Steps steps_of(const std::string& rung) {
     std::ranges::stable_partition(followers, &Step::aside);
     for (const Step* step : followers) {
       if (const Step& last = *followers.back(); !step->aside && step != &last)
-        refuse(fmt::format("{} and {} both {}; one of them must follow the other, or be an .aside",
+        refuse(fmt::format("{} and {} {}; one must follow the other, or be marked .aside",
                            step->name, last.name,
-                           before.empty() ? "follow none" : "follow " + before));
+                           before.empty() ? "are both first steps" : "both follow " + before));
       order.insert(order.end(), named.at(step->name).begin(), named.at(step->name).end());
       self(self, step->name);
     }

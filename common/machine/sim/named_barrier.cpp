@@ -9,7 +9,7 @@ void Async::named_barrier(int id, int threads, bool waits, Where where) {
     fault("named barrier {} of {} threads: give a multiple of 32 up to 1024", id, threads);
   NamedBarrier& b = named_[id];
   if (b.arrived > 0 && b.expected != threads)
-    fault("named barrier {} of {} threads, but others arrived at one of {}", id, threads,
+    fault("named barrier {}: called for {} threads, but earlier arrivals expect {}", id, threads,
           b.expected);
   const int self = block_.running();
   if (b.who[self])

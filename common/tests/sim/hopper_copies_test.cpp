@@ -163,7 +163,7 @@ TEST_F(HopperCopies, NamedBarriers) {
             "it for named barrier 1, where 128 of 256 threads are missing … ; thread (128,0,0) and "
             "127 after it for named barrier 2, where 64 of 192"))
       first ? named_barrier_sync(1, 256) : named_barrier_sync(2, 192);
-    if (wrong("named barrier 1 of 128 threads, but others arrived at one of 256"))
+    if (wrong("named barrier 1: called for 128 threads, but earlier arrivals expect 256"))
       named_barrier_sync(1, first ? 256 : 128);
     if (wrong("arrives at named barrier 1 a second time, when 1 of 256 threads") && first) {
       named_barrier_arrive(1, 256);
