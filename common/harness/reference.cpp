@@ -132,7 +132,7 @@ struct Head {
     return row;
   }
 
-  /// Computes query queries[r], and stores it in row `to` of the outputs if that is given.
+  /// Computes query queries[r]'s row, and stores it in row `to` of the outputs if `to` is given.
   void compute_row(size_t r, std::optional<size_t> to) {
     const auto keys = static_cast<size_t>(p.keys(queries[r]));
     std::vector<double> S(keys), of_dP(keys), e(keys), unwanted(4 * d);
@@ -293,7 +293,7 @@ TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto r
     const double ref = expected.exact[i], plain = expected.plain[i];
     if (!is_finite(ref)) {
       if (std::bit_cast<uint64_t>(value) != std::bit_cast<uint64_t>(ref))
-        error.max = std::numeric_limits<double>::infinity();  // it is not that infinity
+        error.max = std::numeric_limits<double>::infinity();  // not the same infinity
       continue;
     }
     error.largest = std::max(error.largest, std::abs(ref));

@@ -94,7 +94,7 @@ std::string kernels_json(const Report& r) {
 /// Formats x with three digits, in the largest unit in which it is at least 1.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
   const auto last = std::prev(units.end());
-  // 999.6 would round to 1000, so it takes the next larger unit.
+  // 999.6 would round to 1000, so such a number takes the next larger unit.
   const auto& [size, name] = *std::find_if(
       units.begin(), last, [&](const auto& unit) { return std::abs(x) >= 0.9995 * unit.first; });
   const double scaled = x / size, absolute = std::abs(scaled);

@@ -1,6 +1,6 @@
 # All GoogleTest cases of a program run in one process, because there are thousands and each process
 # would start the simulator or open the GPU again. scripts/test counts the cases in the programs'
-# output; from the Python tests (-v) it takes the reasons for skipped tests.
+# output, and takes the reasons for skipped tests from that of the Python tests (-v).
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 

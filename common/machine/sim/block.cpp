@@ -1,4 +1,4 @@
-// Runs a block's threads as fibers: chooses the next one to run, and lets threads meet and wait.
+// Runs a block's threads as fibers: chooses the next thread to run, and lets threads meet and wait.
 #include "machine/sim/block.h"
 
 #include <algorithm>

@@ -57,7 +57,7 @@ void Recorder::start_launch(Trace::Launch launch, const void* function) {
 void Recorder::start_block(int64_t index, int threads) {
   block_ = index;
   thread_ = 0;
-  by_tma_ = false;  // a fault may have left it set
+  by_tma_ = false;  // a fault may have left it true
   lanes_.assign(threads, {});
   warps_.clear();
   warps_.resize((threads + 31) / 32);
@@ -201,7 +201,7 @@ void Recorder::access(EventKind kind, const Array& array, int64_t begin, int64_t
   flush_pending(here);
   Lane& self = lane();
   if (self.bytes >= kBytesOfRound && !by_tma_) {
-    // If the lane has been here before, a loop is in its next round.
+    // If the lane has been at this site before, a loop is in its next round.
     const auto& all = events();
     for (size_t i = self.since; i <= self.at && i < all.size(); ++i)
       if (all[i].kind == kind && all[i].site == here && all[i].name == array.name) {
@@ -237,7 +237,7 @@ void Recorder::copy(const SharedPlace& target, int64_t bytes, bool zeros) {
 
 void Recorder::touch(const SharedPlace& place, int64_t bytes, bool write) {
   touched(lane().touches, place.name, place.begin, write).add(place.at, place.at + bytes);
-  if (!write) return;  // a read belongs to the next event
+  if (!write) return;  // a read is attributed to the next event
   const int here = site();
   flush_pending(here);
   merge(find(EventKind::store, place.name, here), lane());

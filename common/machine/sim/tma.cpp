@@ -19,7 +19,7 @@ template <Access access>
 void Async::touch_hbm(const Copy& copy) {
   Recorder* const recorder = block_.recorder();
   if (recorder) recorder->copies(true);
-  int64_t sum = 0, last = -1;  // counts sectors, because pieces are in the array's order
+  int64_t sum = 0, last = -1;  // pieces are in the array's order, so each sector counts once
   for (const auto& piece : copy.pieces) {
     copy.array->check_access<access, 16>(block_, piece.at, copy.place.element);
     sum += std::exchange(last, piece.at / 32) != piece.at / 32;
