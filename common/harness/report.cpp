@@ -154,7 +154,7 @@ std::string budget_text(const Report& r) {
     at_once = std::min<int64_t>(room, 64 / plan.warps);
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
-    bool keeps_rows = false;  // whether a block keeps O across all keys; it then writes LSE
+    bool keeps_rows = false;  // whether a block keeps O across all keys; yes if it writes LSE
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {

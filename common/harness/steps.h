@@ -8,8 +8,8 @@
 
 namespace ladder {
 
-/// Returns the rung's steps, each after the step that it follows. Asides come before the same
-/// step's other follower, and a step for the GPU before the same step for the simulator. Throws
+/// Returns the rung's steps, each after the step that it follows. A step's asides come before
+/// its other follower, and a step for the GPU before the same step for the simulator. Throws
 /// std::logic_error if a step follows an unknown one or itself; if two steps follow the same one
 /// and neither is an aside; if two have the same name; if there is no default, or two for the same
 /// devices; or if a step borrows the forward pass of a step that is not linked.

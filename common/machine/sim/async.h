@@ -106,7 +106,7 @@ class Async {
   };
   struct NamedBarrier {  // for some of the block's warps
     int expected = 0, arrived = 0;
-    int64_t completed = 0;  // how often all threads have come
+    int64_t completed = 0;  // how often all expected threads have arrived
     std::bitset<1024> who;
     std::vector<int> waiters;
   };

@@ -191,7 +191,7 @@ class Block {
 
   void start(const Launch& launch, int64_t index);
   static void thread_main();
-  /// Resumes each ready lane once, in the order of `lanes`, until a block's barrier is passed.
+  /// Resumes each ready lane once, in the order of `lanes`, until the block passes a barrier.
   /// Returns whether any lane ran.
   bool run_warp(int warp, const std::vector<int>& lanes);
   [[noreturn]] void deadlock();

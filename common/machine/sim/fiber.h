@@ -34,7 +34,7 @@ struct Context {
 
 /// Saves the current context in `from` and continues at `to`. All other registers are lost, so the
 /// compiler saves those that it needs on the stack. The function is inline, because the processor
-/// would mispredict a return that takes place on another stack than the call.
+/// would mispredict a return on a stack other than the call's.
 [[gnu::always_inline]] inline void switch_stacks(Context* from, Context* to) {
 #if defined(__x86_64__)
   asm volatile(R"(
@@ -136,7 +136,7 @@ class Fiber {
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Context here_ = {}, scheduler_ = {};  // valid while the fiber waits, or runs
+  Context here_ = {}, scheduler_ = {};  // here_: valid while the fiber waits; scheduler_: while it runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // for the sanitizer
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;

@@ -103,7 +103,7 @@ class TrackedArray : public Array {
   /// time.)
   uint32_t* first_;
   std::vector<std::array<Counted, 2>> counts_;  // per worker: reads, writes
-  bool touched_ = false;  // by a kernel that may still run when this one starts
+  bool touched_ = false;  // by the previous kernel, or by an earlier one that may still run
 };
 
 template <Access access, int n>

@@ -247,7 +247,7 @@ MadeInputs tiles_that_rise(const Case& c) {
 
 /// Like tiles_that_rise, but for warps or blocks that split the keys. The first 32 of each 128 keys
 /// have the smallest P; the other keys' P is larger, and larger still in the second 128. The next
-/// 256 keys have P = 1, and the last few a P between the last two values. All P are bf16 numbers;
+/// 256 keys have P = 1, and the last few have a P of about 0.28. All P are bf16 numbers;
 /// the factors that rescale O when warps or parts agree on a maximum are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
