@@ -136,7 +136,7 @@ class Fiber {
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Context here_ = {}, scheduler_ = {};  // here_: valid while the fiber waits; scheduler_: while it runs
+  Context here_ = {}, scheduler_ = {};  // valid while the fiber waits, and while it runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // for the sanitizer
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
