@@ -131,7 +131,7 @@ class BenchTest(FakeBench):
 
     def test_steps_that_fail_are_reported(self):
         """An impossible run is skipped, with the reason, and a failed one is tried again. Lines
-        that --again was to replace do not stay."""
+        that --again should have replaced are removed."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
         for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,

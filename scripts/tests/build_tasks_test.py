@@ -1,4 +1,4 @@
-"""Tests build tasks: the step before fails exactly the listed checks, an empty kernel reaches no
+"""Tests build tasks: the preceding step fails exactly the listed checks, an empty kernel reaches no
 stage, and the real file gets all points. Kernels with planted mistakes end in bounded time, and the
 test suite finds the mistakes.
 
@@ -57,8 +57,8 @@ def mistakes_in(path):
 
 
 def planted(path):
-    """Returns a step's text, its own headers inlined, with all of its mistakes; a run's environment
-    switches one of them on with LADDER_MISTAKE."""
+    """Returns a step's text with its own headers inlined and all mistakes planted; the environment
+    variable LADDER_MISTAKE selects the one that a run makes."""
     text = read(ROOT, path)
     for header, inlined in reversed(included(path, text).items()):
         line = f'#include "{os.path.basename(header)}"\n'
@@ -92,7 +92,7 @@ class TargetsTest(unittest.TestCase):
                 page, line = re.search(r"(\S+/\w+\.md):(\d+)\.$", task.hints[0]).groups()
                 self.assertNotEqual(task.task, "Since ")
                 for hunk in [hint for hint in task.hints[2:] if hint.startswith("\n")]:
-                    self.assertRegex(hunk, r"(?m)^[-+] *[^/ \n]")  # in more than comments
+                    self.assertRegex(hunk, r"(?m)^[-+] *[^/ \n]")  # changes more than comments
                     self.assertNotIn("const Register", hunk)
                 self.assertGreater(len(task.hints), 2)
                 self.assertEqual(read(ROOT, page).splitlines()[int(line) - 1],
@@ -229,8 +229,8 @@ class BuildTasks(unittest.TestCase):
 
 
 class BugHunts(Scratch):
-    """The listed symptoms of a bug hunt are those of its runs; only the mistake's line is accepted;
-    and nothing reveals the mistake earlier."""
+    """A bug hunt's runs show its listed symptoms; only the mistake's line is accepted; and nothing
+    reveals the mistake before that."""
 
     def exercise(self, *words):
         return self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,

@@ -247,7 +247,7 @@ class FilesTest(ProgramTest):
         for shape, word in (((1, 2, 3, 12), "multiple of 8"), ((1, 3, 3, 8), "divide")):
             self.put_inputs(shape, (1, 2, *shape[2:]))
             self.assert_bad("--load in", 2, word)
-        # For a file that claims to be huge, nothing is allocated.
+        # A file that claims to be huge must not cause an allocation.
         os.truncate(self.at("in", "q.npy"),
                     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         self.assert_bad("--load in", 3, "GiB of memory", "q.npy")
@@ -269,7 +269,7 @@ class PlacesTest(ProgramTest):
     def test_a_full_disk_is_reported(self):
         self.execute(f"{SMALL} --save before")
         before = self.values("before/o")
-        # Output that fits into a buffer fails at the end, more output fails at once.
+        # Output that fits into a buffer fails at the end; larger output fails at once.
         for workload in (TINY, SMALL):
             self.assert_bad(workload, 2, "cannot write", "too large", preexec_fn=self.FULL)
             self.assert_bad(workload, 2, save=" --save before --seed 9", preexec_fn=self.FULL)

@@ -157,7 +157,7 @@ class Code(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """Tests what commands.md, which has the command's messages, cannot."""
+    """Tests what commands.md, which quotes the command's messages, cannot."""
 
     def test_a_check_waits_for_another_of_the_same_copy(self):
         write(self.at("00/last_key/attention.cu"), text="what?")

@@ -28,7 +28,7 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 
 SAME = "= the program's counts"
 VERDICTS = "text('.verdict')"
-# All texts in a pane, without places in sources, and how many things of each kind it draws.
+# All texts in a pane, except source locations, and how many shapes of each kind it draws.
 SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
@@ -45,7 +45,7 @@ SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
 
-# Controls that are too small, or cut off at a side of the window or, if it is wide, at the bottom.
+# Controls that are too small, or cut off at the window's sides or (if it is wide) bottom.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
   .filter(e => e.checkVisibility()).filter(e => {
     const r = e.getBoundingClientRect();
@@ -153,7 +153,7 @@ class TraceTest(unittest.TestCase):
         self.assertTrue(all(256 <= size < 600 for size in rounds), set(rounds))
 
     def test_each_round_of_a_named_barrier_has_a_number(self):
-        """A warp that arrives again arrives at the next round, except for lanes that run alone."""
+        """A warp that arrives again arrives at the next round, except for diverged lanes."""
         trace, _ = traced("05_flash_v2", "--step ping_pong --device sim --check off --heads 1 "
                           "--head-dim 64 --seqlen 256")
         rounds = collections.defaultdict(list)

@@ -61,7 +61,7 @@ class FakeLadder(Scratch):
         self.told |= {**(told or {}), **more}
 
     def rung(self, rung="00_naive", steps=("naive",), gpu=False):
-        """Adds a program that lists these steps: names, or {name: the step before}."""
+        """Adds a program that lists these steps: names, or {name: the step that it follows}."""
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
         self.write(f"build/bin/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],

@@ -191,7 +191,7 @@ class DrawTest(Scratch):
         self.assertEqual(sorted(os.listdir(self.at("one"))), sorted(f"{n}.svg" for n in FIGURES))
         self.assertEqual(self.stale(), [])
         before = self.read("one/error.svg")
-        # A figure of the same data and code stays as it is; after a change of code it is redrawn.
+        # A figure whose data and code are the same is kept; after a change of code it is redrawn.
         touched = before.replace("</svg>", "\n</svg>")
         for svg, kept in ((touched, True), (re.sub("[0-9a-f]<", "x<", touched), False)):
             self.write("one/error.svg", svg)
@@ -210,7 +210,7 @@ class DrawTest(Scratch):
             "traffic.svg is stale", "roofline.svg shows data that the files no longer have",
             "shared_roof.svg shows data that the files no longer have", "error.svg is missing",
             "roofline_tiles.svg shows data that the files no longer have"])
-        # A figure that is drawn again is the same to the byte; one without data is removed.
+        # A redrawn figure is identical to the byte; a figure without data is removed.
         self.assertIn("roofline is left out: `scripts/figures measure --help`",
                       self.plot(GPU, "--out", "one"))
         self.assertEqual(self.read("one/error.svg"), before)

@@ -1,6 +1,6 @@
 """Compares the pages with the programs and the repository. It runs the commands that the course's
-pages and commands.md quote in ```console blocks, and compares their output. It also compares
-excerpts with the code, links with files and headings, and formulas with GitHub's rules.
+pages and commands.md quote in ```console blocks, and compares their output. It also checks excerpts
+against the code, links against files and headings, and formulas against GitHub's rules.
 
 A line that starts with "$ " is a command, and one that ends in a backslash continues on the next
 line. The lines up to the next command are its stdout and stderr. Integers and numbers of bytes must
@@ -42,8 +42,8 @@ ANY = {"time": TIME, "cores": CORES, "any": r".*?", "space": r"\s+"}  # what eac
 
 
 def pattern(lines):
-    """Returns a regular expression for the expected lines, whose groups match their floating-point
-    numbers, and these numbers."""
+    """Returns a regular expression that matches the expected lines, with a group for each
+    floating-point number, and a list of those numbers."""
     parts, floats = [], []
     for line in lines:
         for token in TOKEN.finditer(line.strip()) if line.strip() != "…" else ():
@@ -106,7 +106,8 @@ def commands(first_line, lines):
 
 
 def in_scratch(text):
-    """Runs a command in a temporary copy of the repository, made of links; returns the result."""
+    """Runs a command in a temporary copy of the repository, made of symlinks; returns the
+    result."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in os.listdir(ROOT):
             if name not in ("build", ".git"):
@@ -137,8 +138,8 @@ class Lessons(unittest.TestCase):
         if not same(expected, actual):
             parted = next((i for i in range(len(expected))
                            if not same([*expected[:i + 1], "…"], actual)), -1)
-            self.fail("\n".join([where, "", f"quoted: {expected[parted:][:1]}, and it printed:",
-                                 *actual]))
+            self.fail("\n".join([where, "", f"first line that differs: {expected[parted:][:1]}",
+                                 "the command printed:", *actual]))
         self.assertEqual(done.returncode, command.status, f"{where}: exit status")
 
 
@@ -236,8 +237,8 @@ class Excerpts(unittest.TestCase):
 
 
 class Formulas(unittest.TestCase):
-    """Tests that formulas survive GitHub's Markdown, which is read first and removes a backslash
-    before a punctuation mark."""
+    """Tests that formulas survive GitHub's Markdown pass, which runs before the math is read and
+    removes a backslash before a punctuation mark."""
 
     def test_formulas_survive_markdown(self):
         for path in course_pages():

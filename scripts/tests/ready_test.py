@@ -69,7 +69,7 @@ NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1
 
 class Ready(Machine):
     def test_missing_packages_are_installed_or_named(self):
-        """Each case has missing tools, other tools; the status, message, and packages installed."""
+        """Each case: missing tools, other tools, the status, the message, installed packages."""
         # ready.sh recognises a missing package by these words.
         self.assertEqual(read(ROOT, "common/cmake/ladder.cmake").count("apt-get install lib"), 2)
         brings = BRINGS.format(self.at("path/ninja"))
@@ -95,7 +95,7 @@ class Ready(Machine):
             self.script(*f"scripts/{words}".split())
             self.assertEqual(self.installed(), ["python3-matplotlib"] if needs else [], words)
 
-    def test_a_false_ci_is_no_ci(self):
+    def test_ci_set_to_false_counts_as_unset(self):
         self.tools(cmake='[ -z "$CI" ]')
         self.script("scripts/run", CI="False")
 
@@ -178,7 +178,7 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
                                             CI=ci, CUDACXX="/no/nvcc"),
                              f"left out, because .*{said}")
 
-    def test_a_folder_and_a_line_are_a_rung(self):
+    def test_a_rung_needs_only_a_folder_and_a_line(self):
         """Follows points 1 and 2 of "Add a rung" in CONTRIBUTING, in a copy with an odd path, as
         part of another project, for a GPU newer than the Toolkit. (figures_test shows that a new
         rung needs no more lines for its rows and its colour.)"""
@@ -219,7 +219,7 @@ class Parts(Machine):
         tests = "tests_05_flash_v2"
         for parts, *expected in (
                 ("05", [tests], ["^(05_flash_v2)$"], []),
-                # The name of another step begins with this one's.
+                # Another step's name begins with this step's name.
                 ("05/rows", [tests], [], ["*/rows:*/rows_*-*/rows_wide:*/rows_wide_*"]),
                 ("sim 05_flash_v2 05/large_tiles", ["tests_sim", tests, tests],
                  ["^(sim|05_flash_v2)$"], ["*/large_tiles:*/large_tiles_*-"])):
@@ -238,7 +238,7 @@ class Parts(Machine):
         self.script("scripts/test", "sim", "05/large_tiles", status=8)
         self.script("scripts/test", "build_tasks")
 
-    def test_the_summary_says_how_it_went(self):
+    def test_the_summary_reports_the_outcome(self):
         """Each case has ctest's status, its tests' output, and the last lines of scripts/test."""
         self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # left by an earlier run
         for status, printed, verdict in (

@@ -1,5 +1,5 @@
-"""Tests scripts/run without its build, with stand-ins for the programs; and --alone. (results_test
-tests units in README's tables.)"""
+"""Tests scripts/run, with stand-ins for its build and programs, and its --alone option.
+(results_test covers the units in the README's tables.)"""
 
 import ctypes
 import os
@@ -80,7 +80,7 @@ class RunTest(FakeLadder):
                       f"{said.stdout}{said.stderr}{said.status}\n")
 
     def test_the_table_matches_the_expected_output(self):
-        """The ideas of 02's steps are about workspace; rows show its fall and its price."""
+        """02's steps are about workspace, so rows show how far it falls and what that costs."""
         self.ladder({"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"],
                      "02_safe_softmax": ["space", "fewer", "costly", "as_much"],
                      "03_online_softmax": ["softmax", "two_pass"],
@@ -103,7 +103,7 @@ class RunTest(FakeLadder):
         self.assertNotRegex("\n".join(self.calls()), "--dram .*--device sim")
 
     def test_failures_match_the_expected_output(self):
-        """Also, each step of a program that failed is run again alone."""
+        """Also tests that each step of a failed program is rerun on its own."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
         told = {"overflow": {"status": 1, "changes": overflow,
@@ -122,7 +122,7 @@ class RunTest(FakeLadder):
                       self.calls())
 
     def test_refusals_of_programs_are_shown_once(self):
-        """A message is shown once, without a table if all say it, and the worst status counts."""
+        """A message is shown once, with no table if all print it; the worst exit status counts."""
         ladder = {"00_naive": ["naive"], "01_tiled_matmul": ["tile", "mma"]}
         self.ladder(ladder)
         self.tell({f"{rung}/{step}": {"status": 2, "err": f"{rung}: must be at least 1"}
@@ -177,8 +177,8 @@ class Console(Scratch):
         self.assertEqual(programs.run_quietly(
             ["sh", "-c", "seq 9 >&2; echo out; kill -9 $$"]), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
 
-    def test_an_option_stays_in_one_line(self):
-        """An option and its value stay on one line, so that they can be copied."""
+    def test_an_option_stays_on_one_line(self):
+        """Keeps an option together with its value, so that both can be copied."""
         self.assertEqual(console.wrap(90 * "x" + " --head-dim 40"), [90 * "x", "--head-dim 40"])
 
     def test_colour_is_for_terminals_that_want_it(self):
@@ -191,7 +191,7 @@ class Console(Scratch):
 
 class Told(unittest.TestCase):
     def test_numbers_match_the_expected_output(self):
-        """Tests numbers at the limits between two formats."""
+        """Tests numbers at which the format changes."""
         lines = [" | ".join(map(told, numbers)) for told, *numbers in (
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
             (text.time_text, 0.0005, 0.9996, 1e6),
@@ -210,13 +210,14 @@ NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 
 class AloneTest(Scratch):
-    """scripts/run --alone: a step in one file, without plan, traffic and choice of types. Where
-    there is nvcc, some are compiled, with no flag but those that a person would give."""
+    """Tests scripts/run --alone, which writes a step as one file, without plan, traffic() and
+    choice of types. Where nvcc is available, some are compiled, with only the flags that a user
+    would type."""
 
     def test_every_portable_step_has_what_it_names(self):
         contract = alone.common("machine/machine.h", set())
         names = set().union(*map(names_of, DEFINITION.findall(contract)))
-        for source in read_sources():  # which say at their head how to run them
+        for source in read_sources():  # each head comment must say how to run the file
             self.assertRegex(source.text.split("\n\n")[0],
                              rf"\n//   build/bin/{source.rung} --step \w+")
         for source in filter(alone.portable, read_sources()):
@@ -247,7 +248,7 @@ class AloneTest(Scratch):
         self.run_it(run, "--alone", "01/pipeline")
         whole = read(self.at("build/alone/01_pipeline.cu"))
         head, start, rest = read(path).partition("namespace ladder::MACHINE {\nnamespace {\n")
-        moved, _, rest = rest.partition("\n/// ")  # goes into a header of the folder
+        moved, _, rest = rest.partition("\n/// ")  # moves into a header of the folder
         self.write("01_tiled_matmul/moved.h", '#pragma once\n\n#include "rung.h"\n\n' + start +
                    moved + "}  // namespace\n}  // namespace ladder::MACHINE\n")
         self.write(path, head.replace("#include", '#include "moved.h"\n#include', 1) + start +
@@ -262,7 +263,8 @@ class AloneTest(Scratch):
             self.assertIn("such as 00", self.run_it(run, "--alone", *more, status=2).stderr)
 
     def compile(self, name, *options):
-        """Compiles a step's file, with the flags alone that its head names; returns the output."""
+        """Compiles a step's file with only the flags that its head names; returns the output's
+        path."""
         source = next(source for source in read_sources() if alone.file_of(source) == name)
         made = self.at(name)
         done = self.run_it(NVCC, *alone.NVCC.replace("native", "sm_80").split()[1:], made, *options,
@@ -277,7 +279,8 @@ class AloneTest(Scratch):
 
     @unittest.skipUnless(NVCC, "no nvcc: nothing is compiled")
     def test_from_pytorch(self):
-        """The code of 05's page at three shapes, and before it, without a GPU, what is refused."""
+        """First checks, without a GPU, which arguments are refused; then runs the code on 05's page
+        at three shapes."""
         library = self.compile("05_flat", "-shared", "-Xcompiler", "-fPIC")
         attention = ctypes.CDLL(library).attention_forward
         for first, H, d in ((None, 2, 64), (16, 2, 136), (16, 2, 60), (16, 3, 64)):

@@ -1,4 +1,4 @@
-"""Code that the scripts' tests share: places, limits, and commands run in their own folder."""
+"""Provides what the scripts' tests share: paths, limits, commands in their own folder."""
 
 import functools
 import json
@@ -100,7 +100,7 @@ class Scratch(unittest.TestCase):
     """A test with its own folder, self.root, and its own environment."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # careless globs break on it
+        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # needs escaping in globs
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()

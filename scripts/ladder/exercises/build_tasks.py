@@ -1,7 +1,7 @@
-"""Checks build tasks, in which a reader turns a copy of the step before into the next step. The
+"""Checks build tasks, in which a reader turns a copy of the preceding step into the next one. The
 copy is compiled in the real step's place, under its name, and runs the suite's cases on the
-simulator; its counts are compared with the real step's. The rungs' exercises.py list the tasks, and
-the counts that the step before fails."""
+simulator; its counts are compared with the real step's. Each rung's exercises.py lists its tasks
+and, for each, the counts on which the preceding step falls short."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ UNJUDGED = "the order of threads is checked once all results are correct"
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
 
 
-# Code that a copy must not contain: (whether only kernels are searched, a pattern, the reason).
+# Code that a copy must not contain: (True to search kernels only, pattern, reason).
 NOT_IN_A_COPY = [
-    (False, r"\b__shared__\b", "the simulator does not know it. Declare SharedMemory smem; then "
+    (False, r"\b__shared__\b", "the simulator does not support it. Declare SharedMemory smem; then "
                                'smem.take<T>("K", n) returns n elements under a name'),
     (False, r"\b(this_block|count_flops|take_kernel_counts|all_steps|LADDER_SIM|exec\w*|fork|system"
-            r"|popen)\b|\bsim::", "it belongs to the simulator or to the system; a step needs "
-                                  "nothing of the kind"),
+            r"|popen)\b|\bsim::", "it belongs to the simulator or to the system; a step never "
+                                  "needs it"),
     (True, r"\bstd::(vector|map|deque|string)\b|\b(new|malloc|thread_local)\b|\.data\(\)|"
            r"^(__device__ |static |inline )*(?!using|struct|const)[\w:]+ \w+(\[.*\])*( = .*)?;",
-     "memory that nobody counts. A kernel may use registers, shared memory, and the workspace "
-     "arrays that its plan names")]
+     "this memory would not be counted. A kernel may use registers, shared memory, and the "
+     "workspace arrays that its plan names")]
 
 
 class Task:
-    """A build task with its two sources: `real` is the real step's, and `old` that of the step
-    before (for a rung's first step, the last step of the previous rung that every GPU runs)."""
+    """A build task with two sources: `real`, the real step's, and `old`, the preceding step's (for
+    a rung's first step, the last step in the previous rung that runs on every GPU)."""
 
     def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
@@ -61,7 +61,7 @@ class Task:
         self.moves = {f"{words[0]} {words[1]}": Move(*words)
                       for words in [*(registered if RESULTS not in task.fails else ()),
                                     *task.moves]}
-        # The names of the checks that the step before fails.
+        # The names of the checks that the preceding step fails.
         self.lacks = [*task.fails, *self.moves, *([ORDER] if task.longest_first else [])]
         self.check, self.real, self.file = task, real, real.path
         self.old = find([source for source in sources if source.step], f"{real.rung}/{after[1]}"
@@ -76,10 +76,10 @@ class Task:
         self.diff = Diff(self.begin, real)
         self.title = re.findall(r'\.summary = "(.*)"', real.text)[0]
         self.lesson, self.answer = self.begin.path, f"--- {self.begin.path}\n+++ {real.path}"
-        # The part of the head comment that says what changed since the step before.
+        # The part of the head comment that says what changed since the preceding step.
         head = real.text.partition("\n\n#include")[0].partition("// Since ")[2]
         self.task = "Since " + re.sub("^// ?", "", head, flags=re.MULTILINE)
-        # Definitions by name, without those that a header in the folder contains too.
+        # Definitions by name, except those also found in one of the folder's headers.
         self.shared = {name for text in real.headers.values() for name in defined(text)}
         self.was, self.now = ({name: text for name, text in defined(source.text).items()
                                if "const Register" not in text and name not in self.shared}
@@ -95,7 +95,8 @@ class Task:
 
     @property
     def hints(self) -> list[str]:
-        """The place of the idea in the lesson, the functions that change, and the diff's hunks."""
+        """Texts on the idea's place in the lesson, the functions that change, and the diff's
+        hunks."""
         was, now = self.was, self.now
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
@@ -112,9 +113,9 @@ class Task:
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
-        """Returns the real step's file with the new lines of its kernels replaced by those of the
-        step before, except for code that has moved into a header. Raises CommandError for a step
-        whose file does not compile that way."""
+        """Returns the real step's file with each new stretch of kernel code replaced by the
+        preceding step's lines, except for code that has moved into a header. Raises CommandError if
+        the file does not compile that way."""
         if not self.check.blanks:
             raise CommandError(f"{self.real.name} has no --blanks: without its new lines the file "
                                "does not compile. --hint shows the new lines one by one", BAD_USAGE)
@@ -136,8 +137,8 @@ class Task:
         return "\n".join([*lines, ""]).replace("namespace {\n\n", f"namespace {{\n\n{gone}", 1)
 
     def registered(self, text: str) -> str:
-        """Returns a copy's text with its step registered under the real step's name and in its
-        place. Line numbers do not change. Raises CommandError if the registration is gone."""
+        """Returns a copy's text with its step registered under the real step's name and place. Line
+        numbers do not change. Raises CommandError if the registration is gone."""
         place = r' \.(?:formerly = \{[^}]*\}|after = "\w+"|aside = true|is_default = [^,]*),'
         now = "".join(re.findall(place, self.real.text))
         text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', re.sub(place, "", text))
@@ -176,8 +177,8 @@ def read_tasks() -> dict[str, Task]:
 
 
 def built(task: Task, build: str, path: str) -> Program:
-    """Builds a reader's copy as the real step. Raises CommandError for code that is not allowed in
-    a copy, or with the compiler's first error."""
+    """Builds a reader's copy as the real step. Raises CommandError for code that a copy must not
+    contain, or with the compiler's first error."""
     text = read(path)
     code = re.sub("//.*", "", text)
     own = re.sub("//.*", "", "\n".join([task.real.text if task.check.stages else "",
@@ -189,7 +190,8 @@ def built(task: Task, build: str, path: str) -> Program:
                      None)
         if found:
             line = code.count("\n", 0, found.start()) + 1
-            raise CommandError(f"Not yet: line {line} has {found[0].strip()}: {said}", WRONG_RESULT)
+            raise CommandError(f"Not yet: line {line} uses {found[0].strip()}: {said}",
+                               WRONG_RESULT)
     program = Program(build, task.file, path, task.registered(text))
     others = [source for source in program.included
               if source.endswith(".cu") or f"{os.sep}stubs{os.sep}" in source
@@ -197,8 +199,8 @@ def built(task: Task, build: str, path: str) -> Program:
     if others:
         other = os.path.relpath(others[0], ROOT)
         what = "a part of common/tile" if "tile" in other.split(os.sep) else "another step's file"
-        raise CommandError(f"Not yet: it includes {other}, {what}. Write the kernel in your copy "
-                           "instead", WRONG_RESULT)
+        raise CommandError(f"Not yet: your copy includes {other}, {what}. Write the kernel "
+                           "yourself instead", WRONG_RESULT)
     return program
 
 
@@ -221,10 +223,10 @@ def arrays_of(*records: Record) -> list[str]:
 
 
 def compared(task: Task, shape: str, *records: Record) -> list[Check]:
-    """Checks each count of `records`, those of the step before, the real step and a copy. A count
-    that the idea is about must move at least half of the way from the step before to the real step,
-    so that other tile sizes pass. The workspace, and all other arrays together, may be 1.5 times
-    the real step's, because another sound kernel may spend more there."""
+    """Checks a copy's counts. `records` are those of the preceding step, the real step and the
+    copy. A count that the step is meant to change must move at least halfway from the preceding to
+    the real step's, so that other tile sizes pass. The workspace, and the total over all other
+    arrays, may each be 1.5 times the real step's: another sound kernel may spend more."""
     arrays, checks = arrays_of(*records), []
     counts = [counts_of(record) for record in records]
     others = {name: [array + way for array in arrays if array + way not in task.check.fails]
@@ -245,7 +247,7 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         label = unit(name) if name not in others else (
             f"{'sectors' if name == OTHERS[1] else 'bytes'} of "
             f"{', '.join(one.partition(' ')[0] for one in others[name])} together")
-        said = (f"{label}: {mine:,}; {old:,} in the step before, {real:,} in the step of the "
+        said = (f"{label}: {mine:,}; {old:,} in the preceding step, {real:,} in the step of the "
                 f"course ({SHAPES[shape]})")
         by_kernel = {kernel["name"]: counts_of({**kernel, "kernels": [kernel]}).get(name, 0)
                      for kernel in records[-1]["kernels"]}
@@ -258,7 +260,7 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         better = name not in others and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
-    # The tensor cores' work in the real step must not move to a place where it is not counted.
+    # A copy must not move the real step's tensor-core work to where it is not counted.
     idle = [f"{unit}: {mine:,}; {real:,} in the step of the course" for unit in UNITS
             for real, mine in [(counts[1][unit], counts[2][unit])] if mine < real / 4]
     checks.append(Check(UNIT, not idle, float(not idle), "; ".join(idle) + f" ({SHAPES[shape]})"))
@@ -272,7 +274,7 @@ def unit(name: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record:
-    """Returns the last record that one of the ladder's own steps prints; kept for later calls."""
+    """Returns the last record that one of the ladder's own steps prints, cached for later calls."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
         raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
@@ -290,7 +292,7 @@ def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, l
 
 
 def lacking(task: Task, build: str) -> set[str]:
-    """Returns the names of the counts that the step before fails."""
+    """Returns the names of the counts on which the preceding step falls short."""
     found = compared_all(task, build, {shape: counted_by(build, task.old, options)
                                        for shape, options in SHAPES.items()})
     return {name for name, each in found.items() if not all(one.held for one in each)}
@@ -303,14 +305,14 @@ def shown(names: Collection[str]) -> list[str]:
 
 
 def targets(task: Task, build: str) -> str:
-    """Returns a table of the counts that must change or may rise, each for the step before and the
-    real step, and a sentence about the trade that the step makes."""
+    """Returns a table of the counts that must change or may rise, with the preceding step's value
+    and the real step's, and a sentence about the trade-off that the step makes."""
     if task.check.stages:
         return "\n".join(["The kernel's body is empty. Write it in these stages:",
                           *(f"  {stage.name}: {stage.asks}" for stage in task.check.stages),
                           "--check says which one is reached."])
     if RESULTS in task.check.fails:
-        return "The copy's results are wrong in runs of " + "; ".join(task.check.cases)
+        return "The copy's results are wrong in these runs: " + "; ".join(task.check.cases)
     counts = [[counts_of(counted_by(build, step, options)) for step in (task.old, task.real)]
               for options in SHAPES.values()]
     arrays = arrays_of(*(counted_by(build, step, options) for step in (task.old, task.real)
@@ -330,8 +332,8 @@ def targets(task: Task, build: str) -> str:
                  for name in names]
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     lines = [*(f"{shape}: {options}" for shape, options in SHAPES.items()), "",
-             "Counts: in the step before → in the step of the course. A count that must change has "
-             "to move at\nleast half of that way.",
+             "Counts: in the preceding step → in the step of the course. A count that must change "
+             "must move at\nleast halfway.",
              *("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
     more, less = (sum(sign * (real - old) for name in names if name in arrays
                       for old, real in change(name)[:1])
@@ -350,13 +352,13 @@ def targets(task: Task, build: str) -> str:
               for move in task.moves.values() if move.count not in task.check.fails]
     lines += ["The blocks with the most work must start first."] if task.check.longest_first else []
     others = [array for array in arrays if array not in task.check.fails]
-    lines += [f"{', '.join(others)}: their bytes together, their sectors and the workspace may be "
-              "at most\n1.5 times those of the step of the course."]
+    lines += [f"{', '.join(others)}: their total bytes, their total sectors and the workspace may "
+              "each\nbe at most 1.5 times that of the step of the course."]
     return "\n".join(lines)
 
 
 def times(task: Task, build: str, path: str) -> str:
-    """Times the step before, the copy and the real step on the GPU; returns one line for each.
+    """Times the preceding step, the copy and the real step on the GPU; returns one line for each.
     Raises CommandError with the message of a run that failed."""
     real, lines = task.real, [f"A run of {TIMED}:"]
     mine = built(task, build, path)
@@ -383,7 +385,7 @@ def check(task: Task, copy: Program) -> Verdict:
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
-        # The cases' values change at keys 256 and 512. A tile across these rounds P differently.
+        # The cases' values change at keys 256 and 512. A tile across one rounds P differently.
         of_copy = of_copy._replace(cases=[case for case in of_copy.cases
                                           if not case.name.startswith("tiles_that_")])
     checks = of_results(of_copy)
@@ -425,7 +427,7 @@ def check_stages(task: Task, copy: Program) -> Verdict:
 
 
 def of_stage(task: Task, stage: Stage, copy: Program) -> tuple[list[Check], list[Case]]:
-    """Returns the checks of one stage, and the cases that they are about."""
+    """Returns the checks of one stage, and the cases that they judge."""
     options = stage.runs or [*SHAPES.values()]
     runs: Mapping[str, ProgramRun]
     if stage.right:
@@ -446,7 +448,7 @@ def of_stage(task: Task, stage: Stage, copy: Program) -> tuple[list[Check], list
         other = {unit(name): (number, real.get(name, 0)) for real, mine in counts
                  for name, number in mine.items() if number != real.get(name, 0)}
         checks.append(Check("counts", all(mine <= 1.5 * real for mine, real in other.values()), 0,
-                            f"counts as {task.real.name}'s" + ", except " * bool(other)
+                            f"counts equal {task.real.name}'s" + ", except " * bool(other)
                             + ", ".join(f"{name} {mine:,} ({real:,} there)"
                                         for name, (mine, real) in other.items())))
     return checks, cases
@@ -459,15 +461,15 @@ def rerun_of(cases: Sequence[Case]) -> str:
 
 
 def smallest(cases: Sequence[Case]) -> list[Case]:
-    """Returns the smallest case with each distinct fault, in order of size."""
+    """Returns the smallest case that shows each distinct fault, smallest first."""
     wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
     return [*reversed(wrong.values())]
 
 
 def of_results(copy: Judged) -> list[Check]:
-    """Returns three checks: of the results; of whether the results depend on the order of threads,
-    judged only if all are correct in the usual order; and of traffic(), in the cases that
-    finished."""
+    """Returns three checks: that results are correct; that they do not depend on the order of
+    threads (judged only if all are correct in the usual order); and that traffic() equals the count
+    in the cases that finished."""
     right = [not case.said for case in copy.cases]
     same = [not (case.said.startswith(OTHER_BITS) or all(right) and case.said)
             for case in copy.orders]
@@ -506,9 +508,9 @@ def order_of_blocks(copy: Program) -> Check:
 
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
     """Returns the verdict, which lists the checks that hold, then the failed ones, nearest first.
-    The fraction of the points is the product of three: of the checks that the step before fails,
-    the fraction that now holds (0 for that step); of the other checks, the fraction that still
-    holds; of the results, the fraction that is correct. It is halved if any result is wrong."""
+    The fraction of the points is the product of three fractions: the checks that the preceding step
+    fails and the copy passes; the other checks that the copy passes; and the results that are
+    correct. It is halved if any result is wrong."""
     own = [one.held for one in checks if one.name in task.lacks]
     right = [one for one in checks if one.name in (RESULTS, ORDERS)]
     others = [one.held for one in checks if one not in right and one.name not in task.lacks]

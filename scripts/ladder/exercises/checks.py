@@ -22,14 +22,14 @@ class Check(NamedTuple):
 
     name: str
     held: bool
-    share: float  # how far it holds, from 0 to 1
+    share: float  # the fraction that holds, from 0 to 1
     text: str
     better: bool = False  # whether the count is better than the real step's
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """The demand that a count changes from the step before, in a run with 256 queries: a step's
+    """A demand that a count differ from the preceding step's, in a run with 256 queries: a step's
     registered `.change`, or an additional demand of its build task, which may also name
     `product_blocks`, the blocks of the kernels that multiply matrices."""
 
@@ -51,7 +51,7 @@ class Move:
         old, new = self.value(before), self.value(after)
         held = MOVES[self.how](old, new)
         return Check(f"{self.count} {self.how}", held, float(held),
-                     f"{self.count} goes from {old:,} in the step before to {new:,} "
+                     f"{self.count} goes from {old:,} in the preceding step to {new:,} "
                      f"({self.options}); it {MUST[self.how]}")
 
 
@@ -94,15 +94,15 @@ def uneven_in(run: ProgramRun) -> str:
 
 
 class Judged(NamedTuple):
-    """The outcome of a copy's runs."""
+    """The outcomes of a copy's runs and cases."""
 
-    runs: Mapping[str, ProgramRun]  # its runs with given options, by name
-    cases: list[Case]   # the suite's cases, then these runs as cases
+    runs: Mapping[str, ProgramRun]  # run with given options, keyed by name
+    cases: list[Case]   # the suite's cases, then `runs` as cases
     orders: list[Case]  # the cases under other orders of threads
 
 
 def judged(copy: Program, options: Mapping[str, str]) -> Judged:
-    """Runs a copy with each of the options, in parallel on all cores, and then in the suite."""
+    """Runs a copy with each of the options, in parallel on all cores, then in the suite's cases."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = dict(zip(options, pool.map(lambda words: copy.run(f"{words} --check full"),
                                           options.values())))

@@ -1,6 +1,6 @@
 """Defines the kinds of exercises. Numbers, Change and Experiment have check(), which returns a
-Verdict. The rungs' exercises.py contain the exercises; a number that a program counts is also in
-the lesson's answer, in a console block that a test runs and compares.
+Verdict. Each rung's exercises.py lists its exercises. A number that a program counts also appears
+in the lesson's answer, in a console block that a test runs and compares.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Verdict:
-    """Returns the verdict on [(case, what is wrong with it or "")]. It names the first wrong case,
-    or is `right`. With `shared`, each correct case earns an equal fraction of the points."""
+    """Returns the verdict on [(case, what is wrong with it or "")]. Its text names the first wrong
+    case or, without one, is `right`. With `shared`, each correct case earns an equal fraction of
+    the points."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
     return Verdict(not wrong, wrong[0] if wrong else right, cases,
                    shared * (1 - len(wrong) / len(cases)))
@@ -96,8 +97,8 @@ class Change:
         return [self.solution]
 
     def check(self, program: Program) -> Verdict:
-        """Checks the requested bytes and, if they are correct, all cases. It leaves out the cases
-        that tolerate no additional rounding, because another algorithm may need one."""
+        """Checks the requested bytes and, if they are correct, all cases. Cases that tolerate no
+        additional rounding are left out, because another algorithm may round once more."""
         cases = [(case, wrong_or_unlike(program.run(f"{case} --check full"), predicted))
                  for case, predicted in zip(COUNTED, self.predicted)]
         if not any(said for _, said in cases):
@@ -153,8 +154,8 @@ class Stage(NamedTuple):
 
     name: str
     asks: str  # what to write
-    hint: str  # where that is taught
-    lines: str  # a pattern that matches the real step's lines for it
+    hint: str  # where the lesson teaches it
+    lines: str  # a pattern that matches the real step's lines for this stage
     at_least: Dict[str, float]  # count → the required fraction of the real step's
     right: Sequence[str] = ()  # outputs that must be correct; if empty, all of the suite's cases
     runs: Sequence[str] = ()  # options; if empty, the shapes of all build tasks
@@ -162,19 +163,19 @@ class Stage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BuildTask:
-    """The step of this name as an exercise. It starts from the step before or, if it has `stages`,
-    from the real step with an empty kernel; in that case only the stages are checked."""
+    """The step of this name as an exercise. It starts from the preceding step or, if it has
+    `stages`, from the real step with an empty kernel; in that case only the stages are checked."""
 
     name: str
     minutes: int
-    # The counts that the idea is about, which the step before fails: the bytes or sectors of an
-    # array, workspace_bytes, or another count of a record. A test compares this list.
+    # The counts that the idea is about, on which the preceding step falls short: the bytes or
+    # sectors of an array, workspace_bytes, or another count of a record. A test compares this list.
     fails: Sequence[str]
     moves: Sequence[Tuple[str, str]] = ()  # a Move's fields, for counts besides the registered one
     longest_first: bool = False  # whether the blocks with the most work must start first
     cases: Sequence[str] = ()  # options of runs that must be correct, besides the suite's cases
     blanks: bool = False  # whether the file compiles with the kernels' new lines taken out
-    unchecked: str = ""  # what the task asks for and no check covers
+    unchecked: str = ""  # what the task asks for but no check covers
     stages: Sequence[Stage] = ()
 
     points = 10
@@ -204,4 +205,4 @@ def wrong_or_unlike(run: ProgramRun, predicted: int) -> str:
     asked = requested(run.records[-1]) if run.records else predicted
     return wrong_in(run) or uneven_in(run) or (
         "" if asked == predicted else
-        f"it requests {asked:,} bytes, and the solution requests {predicted:,}")
+        f"it requests {asked:,} bytes, but the solution requests {predicted:,}")

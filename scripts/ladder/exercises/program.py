@@ -1,4 +1,4 @@
-"""Builds a reader's copy in the place of a step's file, and runs it: with given options, and in all
+"""Builds a reader's copy in place of a step's file, and runs it, with given options and in all
 cases of the test suite."""
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class Program:
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = []
-        for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # a copy may print too
+        for line in re.findall(r'{"rung": .*}$', said, re.MULTILINE):  # skips a copy's own lines
             with contextlib.suppress(ValueError):
                 records.append(json.loads(line))
-        # Each pass prints one record with all of these keys; any other is the copy's own output.
+        # Each pass prints one record with all of these keys; other records are the copy's own.
         passes = {record.get("direction") for record in records}
         if len(passes) < len(records) or not all({"kernels", "errors", "pass"} <= record.keys()
                                                  for record in records):

@@ -1,5 +1,5 @@
-"""Compiles a changed copy of a source with the build's own commands, and links it with everything
-else as built. The copy is an exercise's answer, or a mistake for a test."""
+"""Compiles a changed copy of a source with the build's own commands, and links it with the build's
+other objects. The copy is an answer to an exercise, or contains a mistake that a test planted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def limited(seconds: int, *command: str) -> list[str]:
 
 
 def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
-    """Rebuilds a program in `folder` for the simulator, with `copy` in the place of `file`. Returns
-    the program's path; raises CommandError with the compiler's first error. Warnings are off,
-    because a variable that a change leaves unused is not a mistake."""
+    """Rebuilds a program in `folder` for the simulator, with `copy` in place of `file`. Returns the
+    program's path; raises CommandError with the compiler's first error. Warnings are off, because a
+    variable that a change leaves unused is not a mistake."""
     return linked(build, program, *compiled(build, program, file, copy, folder, "-w"), folder)
 
 
@@ -53,7 +53,7 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
 
 
 def linked(build: str, program: str, old: str, new: str, folder: str, *more: str) -> str:
-    """Links a program in `folder` with the new object in the old one's place; returns its path.
+    """Links a program in `folder` with the new object in place of the old one; returns its path.
     Raises CommandError with the linker's first error."""
     linking = commands(build, program, "-s")[-1]
     made = os.path.join(folder, program)

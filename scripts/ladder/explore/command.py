@@ -62,8 +62,8 @@ def shown_in_lessons() -> list[Shown]:
 
 
 def asked_of(words: list[str]) -> argparse.Namespace:
-    """Parses a command line into `steps`, which come first, this script's options, and `options`,
-    all other words, which are for the programs."""
+    """Parses a command line into `steps` (the leading words), this script's options, and `options`
+    (all other words, which are for the programs)."""
     own = argparse.ArgumentParser(COMMAND, add_help=False, allow_abbrev=False,
                                   usage="%(prog)s [STEP [STEP]] [options] [program options]")
     for name in ("--out", "--bin", "--pages"):

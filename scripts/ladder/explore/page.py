@@ -24,8 +24,8 @@ BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
 
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
-    """Returns all that the page needs to know about one step, ready for JSON. `records` are the
-    program's, none after a fault."""
+    """Returns all that the page needs to know about one step, ready for JSON. `records` are those
+    that the program printed; the list is empty after a fault."""
     meetings = put_in_order(trace)
     trace.events = [event for events in trace.blocks().values()
                     for event in sorted(events, key=lambda event: event.ticks[0])]
@@ -58,8 +58,8 @@ def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
 
 
 def page_event(event: Event) -> dict[str, Any]:
-    """Returns an event as the page stores it, under the same names, without empty fields and
-    without `shared`, from which `holds` and `tile` were computed."""
+    """Returns an event as the page stores it, under the same names, omitting empty fields (but
+    keeping zeros) and `shared`, from which `holds` and `tile` were computed."""
     members = {**vars(event), "shared": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,
@@ -69,8 +69,8 @@ def page_event(event: Event) -> dict[str, Any]:
 
 
 def fault_of(trace: Trace) -> dict[str, Any] | None:
-    """Returns the fault's message, file, line and last event of its warp (-1 for none), or None for
-    a run without a fault. The file may be one without events."""
+    """Returns the fault's message, file and line, and the index of its warp's last event (-1 if
+    none), or None for a run without a fault. No event need lie in that file."""
     fault = trace.fault
     if not fault:
         return None

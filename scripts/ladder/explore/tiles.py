@@ -19,7 +19,7 @@ class Rows(NamedTuple):
 
     array: str | None
     first: int
-    last: int  # past the last one
+    last: int  # one past the last row
 
 
 COMPUTED = Rows(None, 0, 1)  # values that did not come from HBM
@@ -40,7 +40,7 @@ def union_rows(rows: Rows, others: Rows | None) -> Rows:
 
 
 def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
-    """Sets `tile` in events that multiply rows of Q and K, numbering rows through all heads, and
+    """Sets `tile` in events that multiply rows of Q and K (rows are numbered across all heads), and
     `holds` in all events: the contents of the shared-memory arrays that an event writes."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for (launch, _), events in trace.blocks().items():
@@ -119,9 +119,9 @@ def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
 
 
 def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[int, int, Rows]]:
-    """Returns [(begin, end, rows)] for the bytes that an event writes to `places`. If it reads HBM,
-    they come from its ranges there, byte by byte if the sizes agree; otherwise they are computed,
-    or zeros."""
+    """Returns [(begin, end, rows)] for the bytes that an event writes to `places`. They come from
+    the ranges that it reads in HBM, byte by byte if the sizes agree; if it reads none, they are
+    computed values or zeros."""
     if event.direction != "read" or not event.ranges:
         return [(begin, end, ZEROS if event.kind == "zeros" else COMPUTED)
                 for begin, end in places]
@@ -143,7 +143,8 @@ def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[
 
 def tile_of(seen: Sequence[Rows]) -> list[int] | None:
     """Returns the tile of S that a product computes from the rows read last, or None if these are
-    not rows of Q and K. Other arrays may have been read between the two, but no computed values."""
+    not rows of Q and K. Other arrays, but no computed values, may have been read between the
+    two."""
     if seen and seen[-1].array in ("Q", "K"):
         for rows in reversed(seen[:-1]):
             if rows.array in ("Q", "K"):

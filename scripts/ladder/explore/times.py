@@ -1,8 +1,8 @@
 """Assigns ticks to events, and finds what they wait for.
 
-Ticks are an order, not a time. Each event of a warp takes one tick, and a wait ends one tick after
-the start of the last event that it waits for. The blocks of a kernel start together, and kernels
-run one after the other.
+Ticks give an order, not a duration. Each event of a warp takes one tick, and a wait ends one tick
+after the start of the last event that it waits for. The blocks of a kernel start together, and
+kernels run one after the other.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from typing import NamedTuple
 
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Trace
 
-# Asynchronous operation that a warp starts → the kind of wait for a group of them.
+# Asynchronous operation that a warp starts → the kind of event that waits for a group of them.
 OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
 NAMED = ("named_barrier_arrive", "named_barrier_sync")
 BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
 
 
 class Meeting(NamedTuple):
-    """The events that one wait waits for: one phase of an mbarrier, one round of a barrier, or the
-    groups of copies or products that one wait completes."""
+    """The events that must happen before one wait ends: one phase of an mbarrier, one round of a
+    barrier, or the groups of copies or products that one wait completes."""
 
     title: str
     parts: list[Event]
 
 
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
-    """Sets `awaits` and `lands` in a block's events, and appends the meetings to `meetings`."""
+    """Sets `awaits` (the meeting that an event waits for) and `lands` (the meeting that its
+    completion belongs to) in a block's events, and appends the meetings to `meetings`."""
     numbers: dict[str, int] = {}
     copies: dict[int, list[Event]] = collections.defaultdict(list)  # per warp, not yet in a group
-    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # by (wait, warp)
+    started: dict[tuple, list[Event]] = collections.defaultdict(list)  # key: (kind of wait, warp)
 
     def meeting(title: str) -> int:
         if title not in numbers:
@@ -67,7 +68,8 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
                          f"mbarrier {event.barrier or name}, phase {number}")
             if kind in WAITS:
                 event.awaits = at
-            # Diverged lanes arrive at a barrier separately, after the rest of their warp.
+            # Diverged lanes arrive at a barrier separately, after the rest of their warp, so only
+            # the warp's first arrival is counted.
             came = any((part.kind, part.warp) == (kind, event.warp) for part in meetings[at].parts)
             if kind not in WAITS or (kind != "mbarrier_wait" and not came):
                 join(event, at)
@@ -79,7 +81,8 @@ def put_in_order(trace: Trace) -> list[Meeting]:
     for events in trace.blocks().values():
         meet(events, meetings)
         # In the trace, a wait may precede the events that it waits for, so this repeats until no
-        # tick changes, but at most 50 times, because after a fault warps may wait for each other.
+        # tick changes. The limit of 50 is for traces that end in a fault, where warps may wait for
+        # each other.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False

@@ -1,5 +1,5 @@
-// What scripts/run --alone writes around a step, where the harness was. Python reads #ifdef and its
-// like: whether the step uses that name. It puts the step's pass, with its tile, for run(p, a).
+// What scripts/run --alone writes around a step, in place of the harness. alone.py resolves each
+// #ifdef by whether the step uses that name, and turns run(p, a) into a call of the step's pass.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -28,13 +28,13 @@ struct SharedMemory {
 };
 
 #endif
-thread_local cudaStream_t stream;             // that kernels run on
-using Arrays = std::map<std::string, void*>;  // by their names
+thread_local cudaStream_t stream;             // for all kernels
+using Arrays = std::map<std::string, void*>;  // keyed by name
 template <class T>
 T* hbm(void* array) {
   return static_cast<T*>(array);
 }
-/// Launches a kernel. One that takes more than 48 KB of shared memory has to be told before.
+/// Launches a kernel. More than 48 KB of shared memory must be requested first.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, int smem, A... a) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
@@ -49,7 +49,7 @@ void check(cudaError_t status) {
 /// Computes O and LSE for programs in other languages. The arrays are contiguous: Q and O (B, H, N,
 /// d), K and V (B, Hk, N_kv, d) in bf16 or, if is_bf16 is 0, fp16, and LSE (B, H, N) in fp32.
 /// Returns a cudaError_t: cudaErrorInvalidValue for a null pointer or sizes that the kernel does
-/// not take.
+/// not support.
 extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, int B, int H,
                                  int Hk, int N, int N_kv, int d, float scale, int causal,
                                  int is_bf16, cudaStream_t stream) {

@@ -1,6 +1,7 @@
-"""Writes a step, and what it needs of common/, as one file that nvcc alone compiles: what
-scripts/run --alone does. There alone.cu stands for the contract (rung.h) and for the harness. The
-file has one type, head size and tile, so no plan; of a backward step it has that pass alone."""
+"""Implements scripts/run --alone: writes a step, and the parts of common/ that it needs, as one
+file that nvcc compiles by itself. In that file, alone.cu replaces the contract (rung.h) and the
+harness. The I/O type, head size and tile are fixed, so the file needs no plan; for a backward step
+it contains only the backward pass."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ COMMAND = "scripts/run"
 NVCC = "nvcc -O3 -std=c++20 -arch=native -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
 HEAD_SIZE = 64  # of the workload in FRAME
-TILE = 64 * 128  # elements of the largest tile that fits into the 99 KB of each GPU from 8.0 on
-PARTS = {"split_kv": 4}  # blocks that share a tile's keys, where that is the step's idea
+TILE = 64 * 128  # elements of the largest tile that fits into 99 KB, which every GPU from 8.0 has
+PARTS = {"split_kv": 4}  # step → the number of parts that it splits the keys into
 TYPE = re.compile(r"^(?:struct|class|enum|using) ", re.MULTILINE)
 
 
 def value(text: str, start: int) -> str:
-    """Returns the expression that begins there, up to the comma, semicolon or bracket after it."""
+    """Returns the expression from `start` to before the comma, semicolon or bracket that ends
+    it."""
     depth, end = 0, start
     while end < len(text) and (depth > 0 or text[end] not in ",;)}"):
         depth += (text[end] in "({[") - (text[end] in ")}]")
@@ -32,10 +34,10 @@ def value(text: str, start: int) -> str:
 
 
 def words(code: str) -> set[str]:
-    """Returns the words of the code, std's aside, and f(n for each f that it gives n arguments."""
+    """Returns the code's words, except std's, and "f(n" for each call of f with n arguments."""
     code, before = re.sub(r"//.*|\bstd::\w+", "", code), ""
     found = set(re.findall(r"\w+", code))
-    while code != before:  # the innermost brackets go first
+    while code != before:  # removes the innermost brackets first
         before, code = code, re.sub(r"<\w[\w:,& ]*>|[\[{][^][(){}]*[]}]", "", code)
         found.update(f"{call[1]}({call[2].count(',') + 1}"
                      for call in re.finditer(r"(\w+)\(([^][(){}]*)\)", code))
@@ -44,8 +46,8 @@ def words(code: str) -> set[str]:
 
 
 def resolve(text: str, used: Container[str]) -> str:
-    """Resolves #ifdef and #ifndef, where a NAME is defined if it is used, and drops the code for
-    GPUs before 8.0."""
+    """Resolves #ifdef and #ifndef, taking a name as defined if it is in `used`, and drops the code
+    for GPUs before 8.0."""
     def chosen(block: re.Match[str]) -> str:
         first = block[3] == ">=" if block[3] else (block[2] in used) != bool(block[1])
         return block[4] if first else block[5] or ""
@@ -55,12 +57,12 @@ def resolve(text: str, used: Container[str]) -> str:
 
 
 def inner(text: str) -> str:
-    """Returns what a file has in its namespace."""
+    """Returns the content of a file's namespace."""
     return text.partition("namespace ladder")[2].partition("\n")[2].rpartition("}  // namespace")[0]
 
 
 def common(path: str, seen: set[str]) -> str:
-    """Returns a header of common/ for the GPU, after those that it includes."""
+    """Returns a header of common/ for the GPU, after those that it includes, except `seen`."""
     file = os.path.join(ROOT, "common", path)
     if path in seen or "/sim/" in path or not os.path.exists(file):
         return ""
@@ -72,7 +74,7 @@ def common(path: str, seen: set[str]) -> str:
 
 
 def body(source: Source) -> str:
-    """Returns a step's file from its first definition on, without its registration, after the
+    """Returns a step's file from its first definition on, without its registration, preceded by the
     headers of its folder."""
     return re.sub(r"(?m)^(?:\}  // )?namespace(?: \{)?\n|^const Register (?:.*\n)*?\}\};\n", "",
                   "".join(map(inner, (*source.headers.values(), source.text))))
@@ -84,7 +86,8 @@ def file_of(source: Source) -> str:
 
 def needed(text: str, used: set[str]) -> str:
     """Drops the definitions, and members of structs, that neither `used` nor other definitions use.
-    A function that has overloads is used if the number of arguments and the types are."""
+    An overload counts as used if its parameters' types are used and some call has a number of
+    arguments that it accepts."""
     everything = DEFINITION.findall(text)
     types = set().union(*(names_of(one) for one in everything if TYPE.search(one)))
     names = [name for one in everything for name in names_of(one)]
@@ -117,8 +120,8 @@ def needed(text: str, used: set[str]) -> str:
 
 
 def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
-    """Makes the pass `name` of a step a template with the values that it took from the plan.
-    Returns the step's text, the template's arguments, and statements that allocate workspace."""
+    """Turns a step's pass `name` into a template that contains the values from the plan. Returns
+    the step's text, the template's arguments, and statements that allocate workspace."""
     there = defined(text)
     run, plan = there[name], there["plan" if name == "forward" else "backward_plan"]
     planned = re.sub(r"(?m)^  if \(plan\.parts > 1\)\n?.*\n", "", plan) if parts == 1 else plan
@@ -132,7 +135,7 @@ def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
         named.update(block_q="Br", block_kv="Bc")
 
     def given(code: str, rest: str = "") -> str:
-        """Returns the code without the plan, after those of its variables that the code uses."""
+        """Returns the code with the plan's values, after the plan's variables that it uses."""
         for statement, variable in reversed(re.findall(
                 r"(?m)^(  (?:const )?int\w* (?!Dh\b)(\w+) = [^;]*;).*\n", planned)):
             if re.search(rf'(?<![."])\b{variable}\b', code):
@@ -162,7 +165,7 @@ def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
 
 
 def alone(source: Source) -> str:
-    """Returns the text of the file."""
+    """Returns the text of a step's self-contained file."""
     step, frame = body(source), read(FRAME).partition("\n\n")[2]
     name = "backward" if "backward" in defined(step) else "forward"
     step, arguments, workspace = direct(step, PARTS.get(source.step, 1), name)
@@ -191,13 +194,13 @@ def alone(source: Source) -> str:
 
 
 def portable(source: Source) -> bool:
-    """Whether every GPU runs it."""
+    """Returns whether the source registers a step that runs on every GPU."""
     return bool(source.step) and ".exact_architecture = true" not in source.text
 
 
 def main(words: list[str]) -> int:
     if len(words) != 1:
-        raise CommandError("--alone takes a step and nothing else, such as 00 or 05/rows",
+        raise CommandError("--alone takes one step, such as 00 or 05/rows, and nothing else",
                            BAD_USAGE)
     sources = read_sources()
     source = find(sources, words[0])

@@ -1,5 +1,5 @@
 """Runs every rung of the ladder and prints the table. scripts/run builds the programs, then calls
-this.
+this module.
 
 The programs do the work, and this module collects the results: `PROGRAM --list` names a rung's
 steps, and `PROGRAM --json` measures them.
@@ -25,7 +25,7 @@ COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
-DRAM = ["--dram"]  # harmless if the GPU's counters may not be read: the program says so
+DRAM = ["--dram"]  # where the GPU's counters may not be read, the program only says so
 
 
 def judge(run: StepRun, status: int, records: list[Record], message: str) -> None:
@@ -44,8 +44,8 @@ def judge(run: StepRun, status: int, records: list[Record], message: str) -> Non
 
 
 def go(runs: list[StepRun], options: list[str]) -> None:
-    """Runs steps of one program on one device in one process, so that they share inputs and
-    reference. If any step fails, runs each alone, to find out which failed and why."""
+    """Runs one program's steps on one device in one process, so that they share inputs and
+    reference. If any step fails, reruns each on its own, to find out which failed and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     show(f"Running {step.rung} on the {MACHINES[device]} ...")
     status, records, message = run_json(

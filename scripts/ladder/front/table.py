@@ -188,7 +188,7 @@ def story_table(story: Story, runs: list[StepRun],
         # Compares only with the step that this one follows (for a rung's first, the row above).
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
-        if change:  # a rise of the story's number is shown too, as the price
+        if change:  # a rise of the story's number is shown too, as the cost
             brings = f"{brings}, {change}" if brings.endswith(story.more) else change
         above[is_backward(record)] = record
         rows.append([name_of(run, record), run.step.idea, story.text(value), brings,

@@ -1,4 +1,4 @@
-"""Builds and runs the tests for scripts/test, which prints the help."""
+"""The Python part of scripts/test: builds and runs the tests. The shell part prints the help."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KINDS = f"A part is {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Returns the options, with `parts` and, for ctest, `passed`. Parts must come first, because a
-    word after one of ctest's options belongs to that option."""
+    """Returns the options, plus `parts` and `passed`, the words passed on to ctest. Parts must come
+    first, because a word after one of ctest's options belongs to that option."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
@@ -46,11 +46,11 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Makes tests rewrite the texts that they compare as a whole. Returns the exit status."""
+    """Makes tests of whole texts rewrite their expected-output files. Returns the exit status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT
-    # Empties these files first, so that no text of a removed test remains.
+    # Empties the files to which several tests append, so that no text of a removed test remains.
     for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
                        ("suite/plans.jsonl", ""), ("suite/gpu_plans.jsonl", "")):
         write_whole(os.path.join(ROOT, "common/tests", path), head)
@@ -85,7 +85,7 @@ def main(words: list[str]) -> int:
 
     if "build_tasks" in named:
         os.environ["LADDER_BUILD_TASKS"] = "all"
-    os.chdir(ROOT)  # ctest reads presets, which choose asan's tests, from the current folder only
+    os.chdir(ROOT)  # ctest finds the presets, which select asan's tests, only here
     labels = named + [rung for part, rung in rung_of.items() if part not in steps]
     status, said = GOOD, ""
     if labels or not parts:
@@ -142,7 +142,7 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
     for tool in options.sanitize:
         line["sanitizer"][tool] = {}
         for program in sorted(os.listdir(programs)):
-            if re.fullmatch(r"\d\d_\w+_test", program):  # takes minutes, so each is written
+            if re.fullmatch(r"\d\d_\w+_test", program):  # minutes each, so saved at once
                 line["sanitizer"][tool][program] = sanitized(tool, programs, program)
                 write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
@@ -152,8 +152,9 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
 
 
 def sanitized(tool: str, programs: str, name: str) -> Record:
-    """Runs a rung's GPU cases with ragged shapes or one query or key under a compute-sanitizer
-    tool. Returns tally()'s counts and "errors", the number of errors that the tool found."""
+    """Runs a rung's GPU cases with a ragged shape, a single query or a single key under a
+    compute-sanitizer tool. Returns tally()'s counts and "errors", the number of errors that the
+    tool found."""
     print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
     said = subprocess.run(
         ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),

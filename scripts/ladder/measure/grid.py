@@ -107,9 +107,9 @@ def key(line: Record) -> Key:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Returns whether a step is run at a point of a grid. It is not if only one of the two is for
-    decoding, if the step is too slow there, or if it does not stand for its rung and N is not in
-    STEP_LENGTHS."""
+    """Returns whether a step is run at a point of a grid. It is not if either the step or the grid,
+    but not both, is for decoding, if the step is too slow there, or if it does not stand for its
+    rung and N is not in STEP_LENGTHS."""
     if step.decoding or point.decoding():
         return step.decoding and point.decoding()
     # The N that gives the paper's workload, with B·H·N²·d = 16k·2048·N, the same work.

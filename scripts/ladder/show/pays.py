@@ -16,7 +16,7 @@ WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "global-memory",
 
 
 class Pair:
-    """The records of a step and of the step before it, at one workload."""
+    """The records of a step and of the step that it follows, at one workload."""
 
     def __init__(self, old: Record, new: Record) -> None:
         self.records = (old, new)

@@ -54,7 +54,7 @@ const explorer = {
     };
   },
 
-  // ---- the moment ----
+  // ---- the current tick ----
 
   seek(now) {
     this.show({ now: clamp(now, 0, this.last) });
@@ -118,7 +118,7 @@ const explorer = {
     this.settling = this.playing ? null : setTimeout(() => this.settle(), 300);
   },
 
-  /// Writes the clock's tick and the selection into the page's address, once the clock rests.
+  /// Writes the clock's tick and the selection into the page's address, once the clock stops.
   settle() {
     this.settling = null;
     const parts = { t: Math.round(this.now) };

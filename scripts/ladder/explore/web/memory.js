@@ -11,7 +11,7 @@ class MemoryView extends View {
     this.index = pane.run.arrays.indexOf(array);
   }
 
-  /// Returns the maps to draw, "read" or "write" or both: those that the whole run uses.
+  /// Returns the maps to draw: "read" if the whole run reads the array, "write" if it writes it.
   get sides() {
     const map = this.pane.final.maps[this.index];
     const used = ["read", "write"].filter((side) => map[side].bytes.some(Boolean));

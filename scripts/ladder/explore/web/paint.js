@@ -54,7 +54,7 @@ class View {
     this.context.strokeRect(x, y, width, height);
   }
   widest(texts) { return most(texts, (text) => this.context.measureText(text).width); }
-  /// Writes a text, or its first word if only that fits into `width`, or nothing.
+  /// Writes a text or, if only its first word fits into `width`, that word; else nothing.
   write(text, x, y, width, colour = "ink") {
     this.context.fillStyle = palette[colour];
     const shown = [text, text.split(" ")[0]].find((some) => this.widest([some]) <= width);

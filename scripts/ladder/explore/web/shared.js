@@ -1,4 +1,4 @@
-// Draws a block's shared memory: its arrays by name, their stages, and the rows that each holds.
+// Draws a block's shared memory: its arrays by name, their stages, and the rows per stage.
 
 class SharedView extends View {
   draw({ block, now }) {
