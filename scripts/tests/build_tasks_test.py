@@ -83,7 +83,7 @@ inline const int kMistake = kChosen ? std::atoi(kChosen) : -1;
 
 
 class TargetsTest(unittest.TestCase):
-    def test_the_step_before_fails_the_listed_checks(self):
+    def test_the_preceding_step_fails_the_listed_checks(self):
         self.assertGreater(len(TASKS), 20)
         for name, task in TASKS.items():
             with self.subTest(name):
@@ -158,7 +158,7 @@ class BuildTasks(unittest.TestCase):
         copy = write(cls.folder, of, path, text=text)
         return build_tasks.built(task, BUILD, copy) if task else program.Program(BUILD, path, copy)
 
-    def test_the_step_before_has_no_points(self):
+    def test_the_preceding_step_has_no_points(self):
         for name, copy in self.before.items():
             with self.subTest(name):
                 verdict = build_tasks.check(TASKS[name], copy.result())

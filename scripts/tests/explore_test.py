@@ -455,7 +455,7 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(far, 7)
         self.assertEqual(buttons, ["Pause", True, "Play", True])
 
-    def test_the_permalink_restores_the_moment(self):
+    def test_the_permalink_restores_the_tick(self):
         kept = self.found("""
             explorer.seek(99);
             explorer.panes[1].choose(explorer.panes[1].run.blocks[1].events[0]);

@@ -154,7 +154,7 @@ for page in [*course_pages(), os.path.join(SCRIPTS, "tests/commands.md")]:
 class Comparison(unittest.TestCase):
     """Tests the comparison itself."""
 
-    def test_what_is_the_same(self):
+    def test_which_outputs_count_as_equal(self):
         for agree, expected, *others in (
                 (True, "scores   65536 B", "scores 65536 B"), (False, "65536 bytes", "65537 bytes"),
                 (False, "6553", "65536"), (False, "read 2.05 kB", "read 2.06 kB", "read 2.05 MB"),
