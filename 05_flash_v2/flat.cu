@@ -11,7 +11,7 @@
 //       3  O ← O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: only the form changes. Written out here are which thread copies which 16
+// Since `large_tiles`: only the form changes. The code spells out which thread copies which 16
 // bytes where, which lane passes which row to ldmatrix, and which row and column each register
 // holds. There is one tile size, for heads of up to 128 columns.
 
@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even if there were no keys
-  // O / l, the result, goes through the warp's own rows of Q's tile, so that it is written in whole
-  // chunks.
+  // O / l goes through the warp's own rows of Q's tile, so that it is written in whole chunks.
   for (int r = 0; r < 4; ++r) {
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 1);
     l[r] += __shfl_xor_sync(0xffffffff, l[r], 2);
@@ -192,9 +191,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Returns the number of heads per group. Under the mask tiles differ in length, so the longest
-/// tiles of all heads in a group have to start first. A group has as many heads as fit their K and
-/// V in 16 MiB of L2. Without the mask it has one head.
+/// Returns the number of heads per group: one or, under the mask, where the longest tiles of several
+/// heads have to start first, as many as fit their K and V into 16 MiB of L2.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));
