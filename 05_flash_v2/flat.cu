@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Returns the number of heads per group: one or, under the mask, where the longest tiles of several
+/// Returns the number of heads per group: one or, under the mask, where the longest tiles of many
 /// heads have to start first, as many as fit their K and V into 16 MiB of L2.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
