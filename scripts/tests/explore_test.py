@@ -211,7 +211,7 @@ class CommandTest(Scratch):
         index = read(folder, "index.html")
         pages = re.findall('href="(.*?)"', index)
         self.assertEqual(sorted([*pages, "index.html"]), sorted(os.listdir(folder)))
-        words = {1: "(?i)once|one block", 4: "(?i)four times|as many as there are parts",
+        words = {1: "(?i)once|one block", 4: "(?i)four times|one block of each part",
                  5: "five times", 64: "64 times"}
         for one, page in zip(shown, pages):
             with self.subTest(page):
