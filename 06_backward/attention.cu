@@ -218,9 +218,9 @@ __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
-/// rows. If parts > 1, `parts` blocks share each tile of keys, and each adds its part of dK and dV
-/// to the sums in HBM. grid: (tiles · B·Hk · parts).
+/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
+/// head of Q has `rows` rows. If parts > 1, `parts` blocks share each tile of keys, and each adds
+/// its part of dK and dV to the sums in HBM. grid: (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
+    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
     const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
         tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -461,8 +461,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// between the kernels hold whole tiles. If blocks share a tile of keys, each reads K and V, and
-/// adds its part of dK and dV to the sums in HBM.
+/// that pass data from one kernel to the next hold whole tiles. If blocks share a tile of keys,
+/// each reads K and V, and adds its part of dK and dV to the sums in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ

@@ -111,8 +111,8 @@ struct Place {
   int head, row;
 };
 
-/// Computes dK and dV for one tile of keys. A head of K and V has `tiles` tiles. In the arrays
-/// between the kernels, a head of Q has `rows` rows. grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys. A head of K and V has `tiles` tiles. In the arrays that
+/// pass data from one kernel to the next, a head of Q has `rows` rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
+    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;

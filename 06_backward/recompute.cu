@@ -14,9 +14,9 @@
 //
 // Since `stored`: HBM holds no N × N array. One kernel, key_gradients, computes all five products
 // of a tile, and P, dP and dS stay on chip. A small kernel runs first and computes D; another runs
-// last and rounds the fp32 sums of dQ. The arrays between the kernels hold whole tiles of rows for
-// each head, so that key_gradients reads them without checking where a head's rows end. The forward
-// pass is `split_sums`'s, which writes LSE instead of P.
+// last and rounds the fp32 sums of dQ. The arrays that pass data from one kernel to the next hold
+// whole tiles of rows for each head, so that key_gradients reads them without checking where a
+// head's rows end. The forward pass is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -86,8 +86,8 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
-/// rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
+/// head of Q has `rows` rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -232,7 +232,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// between the kernels hold whole tiles.
+/// that pass data from one kernel to the next hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ

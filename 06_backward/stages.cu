@@ -83,8 +83,8 @@ struct Place {
 };
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
-/// rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
+/// head of Q has `rows` rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // the tiles have arrived; all warps are done with the previous ones, P and dS
+    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     }
     stage = kStages - 1 - stage;  // the other stage, if there are two
   }
-  __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
+  __syncthreads();  // all warps are done with K and V
   // K and V arrived with the first tile of Q, in the same cp.async group. There is always such a
   // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
 
@@ -253,7 +253,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// between the kernels hold whole tiles.
+/// that pass data from one kernel to the next hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ

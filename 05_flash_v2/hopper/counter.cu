@@ -51,8 +51,8 @@ template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, Hbm<int> next, const Problem& p) {
-  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
-  // last tile a negative head is sent.
+  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
+  // the last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // its consumer frees it, even in the first round
@@ -79,7 +79,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       K.acquire();
       K.fill(map_K, 0, kv_tile * Bc, head_kv, batch);
-      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
+      // The next tile is requested late, to balance the load, but before the next wait, which hides
+      // the request's latency.
       if (kv_tile == kv_tiles - 1) {
         wait_for_kernel_before();  // that kernel sets the counter to 0
         index = gridDim.x + atomicAdd(next, 1);

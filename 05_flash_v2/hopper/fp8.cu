@@ -122,8 +122,8 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
                                         Hbm<const float> scales, Hbm<int> next, const Problem& p) {
   auto& [Q, K, V] = rings;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
-  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
-  // last tile a negative head is sent.
+  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
+  // the last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = row_from_end<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
@@ -158,7 +158,8 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
       with.scale_KV[2 * K.number()] = of_K;
       with.scale_KV[2 * K.number() + 1] = logf(of_V) * kLog2e;
       K.fill(maps.K, 0, kv_tile * Bc, head_kv, batch);
-      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
+      // The next tile is requested late, to balance the load, but before the next wait, which hides
+      // the request's latency.
       if (kv_tile == kv_tiles - 1) index = gridDim.x + atomicAdd(next, 1);
       V.acquire();
       V.fill(maps.V, kv_tile * Bc, 0, head_kv, batch);
@@ -203,7 +204,7 @@ __device__ __forceinline__ bool softmax(Accumulator<16, Bc>& S, Rows<16>& m, Row
 }
 
 /// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
-/// registers, the product S owns these registers, too, until it is complete.
+/// registers, the product also owns Q's registers until it completes.
 template <int groups, bool kTwoLevel, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<e4m3, 16, Dh>& Q_rows) {
@@ -348,11 +349,13 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     start_output();
     finish_output();
     for (int kv_tile = own_kv_tiles; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
+      // Without a wait, the release would be counted towards an earlier tile that other consumers
+      // may still be reading. (For K the turns already prevent this.)
+      K.wait();
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // otherwise the release would count for an earlier tile that others may read
+      V.wait();
       V.release();
     }
     store_output(tile_O, O_sum, m, l, map_O, LSE, work.head, tile_row, p_exponent, p);

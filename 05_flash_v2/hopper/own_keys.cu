@@ -39,8 +39,8 @@ constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 
 /// Returns a tile's first row. Tiles are laid out from the last row up, because the last rows
-/// attend to the most keys. So the tile that has rows before row 0, and leaves some consumers
-/// without rows, is the one with the fewest keys.
+/// attend to the most keys. A tile that extends before row 0, and so leaves some consumers idle, is
+/// therefore the one with the fewest keys.
 template <int Br>
 __device__ __forceinline__ int row_of(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
@@ -92,11 +92,13 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   //   only others' do      wait, release           begin, end             wait, release
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
+      // Without a wait, the release would be counted towards an earlier tile that other consumers
+      // may still be reading. (For K the turns already prevent this.)
+      K.wait();
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // otherwise the release would count for an earlier tile that others may read
+      V.wait();
       V.release();
     }
   };
@@ -120,7 +122,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     begin_turn();
     start_scores();
     end_turn();
-    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);  // while S runs
+    // Computed while the product S runs.
+    const int own_kv_tiles = kv_tiles_of<Bc>(tile_row + kWarpgroupRows, p);
     wgmma_wait<0>(S);
     K.release();
     softmax(S, m, l, alpha, row, 0, p);

@@ -52,8 +52,8 @@ template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, const Problem& p) {
-  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
-  // last tile a negative head is sent.
+  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
+  // the last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // its consumer frees it, even in the first round

@@ -50,7 +50,7 @@ constexpr bool q_in_registers(int Dh) {
 }
 
 /// Waits until S is complete; up to `groups` later products may still run. If Q is kept in
-/// registers, the product S owns these registers, too, until it is complete.
+/// registers, the product also owns Q's registers until it completes.
 template <int groups, class T, int Dh, int Bc>
 __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
                                                 Operand<T, 16, Dh>& Q_rows) {
@@ -116,14 +116,17 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto free_this_tiles = [&] {
     if (!kTwoStages) free_stage();
   };
-  // Skips key tiles that only other consumers' rows attend to, but takes turns and releases stages.
+  // Skips key tiles that only other consumers' rows attend to, but still takes its turns and
+  // releases the stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
-      K.wait();  // for the same reason as V.wait(), although the turns alone would suffice
+      // Without a wait, the release would be counted towards an earlier tile that other consumers
+      // may still be reading. (For K the turns already prevent this.)
+      K.wait();
       begin_turn();
       end_turn();
       K.release();
-      V.wait();  // otherwise the release would count for an earlier tile that others may read
+      V.wait();
       V.release();
     }
   };

@@ -1,5 +1,5 @@
-// 05 on Hopper: code of `counter` that the steps from `lazy` on use; the blocks of all these steps
-// take their work from a counter. This header is not a step.
+// 05 on Hopper: code introduced in `counter` and shared by `lazy` and later steps. In all of them,
+// blocks take their work from a counter. This header is not a step.
 #pragma once
 
 #include "block.h"
@@ -32,8 +32,8 @@ __device__ __forceinline__ KeyTiles all_key_tiles(int kv_tiles) {
 }
 
 /// Returns a tile's first row, as in `own_keys`. Tiles are laid out from the last row up, because
-/// the last rows attend to the most keys. So the tile that has rows before row 0, and leaves some
-/// consumers without rows, is the one with the fewest keys.
+/// the last rows attend to the most keys. A tile that extends before row 0, and so leaves some
+/// consumers idle, is therefore the one with the fewest keys.
 template <int Br>
 __device__ __forceinline__ int row_from_end(const WorkTile& work, const Problem& p) {
   const int end = static_cast<int>(ceil_div(p.N, kWarpgroupRows)) * kWarpgroupRows;
@@ -53,8 +53,8 @@ template <int Br, int Bc, auto row_of, auto key_tiles_of = all_key_tiles, class 
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const InputMaps& maps,
                                         Smem<WorkTile> smem_work, NextAfter next_after,
                                         const Problem& p) {
-  // Each tile of Q is sent with its number and head, which saves the consumers divisions. After the
-  // last tile a negative head is sent.
+  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
+  // the last tile a negative head is sent.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
       Q.acquire_freed();  // its consumer frees it, even in the first round
@@ -82,7 +82,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
     for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
       K.acquire();
       K.fill(maps.K, 0, kv_tile * Bc, head_kv, batch);
-      // Requested late, for load balance, but before the next wait, so that its latency is hidden.
+      // The next tile is requested late, to balance the load, but before the next wait, which hides
+      // the request's latency.
       if (kv_tile == end - 1) index = next_after(index);
       V.acquire();
       V.fill(maps.V, 0, kv_tile * Bc, head_kv, batch);

@@ -1,6 +1,6 @@
-// 06 on Hopper: the consumer's loop in `split` and `sm90`, and the formula for the bytes that
-// sharing a tile costs. The loop is ahead.cu's, but over a share of the queries instead of all of
-// them. This header is not a step.
+// 06 on Hopper: the consumer's loop in `split` and `sm90`, and the formula for the extra traffic
+// when several blocks share a tile of keys. The loop is ahead.cu's, but over a share of the queries
+// instead of all of them. This header is not a step.
 #pragma once
 
 #include "query_split.h"
@@ -10,8 +10,8 @@ namespace ladder::MACHINE {
 namespace {
 
 /// Return the query head and the row at which a share starts. Example: two query heads use head 3
-/// of K and V; in each, the rows from first_row = 128 on form 5 tiles of 64 rows; and a share
-/// starts with tile 7 of these 2 · 5. Its first head is 3 · 2 + 7 / 5 = 7, and its first row is
+/// of K and V. In each of the two, the rows from first_row = 128 on form 5 tiles of 64 rows. A
+/// share that starts with tile 7 of these 2 · 5 therefore starts in head 3 · 2 + 7 / 5 = 7, at row
 /// 128 + 7 % 5 · 64 = 256.
 __device__ __forceinline__ int head_of(const QuerySplit& split, const Problem& p) {
   return split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
@@ -23,7 +23,7 @@ __device__ __forceinline__ int row_of(const QuerySplit& split) {
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
 /// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over the share's
-/// tiles of Q. Q and dO hold this warp's own places in the rings. If kAheadAnew, each iteration
+/// tiles of Q. Q and dO hold this warp's positions in the rings. If kAheadAnew, each iteration
 /// works out the next tile's place in Q's ring anew, because persistent blocks have no register
 /// left to keep it in.
 template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
@@ -80,7 +80,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but before the latest barrier it finished reading the one that this dS overwrites.
+    // but it finished reading the tile overwritten here before the latest barrier.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -130,9 +130,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   return sums;
 }
 
-/// Changes the requested bytes from those of one block per tile of keys to those of plan.parts
-/// blocks. Each block that has a tile of Q reads K and V, and adds its part of dK and dV to sums in
-/// HBM, which other kernels clear and convert.
+/// Adjusts the requested bytes, computed for one block per tile of keys, to plan.parts blocks. Each
+/// block that has a tile of Q reads K and V, and adds its part of dK and dV to sums in HBM, which
+/// other kernels clear and convert.
 inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& plan) {
   if (plan.parts == 1) return;
   const int64_t kv_heads = int64_t{p.B} * p.Hk;

@@ -231,8 +231,8 @@ inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
 
 /// Predicts the requested bytes of the backward pass with one block per tile of keys. The block
 /// reads Q and dO from the first tile of Q that attends to one of its keys, and adds to dQ's sums
-/// from there on. The arrays between the kernels hold whole tiles. `sums_read` is how many bytes of
-/// dQ's sums postprocess reads.
+/// from there on. The arrays that pass data from one kernel to the next hold whole tiles.
+/// `sums_read` is how many bytes of dQ's sums postprocess reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ

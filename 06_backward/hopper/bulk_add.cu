@@ -90,7 +90,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but before the latest barrier it finished reading the one that this dS overwrites.
+    // but it finished reading the tile overwritten here before the latest barrier.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);

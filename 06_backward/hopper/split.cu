@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   setmaxnreg_inc<kConsumerRegisters>();
   rings.K.wait();
   rings.V.wait();
-  auto Q = rings.Q, dO = rings.dO;  // copies, with this warp's own places in the rings
+  auto Q = rings.Q, dO = rings.dO;  // copies, with this warp's positions in the rings
   auto sum = accumulate<Br, false>(Q, dO, rings.K.tile(), rings.V.tile(), dS_stages, dQ_tile, kept,
                                    split, p);
   named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K and V

@@ -113,8 +113,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays between the kernels, a head of Q has `rows`
-/// rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
+/// head of Q has `rows` rows. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -284,7 +284,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
 /// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// between the kernels hold whole tiles.
+/// that pass data from one kernel to the next hold whole tiles.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ

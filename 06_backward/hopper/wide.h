@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto tile_P = smem.take<float>("P", Bc * Br);  // in register order
   rings.init(smem);
 
-  auto K = rings.K, V = rings.V;  // copies, with each thread's own places in the rings
+  auto K = rings.K, V = rings.V;  // copies, with each thread's positions in the rings
   auto Q = rings.Q, dO = rings.dO;
   const Smem<float> P_of_warp = tile_P + warp_id() % 4 * 16 * Br;
   const auto each_split = [&](auto work) {

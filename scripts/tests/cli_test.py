@@ -95,15 +95,15 @@ class Rung(ProgramTest):
 
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
     def test_status_is_1_if_any_step_is_wrong(self):
-        """fp8 fails if all weights round to e4m3 the same way, because its tolerance expects random
-        rounding."""
+        """Here all weights round to e4m3 in the same direction. fp8's tolerance assumes random
+        rounding, so fp8 fails."""
         self.put_inputs((1, 1, 1, 8), (1, 1, 1024, 8), q=[1] + 7 * [0], v=8192 * [1],
                         k=8 * [0] + 1023 * [-1.797, *7 * [0]])
         objects = self.objects("--device sim --load in --step fp8,large_tiles", 1)
         self.assertEqual([o["pass"] for o in objects], [False, True])
         self.assertEqual(self.objects("--device sim --load in --step large_tiles,fp8", 1),
                          objects[::-1])
-        # The first output is wrong, and the last one is correct.
+        # O, the first output, is wrong; LSE, the last, is correct.
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_json_has_the_documented_keys_and_types(self):
@@ -164,7 +164,7 @@ class Options(ProgramTest):
                       done.stderr)
         self.assertEqual([plan["block_q"], plan["block_kv"], launch["grid"], launch["block"]],
                          [128, 128, [2, 1, 1], [32 * plan["warps"], 1, 1]])
-        # A computation is between two lines, or on one.
+        # A computation either spans several source lines or sits on one.
         self.assertEqual({e["start_line"] == e["line"] for e in events if "start_line" in e},
                          {True, False})
         self.assertEqual(os.listdir(self.at("out")), [])
@@ -175,9 +175,11 @@ class FilesTest(ProgramTest):
 
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
-            saved = self.saved(f"{SMALL} --dtype {dtype} --causal")  # so LSE has infinities
+            saved = self.saved(f"{SMALL} --dtype {dtype} --causal")
+            # The mask is causal with fewer keys than queries, so some LSE are −∞. The files are
+            # compared byte for byte with what NumPy would write.
             self.assertEqual(saved, {name: npy(shape, self.values(f"out/{name}"), descr)
-                                     for name, descr, shape in (  # as NumPy writes it
+                                     for name, descr, shape in (
                 ("o", o, (2, 4, 40, 16)), ("lse", "<f4", (2, 4, 40)), ("dq", o, (2, 4, 40, 16)),
                 ("dk", o, (2, 2, 24, 16)), ("dv", o, (2, 2, 24, 16)))})
 
@@ -254,7 +256,7 @@ class FilesTest(ProgramTest):
 
 
 class PlacesTest(ProgramTest):
-    """If a file cannot be written in full, the old one stays."""
+    """If a file cannot be written in full, the old one is kept."""
 
     # Limits the process's files to 100 bytes, which is less than O of TINY.
     FULL = staticmethod(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))

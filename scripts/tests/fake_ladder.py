@@ -1,5 +1,5 @@
-"""Provides stand-ins for the rungs' programs. The test's own process answers their runs; a stand-in
-that is really executed only lists its steps."""
+"""Provides stand-ins for the rungs' programs. Runs are answered in the test's own process; a
+stand-in on disk is executed only for --list."""
 
 import contextlib
 import io
@@ -42,10 +42,14 @@ def record(rung, step, direction, given):
 
 
 class FakeLadder(Scratch):
-    """A test with stand-ins in build/bin, which succeed unless `tell` says otherwise for a step
-    ("05_flash_v2/large_tiles", or on one device "… gpu") or for the search for a GPU ("probe", or
-    for one type "probe bf16"):
-      {status, err, out: replaces the records, changes: to all records, fwd or bwd: to one}"""
+    """A test with stand-ins in build/bin, which succeed unless `tell` gives another answer for a
+    step ("05_flash_v2/large_tiles"; with " gpu" appended, only for that device) or for the search
+    for a GPU ("probe"; "probe bf16" for one type). Keys of an answer:
+      `status`: exit status
+      `err`: stderr
+      `out`: printed instead of the records
+      `changes`: fields to replace in every record
+      `fwd`, `bwd`: fields to replace in that direction's record"""
 
     def setUp(self):
         super().setUp()
@@ -94,7 +98,7 @@ class FakeLadder(Scratch):
         return said
 
     def calls(self):
-        """Returns the runs since the last call, one line each."""
+        """Returns the commands run since calls() was last called, one line each."""
         asked, self.asked = self.asked, []
         return asked
 

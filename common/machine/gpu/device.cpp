@@ -330,7 +330,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   const auto queue = [&] {
     bool start_early = false;
     if (start == Start::early) {
-      // In code for 8.0 wait_for_kernel_before() does nothing, even on a newer GPU.
+      // In code for less than 9.0 wait_for_kernel_before() does nothing, even on a newer GPU.
       cudaFuncAttributes attributes;
       require(cudaFuncGetAttributes(&attributes, kernel));
       start_early = attributes.ptxVersion >= 90;

@@ -1,6 +1,7 @@
 // Implements the simulator, a SIMT machine on the CPU. On each core an OS thread runs whole blocks,
-// whose CUDA threads are fibers. Every access to memory is counted and checked against the shadow
-// of its bytes; accesses to global memory are also checked against those by other blocks.
+// whose CUDA threads are fibers. Every access to memory is counted and checked against shadow bits,
+// which record what is known about each byte; accesses to global memory are also checked against
+// other blocks' accesses.
 #include <unistd.h>
 
 #include <algorithm>
@@ -127,8 +128,8 @@ class Sim : public Device {
     const dim3 grid = launch.grid, block = launch.block;
     const int64_t threads = int64_t{block.x} * block.y * block.z;
     if (threads < 1 || threads > kMaxThreads || block.z > 64)
-      refuse(launch,
-             fmt::format("a block of ({},{},{}) threads: at most 1024", block.x, block.y, block.z));
+      refuse(launch, fmt::format("a block of ({},{},{}) threads: at most 1024, and at most 64 in z",
+                                 block.x, block.y, block.z));
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535)
       refuse(launch, fmt::format("a grid of ({},{},{}) blocks: at most (2147483647,65535,65535)",
@@ -186,7 +187,8 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Block>> blocks_;  // one per OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
-  bool next_may_start_ = false;  // early: the previous kernel called let_next_kernel_start()
+  // The next kernel may start early, because the previous one called let_next_kernel_start().
+  bool next_may_start_ = false;
 };
 
 }  // namespace

@@ -38,16 +38,18 @@ int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int align
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.array != name || r.bytes != bytes)
-      fault("takes {} bytes of shared memory for {} but another thread took {} for {}", bytes, name,
-            r.bytes, r.array);
+      fault("takes {} bytes of shared memory for {}, but another thread took {} for {}", bytes,
+            name, r.bytes, r.array);
     return r.begin;
   }
   int64_t begin = 0;
   for (const Region& r : regions_) begin = std::max(begin, r.begin + r.bytes);
   begin = (begin + alignment - 1) / alignment * alignment;
   if (begin + bytes > launched_bytes_)
-    fault("more shared memory than the launch gave: {} ends at byte {} of {}", name, begin + bytes,
-          launched_bytes_);
+    fault(
+        "takes more shared memory than the launch requested: "
+        "{} ends at byte {}, but the block has {}",
+        name, begin + bytes, launched_bytes_);
   regions_.push_back({name, begin, bytes, panel, row});
   return begin;
 }

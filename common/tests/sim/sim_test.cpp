@@ -320,11 +320,13 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
        [] { thread() < 16 ? __syncwarp() : void(__shfl_xor_sync(0xffffffff, 1.0f, 1)); }},
       {32, "__shfl_xor_sync: the mask 0xffff7fff leaves out lanes of the warp",
        [] { __shfl_xor_sync(0xffff7fff, 1.0f, 1); }},
-      {4, "thread (2,0,0) … 16 bytes of shared memory for s but another thread took 128 for s",
+      {4, "thread (2,0,0) … 16 bytes of shared memory for s, but another thread took 128 for s",
        [&] { shared("s", thread() == 2 ? 8 : 64); }},
-      {4, "thread (2,0,0) … 128 bytes of shared memory for t but another",
+      {4, "thread (2,0,0) … 128 bytes of shared memory for t, but another",
        [&] { shared(thread() == 2 ? "t" : "s"); }},
-      {4, "more shared memory than the launch gave: s ends at byte 24834 of 24832",
+      {4,
+       "takes more shared memory than the launch requested: "
+       "s ends at byte 24834, but the block has 24832",
        [&] { shared("s", 12417); }},
       {64,
        "thread (0,0,0): deadlock: 32 of 64 threads have ended, the others wait: thread (0,0,0) and "

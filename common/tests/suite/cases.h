@@ -119,7 +119,7 @@ float piece(const Case& c, float x, int which) {
 }
 
 /// Only the first three columns are nonzero: in_three_columns() gives 1, and in_pieces() the three
-/// pieces of x(row). The product of two such rows is x(row), almost exactly.
+/// pieces of x(row). The dot product of a row of each kind is x(row), almost exactly.
 float in_three_columns(int, int column) {
   return column < 3 ? 1 : 0;
 }
@@ -159,17 +159,18 @@ MadeInputs queries_of_0(const Case&) {
 // so that the tolerance is half a unit in the last place. Values that it need not round are almost
 // halfway between two such numbers, so that rounding them changes an output by a unit or more.
 
-/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. No
-/// other value is exact: q·k, the scale, the scale times log₂e, the exponentials with and
-/// without a maximum, their sums, the sums' inverses, and LSE. O comes from the 3 keys, whose V is
-/// large because their weight is small.
+/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. None
+/// of the other values is exact: neither q·k nor the scale nor the scale times log₂e nor the
+/// exponentials (with or without a maximum), their sums, the sums' inverses or LSE. O comes from
+/// the 3 keys, whose V is large because their weight is small.
 MadeInputs logits_as_stored(const Case& c) {
   const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
   const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
   return {1.51995f, in_three_columns, in_pieces(c, K), V, constant(1), true};
 }
 
-/// P is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of the four
+/// Finds kernels that round exponentials, D or dP to fp16, or dQ and dK before they are scaled. P
+/// is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of the four
 /// queries D = 4098/512, which is not an fp16 number, and dP is D or (4098 ± 2)/512. For the other
 /// two dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
 MadeInputs sums(const Case& c) {
@@ -195,8 +196,8 @@ MadeInputs sums(const Case& c) {
   return {scale, Q, K, V, dO, true};
 }
 
-/// P is 1/43. O = 224 comes from a sum of 43 · 224, and dS = ±224 comes from values of P and dP − D
-/// that are not bf16 numbers.
+/// P is 1/43. O = 224 is an exact quotient of the sum 43 · 224, which bf16 cannot represent, and
+/// dS = ±224 comes from values of P and dP − D that are not bf16 numbers.
 MadeInputs shares_of_43(const Case&) {
   const auto V = [](int j, int column) {
     const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
@@ -236,19 +237,21 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
 }
 
 /// The P of the first 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about
-/// 2⁻¹⁷ : 2⁻⁸ : 1. The first divided by the second, the factor that rescales O in between, is not a
-/// bf16 number. The first 256 keys contribute about 20 times the final O, so that an error in this
-/// factor shows. (Rounding a stored S would cause an error of about the size of O.)
+/// 2⁻¹⁷ : 2⁻⁸ : 1. The factor that rescales O from the first group to the second, the ratio of
+/// their P, is not a bf16 number. The first 256 keys contribute about 20 times the final O, so that
+/// an error in this factor shows. (Rounding a stored S would cause an error of about the size of
+/// O.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
   return of_shares(c, share, V, 554);
 }
 
-/// Like tiles_that_rise, but for warps or blocks that split the keys. The first 32 of each 128 keys
-/// have the smallest P; the other keys' P is larger, and larger still in the second 128. The next
-/// 256 keys have P = 1, and the last few have a P of about 0.28. All P are bf16 numbers;
-/// the factors that rescale O when warps or parts agree on a maximum are not.
+/// Like tiles_that_rise, but for warps or blocks that split the keys. In each of the first two
+/// groups of 128 keys, the first 32 have the smallest P; the other keys' P is larger, and larger
+/// still in the second group. The next 256 keys have P = 1, and the last few have a P of about
+/// 0.28. All P are bf16 numbers; the factors that rescale O when warps or parts agree on a maximum
+/// are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -261,9 +264,10 @@ MadeInputs parts_that_rise(const Case& c) {
   return of_shares(c, share, V, 509);
 }
 
-/// Like parts_that_rise, but for merging 32 parts of 128 keys at a time: P is about 1/4 in the
-/// first part, larger in the next seven, 1 in the ninth, negligible in the next 23, and just below
-/// 1 in the 33rd. O = 1 comes from large sums.
+/// Like parts_that_rise, but for kernels that merge the results of 128-key parts in rounds of 32
+/// parts: P is about 1/4 in the first part, larger in the next seven, 1 in the ninth, negligible in
+/// the next 23, and just below 1 in the 33rd. O = 1 is the small remainder of large sums, so that a
+/// rounded factor shows.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
@@ -290,8 +294,8 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// With six keys one lane holds a whole row. S is 0 for the first key and −1.6015625 for the other
-/// five, whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is one to within 2⁻¹⁵.
+/// With six keys, one lane holds a whole row. S is 0 for the first key and −1.6015625 for the other
+/// five, whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is within 2⁻¹⁵ of one.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
@@ -299,8 +303,8 @@ MadeInputs six_keys(const Case&) {
 }
 
 /// Each query scores the keys of every eighth group of 16 so far above the rest that the rest's P
-/// underflows. If warps or blocks split the keys, each has the maximum of some rows and must adopt
-/// another one's maximum for the other rows.
+/// underflows. If warps or blocks split the keys, each holds the maximum of some rows and must take
+/// the others' from another warp or block.
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
@@ -314,8 +318,8 @@ MadeInputs values_that_grow(const Case& c) {
   return {0, {}, {}, V};
 }
 
-/// Returns a case's workload from a cache, with the inputs and references that this process has
-/// computed so far.
+/// Returns a case's workload, cached so that its inputs and references are computed once per
+/// process.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
   const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);

@@ -46,7 +46,8 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
     compiling: list[str] = []
     for word in command:  # renames the dependency file as well
         compiling += [*flags, copy] if word.endswith(source) else [word.replace(old, new)]
-    # Expanding a template may never end. (nvcc is not limited, because it reserves over 4 GB.)
+    # Template instantiation may never terminate. (nvcc is not limited, because it reserves over
+    # 4 GB.)
     run_tool(compiling if gpu else limited(300, *compiling), build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     return old, new

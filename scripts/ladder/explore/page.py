@@ -1,4 +1,5 @@
-"""Builds the page, one file that contains the runs and the parts in scripts/ladder/explore/web."""
+"""Builds the explorer's page: one self-contained HTML file with the traced runs and the sources in
+scripts/ladder/explore/web."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ladder.trace.read import Event, Trace, place
 FOLDER = os.path.join(ROOT, "scripts/ladder/explore/web")
 SCRIPTS = ("data.js", "replay.js", "words.js", "paint.js", "memory.js", "scores.js", "shared.js",
            "timeline.js", "source.js", "pane.js", "app.js")
-# Counts that the page computes from the events' bytes, and compares with the program's.
+# Counts that the page recomputes from the events and checks against the program's.
 BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
          "distinct_write_bytes")
 
@@ -70,7 +71,7 @@ def page_event(event: Event) -> dict[str, Any]:
 
 def fault_of(trace: Trace) -> dict[str, Any] | None:
     """Returns the fault's message, file and line, and the index of its warp's last event (-1 if
-    none), or None for a run without a fault. No event need lie in that file."""
+    it has none); None if the run did not fault. The file may contain no events."""
     fault = trace.fault
     if not fault:
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ladder.trace.read import LOADS, STORES, WAITS, Event, Trace
 
-# Asynchronous operation that a warp starts → the kind of event that waits for a group of them.
+# Kind of asynchronous operation → kind of event that waits for a group of such operations.
 OWN_WAITS = {"wgmma": "wgmma_wait", **dict.fromkeys(STORES, "tma_store_wait")}
 NAMED = ("named_barrier_arrive", "named_barrier_sync")
 BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
@@ -29,7 +29,7 @@ class Meeting(NamedTuple):
 
 def meet(events: list[Event], meetings: list[Meeting]) -> None:
     """Sets `awaits` (the meeting that an event waits for) and `lands` (the meeting that its
-    completion belongs to) in a block's events, and appends the meetings to `meetings`."""
+    completion counts towards) in a block's events, and appends the meetings to `meetings`."""
     numbers: dict[str, int] = {}
     copies: dict[int, list[Event]] = collections.defaultdict(list)  # per warp, not yet in a group
     started: dict[tuple, list[Event]] = collections.defaultdict(list)  # key: (kind of wait, warp)
@@ -81,8 +81,8 @@ def put_in_order(trace: Trace) -> list[Meeting]:
     for events in trace.blocks().values():
         meet(events, meetings)
         # In the trace, a wait may precede the events that it waits for, so this repeats until no
-        # tick changes. The limit of 50 is for traces that end in a fault, where warps may wait for
-        # each other.
+        # tick changes. The limit of 50 ends the loop for traces of faults, in which warps may wait
+        # for each other in a cycle.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False
@@ -114,8 +114,8 @@ def end_of(event: Event, meetings: list[Meeting]) -> int:
 
 
 def put_landings(events: list[Event]) -> None:
-    """Appends to each event's ticks the tick until which its work is in flight: the end of the
-    earliest wait for the event's meeting or, without a meeting, the event's own end."""
+    """Appends to each event's ticks the tick at which its work completes: when the earliest wait
+    for its meeting ends or, if it has no meeting, when the event itself ends."""
     over: dict[int | None, int] = {}
     for event in events:
         end = event.ticks[1]

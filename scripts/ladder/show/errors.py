@@ -1,4 +1,5 @@
-"""Plots errors against float64, and tabulates the rates that FP8's errors buy."""
+"""Plots errors against float64, and tabulates the throughput that FP8 gains in exchange for its
+errors."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
 def error(files: Files) -> Data:
-    """Returns a row per output of each step; for a step with a backward pass only the gradients,
-    because its forward pass is an earlier rung's."""
+    """Returns a row per output of each step; for a step with a backward pass, only its gradients,
+    because an earlier rung provides its forward pass."""
     source = [r for r in files.gpu.records if "--check full" in r["options"]]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
@@ -98,8 +99,8 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
 
 
 def fp8_errors(files: Files, setting: str = "") -> list[str]:
-    """Returns a sentence on the errors of fp8_error(): of all remedies, as multiples of those of
-    the I/O type; or of one remedy ("05/hadamard"), as fractions of those without a remedy."""
+    """Returns a sentence that compares FP8's errors: with all remedies, as multiples of the I/O
+    type's errors; with one ("05/hadamard"), as fractions of the errors without any."""
     name = setting.partition("/")[2]
     chosen = {**course.NONE, name: course.ALL[name]} if name else course.ALL
     row = 1 + [settings for _, settings in course.QUANTISED["rows"]].index(chosen)
@@ -112,9 +113,9 @@ def fp8_errors(files: Files, setting: str = "") -> list[str]:
 
 
 def fp8_times_table(files: Files) -> list[str]:
-    """Returns two tables with one row per head size and mask: the rates of the step's attention
-    kernel alone, of all its kernels and of the step that it follows; and the first as a fraction of
-    cuBLAS's rate, beside that of FlashAttention-3's own kernel."""
+    """Returns two tables with one row per head size and mask. The first has the rates of the step's
+    attention kernel alone, of all its kernels and of the step that it follows. The second has the
+    rates of the attention kernel and of FlashAttention-3's own, as fractions of cuBLAS's rate."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     timed = files.gpu.timed["fwd", step]
     rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()
@@ -131,12 +132,12 @@ def fp8_times_table(files: Files) -> list[str]:
 
     shares = {shape: f"{rate / matmul:.2f} · {theirs(*shape)}" for shape, rate in rates.items()}
     return [
-        f"Each cell has three rates in TFLOP/s: of `{step[1]}`'s attention kernel alone · of "
-        f"`{step[1]}` with `quantise` · of `{before.name}`, with {files.gpu.dtype} products. They "
+        f"Each cell has three rates in TFLOP/s: `{step[1]}`'s attention kernel alone · "
+        f"`{step[1]}` with `quantise` · `{before.name}`, with {files.gpu.dtype} products. They "
         f"are for the paper's workload with {files.gpu.dtype} inputs, on an {files.gpu.machine()}. "
         f"{NO_VALUE}: not measured.", "", *over_lengths(need(cells)), "",
-        f"Each cell has two rates as fractions of cuBLAS's rate: of `{step[1]}`'s attention kernel "
-        "alone · of FlashAttention-3's own kernel. cuBLAS multiplied e4m3 matrices of 8,192 × "
+        f"Each cell has two rates as fractions of cuBLAS's rate: `{step[1]}`'s attention kernel "
+        "alone · FlashAttention-3's own kernel. cuBLAS multiplied e4m3 matrices of 8,192 × "
         f"8,192 at {matmul:,.0f} TFLOP/s. FlashAttention-3's kernel takes inputs that are in e4m3 "
         "already; it ran on the same kind of GPU on another day, when cuBLAS reached "
         f"{released['matmul']:,} TFLOP/s. {NO_VALUE}: not known.", "", *over_lengths(shares)]

@@ -58,16 +58,18 @@ class Event:
     shared: dict[tuple[str, int], Ranges] = dataclasses.field(default_factory=dict)
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     direction: str = ""          # "read" or "write", if it accesses HBM
-    source: Event | None = None  # the event that read what this one stores
+    source: Event | None = None  # the read whose data this store writes to shared memory
     rows: list[int] | None = None  # [first, last] that it accesses in its array
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Array of shared memory → its contents.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # [begin, end, and the tick until which an operation that it starts is in flight].
+    # [begin, end, and the tick at which the operation it starts completes].
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
-    awaits: int | None = None  # the meeting that it waits for
-    lands: int | None = None   # the meeting that it takes part in
-    index: int = -1            # its place among the page's events
+    # Indices of Meetings (ladder/explore/times.py): the one that ends its wait, and the one that its
+    # completion counts towards.
+    awaits: int | None = None
+    lands: int | None = None
+    index: int = -1  # its place among the page's events
 
     @classmethod
     def of(cls, line: dict) -> Event:
@@ -88,7 +90,7 @@ class Event:
         return self.direction == "read" and any(written for _, written in self.shared)
 
     def asked(self) -> tuple[str, str, str, int]:
-        """Returns what all boxes of one tile that TMA copies have in common."""
+        """Returns a key shared by all TMA boxes of one tile."""
         return self.kind, self.name, self.barrier, self.number
 
     def engine(self) -> str:
@@ -120,8 +122,9 @@ class Event:
 
 
 class Trace:
-    """A run as write_trace() in common/harness/run.h writes it: `head`; `counts`, their keys;
-    `plan`; `arrays`, {name: bytes}; `launches`; `events` in order; and `fault`, or None."""
+    """A run as write_trace() in common/harness/run.h writes it: `head`; `counts`, the names of
+    the counters; `plan`; `arrays`, {name: bytes}; `launches`; `events` in order; and `fault`, or
+    None."""
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
@@ -147,7 +150,7 @@ class Trace:
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
     def rows_of(self, array: str) -> int:
-        """Returns an array's number of rows: as many as Q or K has, whichever divides its bytes;
+        """Returns an array's row count: that of Q or of K, whichever divides its size in bytes;
         for partial results (05/split_kv), one per row of Q and split."""
         head = self.head
         queries = head["batch"] * head["heads"] * head["seqlen"]
@@ -185,9 +188,9 @@ def union(some: Ranges, others: Ranges) -> Ranges:
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """Joins events that belong together: a warp's events at one line between two of BOUNDS, however
-    the compiler ordered them; and a copy by TMA with its accesses to HBM and with the other boxes
-    of its tile."""
+    """Joins events that belong together: a warp's events at one line between two consecutive BOUNDS
+    events, in whatever order the compiler put them; and a copy by TMA with its accesses to HBM
+    and with the other boxes of its tile."""
     kept: list[Event] = []
     # Per warp: its events since the last of BOUNDS, by key; its last HBM access; its last bound.
     seen: dict[tuple, dict[tuple, Event]] = {}
