@@ -65,8 +65,8 @@ class Event:
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
     # [begin, end, and the tick at which the operation it starts completes].
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
-    # Indices of Meetings (ladder/explore/times.py): the one that ends its wait, and the one that its
-    # completion counts towards.
+    # Indices of Meetings (ladder/explore/times.py): the one that ends its wait, and the one that
+    # its completion counts towards.
     awaits: int | None = None
     lands: int | None = None
     index: int = -1  # its place among the page's events
