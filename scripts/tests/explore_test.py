@@ -488,8 +488,8 @@ class PageTest(unittest.TestCase):
         self.assertGreaterEqual(lines, 6)
         self.assertIn("where 00 reads each 64 times?", asked)
         self.assertIn("In 01 tile each of Q, K, P and V is read", re.sub(r"\s+", " ", asked))
-        self.assertIn("V is read 4 times (you answered 3.6). Each is read four times, because",
-                      answer)
+        self.assertIn("V is read 4 times (you answered 3.6). Each is read four times, because "
+                      "there are", answer)
 
     # ---- faults ----
 
