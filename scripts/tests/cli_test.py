@@ -103,7 +103,7 @@ class Rung(ProgramTest):
         self.assertEqual([o["pass"] for o in objects], [False, True])
         self.assertEqual(self.objects("--device sim --load in --step large_tiles,fp8", 1),
                          objects[::-1])
-        # O, the first output, is wrong; LSE, the last, is correct.
+        # O is wrong, and LSE, which follows it, is correct.
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_json_has_the_documented_keys_and_types(self):
