@@ -96,6 +96,6 @@ def pays(files: Files, only: str = "") -> list[str]:
         f"largest gain, on an {gpu} in {files.gpu.dtype}. Unless it says otherwise, there are 16k "
         "tokens in total and a hidden size of 2,048. *Time*: the previous step's → this step's. "
         f"*Ratio*: counts as a gain from {1 + ONE_RUN:.2f} on or, between two runs (*), from "
-        f"{1 + TWO_RUNS:.2f} on, because two runs of one step differ by up to 5%. *Its count*: "
-        "the count that the step's idea is about, for one head on the simulator, at the workload "
-        "where it changes most. Some ideas raise their count, and some steps have none."))
+        f"{1 + TWO_RUNS:.2f} on, because two runs of one step may differ by 5% or more. *Its "
+        "count*: the count that the step's idea is about, for one head on the simulator, at the "
+        "workload where it changes most. Some ideas raise their count, and some steps have none."))

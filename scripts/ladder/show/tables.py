@@ -167,7 +167,7 @@ def steps_table(files: Files, rung: str, first: str, last: str, root: str) -> li
         f"{TOKENS // n} × {HIDDEN // HEADS[0]} heads with d = {HEADS[0]} or {TOKENS // n} × "
         f"{HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
         f"{files.gpu.machine()}. In brackets: how many times as fast as the step above. Not all "
-        "steps were timed in one run, and two runs of one step differ by up to 5%."))
+        "steps were timed in one run, and two runs of one step may differ by 5% or more."))
 
 
 def peers_table(files: Files) -> list[str]:
@@ -185,8 +185,8 @@ def peers_table(files: Files) -> list[str]:
     return ["Each cell has three rates in TFLOP/s: ours / FlashAttention-2's / cuDNN's, on the "
             f"{gpu.name}; ours is {' and '.join(names)}. The libraries run through "
             f"{gpu.peers[0]['version']}. At each point the three were measured in turn, within "
-            "seconds; some of ours have been measured again since, and two runs of one step differ "
-            "by up to 5%.", "",
+            "seconds; some of ours have been measured again since, and two runs of one step may "
+            "differ by 5% or more.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))]
 
