@@ -1,5 +1,4 @@
-// 05 · FlashAttention-2's forward pass with every address written out: one function, and nothing
-// from common/tile.
+// 05 · FlashAttention-2's forward pass in one function, with every address written out.
 //
 //   build/bin/05_flash_v2 --step flat --seqlen 512 --causal
 //
@@ -11,9 +10,8 @@
 //       3  O ← O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `large_tiles`: only the form changes. The code spells out which thread copies which 16
-// bytes where, which lane passes which row to ldmatrix, and which row and column each register
-// holds. There is one tile size, for heads of up to 128 columns.
+// Since `large_tiles`: only the form changes. Nothing comes from common/tile, and there is one tile
+// size, for heads of up to 128 columns.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -39,20 +37,20 @@ int64_t smem_bytes(int Dh) {
 // - A 16 × 8 piece of S or O, spread over the 32 lanes. With g = lane / 4 and t = lane % 4, a lane
 //   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (registers 2 and 3).
 //   A warp's 32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is
-//   row 16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp.
+//   row 16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp, and
+//   entry(S, r, n) is the lane's n-th element of that row, which is in column n/2·8 + 2t + n%2.
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (tiles of Q · B·H).
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (groups of heads · tiles of Q · heads per group). The
+/// tiles go from the last rows up, because the last rows attend to the most keys.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 2)
-    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE, int group,
-              Problem p) {
+    attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE,
+              unsigned group, Problem p) {
   const int thread = threadIdx.x, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  // Blocks go through the heads of a group, then through their tiles from the last rows up, which
-  // attend to the most keys, then through the groups.
-  const int tiles = ceil_div(p.N, Br), index = blockIdx.x;
-  const int head = index / (group * tiles) * group, heads = min(group, p.B * p.H - head);
-  const int of_group = index - head * tiles, bh = head + of_group % heads;
-  const int block_row = (tiles - 1 - of_group / heads) * Br;
+  const unsigned tiles = ceil_div(p.N, Br), index = blockIdx.x / group;
+  const int bh = index / tiles * group + blockIdx.x % group;
+  if (bh >= p.B * p.H) return;  // the last group may have fewer heads
+  const int block_row = (tiles - 1 - index % tiles) * Br;
   const int warp_row = thread / 32 * kWarpRows, row = block_row + warp_row;  // in tile; in head
   const int end = p.keys(min(block_row + Br, p.N) - 1);  // keys that the last row attends to
   auto K_tile = K + p.kv_row(bh) * p.d, V_tile = V + p.kv_row(bh) * p.d;  // next tiles to copy
@@ -82,6 +80,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s), so m is kept in units of ln 2
   float m[4], l[4], O_sum[2][Dh / 8][4] = {};
   for (int r = 0; r < 4; ++r) m[r] = -INFINITY, l[r] = 0;
+  const auto entry = [](auto& of, int r, int n) -> float& {
+    return of[r / 2][n / 2][r % 2 * 2 + n % 2];
+  };
   for (int key = 0; key < end; key += Bc) {
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and all warps are done with the previous V
@@ -94,17 +95,22 @@ __global__ void __launch_bounds__(kThreads, 2)
     // rows of K, so ldmatrix need not transpose. Its matrices are keys 0–7 with the first and the
     // second 8 columns of K, then keys 8–15 with the same columns.
     float S[2][Bc / 8][4] = {};
+    unsigned a[2][2][4], b[4];  // a[k % 2] is in use while the other half receives the next pieces
+    const auto load_Q = [&](int k) {
+      for (int i = 0; i < 2; ++i)
+        ldmatrix_x4(a[k % 2][i],
+                    Qs + ((warp_row + 16 * i) * Dh + at(lane % 16, 2 * k + lane / 16)));
+    };
+    load_Q(0);
 #pragma unroll
     for (int k = 0; k < Dh / 16; ++k) {
-      unsigned a[2][4], b[4];
-      for (int i = 0; i < 2; ++i)
-        ldmatrix_x4(a[i], Qs + ((warp_row + 16 * i) * Dh + at(lane % 16, 2 * k + lane / 16)));
+      if (k + 1 < Dh / 16) load_Q(k + 1);
 #pragma unroll
       for (int j = 0; j < Bc / 16; ++j) {
         ldmatrix_x4(b, Ks + (16 * j * Dh + at(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2)));
         for (int i = 0; i < 2; ++i) {
-          mma_m16n8k16<T>(S[i][2 * j], a[i], b[0], b[1]);      // keys 16j to 16j + 7
-          mma_m16n8k16<T>(S[i][2 * j + 1], a[i], b[2], b[3]);  // keys 16j + 8 to 16j + 15
+          mma_m16n8k16<T>(S[i][2 * j], a[k % 2][i], b[0], b[1]);      // keys 16j to 16j + 7
+          mma_m16n8k16<T>(S[i][2 * j + 1], a[k % 2][i], b[2], b[3]);  // keys 16j + 8 to 16j + 15
         }
       }
     }
@@ -114,9 +120,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int r = 0; r < 4; ++r) {
         int limit = p.keys(first_row + 8 * r) - key - 2 * t;
         opaque(limit);
-        for (int j = 0; j < Bc / 8; ++j)
-          for (int e = 0; e < 2; ++e)
-            if (8 * j + e >= limit) S[r / 2][j][r % 2 * 2 + e] = -INFINITY;
+        for (int n = 0; n < Bc / 4; ++n)
+          if (n / 2 * 8 + n % 2 >= limit) entry(S, r, n) = -INFINITY;
       }
     }
     cp_async_wait<0>();
@@ -125,45 +130,41 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (key + Bc < end) copy.template operator()<Bc>(Ks, K_tile, end - key - Bc);
     cp_async_commit();
 
-    // 2. The softmax of each row r, whose 64 scores four lanes hold. P takes S's registers.
+    // 2. The softmax of each row r, of whose 64 scores this lane holds 16. P takes S's registers.
+    // The innermost loops run over the four rows, whose chains of operations then overlap.
+    float most[4], shift[4], alpha[4], sum[4] = {};
+    for (int n = 0; n < Bc / 4; ++n)
+      for (int r = 0; r < 4; ++r) most[r] = n ? fmaxf(most[r], entry(S, r, n)) : entry(S, r, n);
     for (int r = 0; r < 4; ++r) {
-      float most = -INFINITY, sum = 0;
-      for (int j = 0; j < Bc / 8; ++j)
-        most = fmaxf(most, fmaxf(S[r / 2][j][r % 2 * 2], S[r / 2][j][r % 2 * 2 + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
-      const float m_new = fmaxf(m[r], c * most);
-      const float shift = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
-      const float alpha = exp2_fast(m[r] - shift, t == 0);  // the first of the four lanes counts it
-      for (int j = 0; j < Bc / 8; ++j)
-        for (int e = 0; e < 2; ++e) {
-          float& s = S[r / 2][j][r % 2 * 2 + e];
-          s = exp2_fast(c * s - shift);
-          sum += s;
-        }
+      for (int bit : {1, 2}) most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffff, most[r], bit));
+      const float m_new = fmaxf(m[r], c * most[r]);
+      shift[r] = m_new == -INFINITY ? 0 : m_new;  // no key yet: −∞ − (−∞) would be NaN
+      alpha[r] = exp2_fast(m[r] - shift[r], t == 0);  // the first of the four lanes counts it
       m[r] = m_new;
-      l[r] = alpha * l[r] + sum;  // over this lane's columns; the lanes' sums are added at the end
-      for (int j = 0; j < Dh / 8; ++j)
-        for (int e = 0; e < 2; ++e) O_sum[r / 2][j][r % 2 * 2 + e] *= alpha;
+    }
+    for (int n = 0; n < Bc / 4; ++n)
+      for (int r = 0; r < 4; ++r)
+        sum[r] += entry(S, r, n) = exp2_fast(c * entry(S, r, n) - shift[r]);
+    for (int r = 0; r < 4; ++r) {
+      l[r] = alpha[r] * l[r] + sum[r];  // the lane's part; the four are added up at the end
+      for (int n = 0; n < Dh / 4; ++n) entry(O_sum, r, n) *= alpha[r];
     }
     count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
 
     // 3. O += P·V, 16 keys at a time. Two neighbouring 16 × 8 pieces of P are laid out like one
-    // left operand A, so P stays in its lanes and is only rounded to T. B is a 16 × 16 piece of V,
-    // and its columns are V's, so ldmatrix transposes each matrix: keys 0–7 and 8–15 with 8 columns
-    // of V, then the same keys with the next 8 columns.
+    // left operand A, so P stays in its lanes and is only rounded to T. B is a 16 × 16 piece of V:
+    // keys 0–7 and 8–15 with 8 columns, then with the next 8. ldmatrix transposes each matrix.
 #pragma unroll
     for (int k = 0; k < Bc / 16; ++k) {
-      unsigned a[2][4], b[4];
       for (int i = 0; i < 2; ++i)
         for (int e = 0; e < 4; ++e)
-          a[i][e] = pack<T>(S[i][2 * k + e / 2][e % 2 * 2], S[i][2 * k + e / 2][e % 2 * 2 + 1]);
+          a[0][i][e] = pack<T>(S[i][2 * k + e / 2][e % 2 * 2], S[i][2 * k + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
       for (int j = 0; j < Dh / 16; ++j) {
         ldmatrix_x4_trans(b, Vs + (16 * k * Dh + at(lane % 16, 2 * j + lane / 16)));
         for (int i = 0; i < 2; ++i) {
-          mma_m16n8k16<T>(O_sum[i][2 * j], a[i], b[0], b[1]);
-          mma_m16n8k16<T>(O_sum[i][2 * j + 1], a[i], b[2], b[3]);
+          mma_m16n8k16<T>(O_sum[i][2 * j], a[0][i], b[0], b[1]);
+          mma_m16n8k16<T>(O_sum[i][2 * j + 1], a[0][i], b[2], b[3]);
         }
       }
     }
@@ -172,13 +173,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();  // Q has arrived even if there were no keys
   // O / l goes through the warp's own rows of Q's tile, so that it is written in whole chunks.
   for (int r = 0; r < 4; ++r) {
-    l[r] += __shfl_xor_sync(0xffffffff, l[r], 1);
-    l[r] += __shfl_xor_sync(0xffffffff, l[r], 2);
+    for (int bit : {1, 2}) l[r] += __shfl_xor_sync(0xffffffff, l[r], bit);
     const float inverse = l[r] > 0 ? 1 / l[r] : 0;  // a row that attends to no key gives O = 0
     for (int j = 0; j < Dh / 8; ++j)
-      store_pair(
-          Qs + ((warp_row + 8 * r) * Dh + at(g, j) + 2 * t),
-          pack<T>(inverse * O_sum[r / 2][j][r % 2 * 2], inverse * O_sum[r / 2][j][r % 2 * 2 + 1]));
+      store_pair(Qs + ((warp_row + 8 * r) * Dh + at(g, j) + 2 * t),
+                 pack<T>(inverse * entry(O_sum, r, 2 * j), inverse * entry(O_sum, r, 2 * j + 1)));
     if (const int i = row + 8 * r + g; t == 0 && i < p.N)  // LSE = m + ln l; m is in units of ln 2
       LSE[p.q_row(bh) + i] = l[r] > 0 ? m[r] * kLn2 + logf(l[r]) : -INFINITY;
   }
@@ -207,9 +206,10 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 
 void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   with_type_and_head_dim<kHeadSizes>(p, [&]<class T, int Dh>() {
-    launch("attention", attention<T, Dh>, dim3(ceil_div(p.N, Br) * p.B * p.H), dim3(kThreads),
+    const int64_t group = heads_of_group(p), heads = ceil_div(p.B * p.H, group) * group;
+    launch("attention", attention<T, Dh>, dim3(ceil_div(p.N, Br) * heads), dim3(kThreads),
            plan.smem_bytes, hbm<const T>(a["Q"]), hbm<const T>(a["K"]), hbm<const T>(a["V"]),
-           hbm<T>(a["O"]), hbm<float>(a["LSE"]), heads_of_group(p), p);
+           hbm<T>(a["O"]), hbm<float>(a["LSE"]), group, p);
   });
 }
 
