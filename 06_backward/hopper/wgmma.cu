@@ -89,14 +89,6 @@ __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem&
                                .uneven = p.causal});
 }
 
-/// A tile of Q: its head, its first row within the head, and the number of that row among all rows
-/// of Q and dO (of_Q) and among all rows of the arrays that hold whole tiles (of_whole_tiles).
-/// These are worked out before the barrier after which the tile's copies start.
-struct Place {
-  int head, row;
-  int64_t of_Q, of_whole_tiles;
-};
-
 /// Adds a warp's part of dQ, whose first element is at (row, column) of a tile, to the tile's sums
 /// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane
 /// l's pair is pair l of each matrix.
@@ -146,42 +138,41 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
   // The block processes the query heads that share its head of K and V one after the other and, in
   // each, the tiles of Q from the first row that attends to a key of this tile.
-  const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
-  const int first_row = p.first_query(key) / Br * Br;
-  const auto place_of = [&](int head, int row) {
-    return Place{head, row, p.q_row(head) + row, int64_t{head} * rows + row};
-  };
-  const auto after = [&](const Place& last) {
-    return last.row + Br < p.N ? place_of(last.head, last.row + Br)
-                               : place_of(last.head + 1, first_row);
-  };
-  const auto start_copies = [&](const Place& place, int stage) {
-    if (place.head < heads_end) {
-      const int64_t from = place.of_Q, at = place.of_whole_tiles;
-      const TileQ tile_Q{Q_stages + stage * TileQ::kElements},
-          tile_dO{dO_stages + stage * TileQ::kElements};
-      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - place.row, p.d, thread);
-      copy_async<kBackwardThreads, Br>(minus_delta_stages + stage * Br, minus_delta + at, Br,
+  const int group = p.H / p.Hk, first_row = p.first_query(key) / Br * Br;
+  const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
+  // The tile of Q and dO whose copies start next, and the stage that they go to.
+  int next_head = bh * group, next_row = first_row, next_stage = 0;
+  const auto start_copies = [&] {
+    if (next_head < (bh + 1) * group) {
+      const int64_t at = int64_t{next_head} * rows + next_row;
+      const int64_t from = p.q_row(next_head) + next_row;
+      const TileQ tile_Q{Q_stages + next_stage * TileQ::kElements},
+          tile_dO{dO_stages + next_stage * TileQ::kElements};
+      copy_async<kBackwardThreads>(tile_Q, Q + from * p.d, p.d, p.N - next_row, p.d, thread);
+      copy_async<kBackwardThreads>(tile_dO, dO + from * p.d, p.d, p.N - next_row, p.d, thread);
+      copy_async<kBackwardThreads, Br>(minus_delta_stages + next_stage * Br, minus_delta + at, Br,
                                        thread);
-      copy_async<kBackwardThreads, Br>(LSE_stages + stage * Br, LSE_log2e + at, Br, thread);
+      copy_async<kBackwardThreads, Br>(LSE_stages + next_stage * Br, LSE_log2e + at, Br, thread);
     }
     cp_async_commit();
+    next_stage = 1 - next_stage;
+    next_row += Br;
+    if (next_row >= p.N) next_row = first_row, ++next_head;
   };
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
-  Place place = place_of(bh * group, first_row), next = after(place);
-  int stage = 0;
-  start_copies(place, stage);
+  start_copies();
 
   Accumulator<16, of_S.kColumns> S, dP;
   Accumulator<16, Dh> dK_sum, dV_sum;
-  while (place.head < heads_end) {
-    const int row = place.row;
+  int row = first_row;
+  auto dQ_tile = dQ_sum + (int64_t{bh} * group * rows + first_row) * Dh;
+  for (int q_tile = 0; q_tile < q_tiles; ++q_tile) {
+    const int stage = q_tile % kStages;
     cp_async_wait<0>();
     fence_proxy_async();  // makes this thread's copies visible to wgmma
     __syncthreads();      // the tiles have arrived; all warps are done with the old ones, P and dS
-    start_copies(next, 1 - stage);
+    start_copies();
     const TileQ tile_Q{Q_stages + stage * TileQ::kElements};
     const TileQ tile_dO{dO_stages + stage * TileQ::kElements};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -220,11 +211,14 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_set_AB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dV_sum);
-    const auto dQ_tile = dQ_sum + place.of_whole_tiles * Dh;
     add_to_dQ<Dh>(dQ_tile, dQ, of_dQ.row() + warp_row, of_dQ.column());
-    place = next;
-    next = after(next);
-    stage = 1 - stage;
+    // To step to the next tile takes fewer instructions than to compute its place anew.
+    row += Br;
+    dQ_tile = dQ_tile + Br * Dh;
+    if (row >= p.N) {  // the next head
+      row = first_row;
+      dQ_tile = dQ_tile + int64_t{first_row} * Dh;
+    }
   }
   __syncthreads();  // all warps are done with K and V, which arrived with the first tiles
 
