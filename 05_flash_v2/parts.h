@@ -130,30 +130,40 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
 /// Estimates the time in µs that all blocks take with this tile, if `parts` blocks share a tile's
 /// keys. A block has `warps` warps and `smem_bytes` bytes of shared memory. The constants were
 /// fitted to times on an H200:
-///   - Starting and ending a block takes as long as two tiles of keys.
-///   - An SM runs as many blocks as exist and fit, up to eight warps. With eight warps it computes
-///     2.4 MFLOP per µs, with four 0.7 times as much.
-///   - A tile of 64 rows takes a tenth longer than its FLOPs say, and so does a tile of 32 keys.
-///   - Merging parts takes 4 µs plus the time to write and read them.
+///   - An SM runs as many blocks as exist and fit, up to eight warps. With 64 rows and heads of up
+///     to 64 columns, a thread needs fewer registers, so twelve warps fit.
+///   - All blocks of an SM together take 1 µs for a tile of keys each, which is the latency of its
+///     dependent steps, and 1 µs more per 9 MFLOP. But they compute at most 2.6 MFLOP per µs: a
+///     tenth less with a tile of 64 rows or of 32 keys, and an eighth less if they are only four
+///     warps.
+///   - Starting and ending a block takes as long as one tile of keys.
+///   - A launch takes 4 µs. Merging parts takes 4 µs more, and the time to write and read them at 8
+///     TB/s, since they stay in L2.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
-  const int64_t of_SM = std::min({int64_t{8 / warps}, device.blocks_per_sm(smem_bytes),
+  const int most_warps = tile.block_q == 64 && tile.max_d <= 64 ? 12 : 8;
+  const int64_t of_SM = std::min({int64_t{most_warps / warps}, device.blocks_per_sm(smem_bytes),
                                   ceil_div(blocks, device.multiprocessors)});
-  int64_t all = 0, longest = 0;  // in tiles of keys: a head's blocks together; its longest
+  const int64_t at_once = of_SM * device.multiprocessors, waves = ceil_div(blocks, at_once);
+  // In tiles of keys: all blocks of a head together, its longest and its shortest block.
+  int64_t all = 0, longest = 0, shortest = std::numeric_limits<int64_t>::max();
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
     const int64_t kv_tiles = ceil_div(p.keys(static_cast<int>(last)), tile.block_kv);
-    all += kv_tiles + 2 * parts;
-    longest = std::max(longest, ceil_div(kv_tiles, parts) + 2);
+    all += kv_tiles + parts;
+    longest = std::max(longest, ceil_div(kv_tiles, parts) + 1);
+    shortest = std::min(shortest, kv_tiles / parts + 1);
   }
-  const double flops = 4.0 * of_SM * tile.block_q * tile.block_kv * tile.max_d;
-  const int halved = (tile.block_q == 64) + (tile.block_kv == 32);
-  const double kv_tile = flops / 2.4e6 * (1 + 0.1 * halved) / (of_SM * warps < 8 ? 0.7 : 1);
-  const double merged = 8.0 * parts * static_cast<double>(heads * p.N * p.d);  // bytes, at 2 TB/s
-  return kv_tile * time_of(static_cast<double>(heads * all), static_cast<double>(longest), blocks,
-                           of_SM * device.multiprocessors, p.causal) +
-         (parts > 1 ? 4 + merged / 2e6 : 0);
+  const double mflop = 4e-6 * of_SM * tile.block_q * tile.block_kv * tile.max_d;
+  const double slower =
+      1 + 0.1 * (tile.block_q == 64) + 0.1 * (tile.block_kv == 32) + 0.125 * (of_SM * warps < 8);
+  const double kv_tile = std::max(1 + mflop / 9, slower * mflop / 2.6);
+  // Long blocks start first, and short ones fill the gaps, but no SM can skip a wave.
+  const double kv_tiles = std::max({static_cast<double>(heads * all) / at_once,
+                                    static_cast<double>(longest), double(shortest * waves)});
+  const double merged = 8.0 * parts * static_cast<double>(heads * p.N * p.d);  // bytes
+  return kv_tile * kv_tiles + 4 + (parts > 1 ? 4 + merged / 8e6 : 0);
 }
 
 /// A tile, and the number of blocks that share its keys.
@@ -163,7 +173,7 @@ struct Choice {
 };
 /// Chooses the tile and the number of parts with the lowest estimated time, among the tiles for
 /// heads of Dh columns that fit in shared memory and match the request. If asked_parts is 0, any
-/// number of parts is allowed. A number of parts above 1 must save 5% over the best choice so far.
+/// number of parts is allowed. A number of parts above 1 must save 3% over the best choice so far.
 /// Returns the request if no tile fits.
 template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
@@ -179,7 +189,7 @@ Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo
     for (int parts = 1; parts <= (may_split(Br) ? kMostParts : 1); ++parts) {
       if (asked_parts > 0 && parts != asked_parts) continue;
       const double time = time_of_tile(p, device, {Dh, Br, Bc}, warps(Dh, Br), bytes, parts);
-      if (least != 0 && time >= (parts > 1 ? 0.95 : 1) * least) continue;
+      if (least != 0 && time > (parts > 1 ? 0.97 : 1) * least) continue;
       least = time;
       best = {{Br, Bc}, parts};
     }
