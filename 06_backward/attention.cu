@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
 // ---- the backward pass
 
 /// Compiled tiles of the backward pass, in the same form as kTiles.
-constexpr TileSize kBackwardTiles[] = {
-    {32, 128, 128}, {32, 64, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128},
-    {64, 32, 64},   {96, 64, 128}, {96, 64, 64},  {96, 32, 64},   {128, 64, 128},
-    {128, 64, 64},  {128, 32, 64}, {128, 32, 32}, {256, 64, 64},  {256, 32, 32}};
+constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128},
+                                       {64, 32, 64},   {96, 64, 128}, {96, 64, 64},   {96, 32, 64},
+                                       {128, 64, 128}, {128, 64, 64}, {128, 32, 64},  {128, 32, 32},
+                                       {256, 64, 64},  {256, 32, 32}};
 
 /// Returns the number of stages for Q and dO. For wide heads two do not fit on most GPUs; for
 /// 64 × 64 tiles at d = 128 they do not fit on GPUs with 100 KB of shared memory per SM.
@@ -150,6 +150,10 @@ constexpr int backward_rows(int Br) {
 }
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
+}
+/// Returns how many blocks per SM the registers must allow at least; 0 leaves it to the compiler.
+constexpr int least_blocks(int Dh, int Br) {
+  return Dh == 32 && Br == 32 ? 4 : 0;
 }
 int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
   const int stages = backward_stages(Dh, Br, Bc);
@@ -222,7 +226,7 @@ __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M
 /// head of Q has `rows` rows. If parts > 1, `parts` blocks share each tile of keys, and each adds
 /// its part of dK and dV to the sums in HBM. grid: (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
-__global__ void __launch_bounds__(32 * backward_warps(Br))
+__global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
                   Hbm<T> dK, Hbm<T> dV, KeySums key_sums, int tiles, int rows, int parts,
@@ -231,8 +235,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // At d = 96, and at d = 32 with 64 rows, Dh columns are too few for all warps side by side, so
-  // each warp computes half as many rows of dQ, or of dV and dK, and twice as many columns.
+  // At d = 96, Dh columns are too few for all warps side by side, so each warp computes half as
+  // many rows of dQ, or of dV and dK, and twice as many columns.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
