@@ -16,12 +16,13 @@
 namespace ladder {
 namespace {
 
+/// Writes the file. If not `keep`, removes the temporary file instead of renaming it.
 void write(const std::string& path, const std::string& bytes, bool keep) {
   std::error_code ignored;
   const bool in_place =
       std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
   const std::string temporary = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
-  // Beyond the limit of `ulimit -f` a write then fails with EFBIG, which is reported.
+  // With this signal ignored, a write beyond `ulimit -f` fails with EFBIG, which is reported.
   std::signal(SIGXFSZ, SIG_IGN);
   std::ofstream file(temporary, std::ios::binary);  // fails if the path is a folder
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

@@ -1,4 +1,4 @@
-// Writes a file either completely or not at all, even if the disk is full.
+// Writes a file of --save or --trace completely or not at all, even if the disk is full.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace ladder {
 /// cannot be replaced, so it is written in place. Throws Error(bad_usage) on failure.
 void write_file(const std::string& path, const std::string& bytes);
 
-/// Throws Error(bad_usage) if `path` cannot be written, so that a long run does not fail at its
-/// end. The attempt leaves nothing behind. (It does not try a pipe, because the reader would take
-/// the attempt for the end of the data.)
+/// Throws Error(bad_usage) if `path` cannot be written, so that a long run does not fail only at
+/// its end. Tries to write next to `path`, and leaves nothing behind. (A pipe is not tried, because
+/// its reader would take the attempt for the end of the data.)
 void require_writable(const std::string& path);
 
 }  // namespace ladder

@@ -1,4 +1,4 @@
-// Chooses the device, the step and its plans according to the options.
+// Chooses the device, the step and its plans according to the options, and refuses what cannot run.
 #include "harness/choose.h"
 
 #include <fmt/format.h>
@@ -66,6 +66,7 @@ Step choose_step(const Options& options, const DeviceInfo& device) {
                               step.name, step.needs.capability(), device.name,
                               device.compute_capability / 10, device.compute_capability % 10));
   }
+  // Without --step, the candidates are the last supported default and all steps before it.
   for (auto step = all.rbegin(); step != all.rend() && candidates.empty(); ++step)
     if (step->is_default && step->runs_on(device)) candidates = back_to_the_first(*step);
 
@@ -111,7 +112,7 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
   try {
     return plans(step);
   } catch (const Error& e) {
-    // Name the steps whose tiles do fit.
+    // Names the steps that can be planned.
     std::string others;
     for (const Step& candidate : steps_for(device.kind)) {
       if (!candidate.runs_on(device)) continue;
@@ -131,6 +132,7 @@ void require_memory(const Step& step, const Problem& p, const Plans& plans,
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   const double q = 1.0 * p.B * p.H * p.N * p.d * kIoBytes;
   const double kv = 1.0 * p.B * p.Hk * p.N_kv * p.d * kIoBytes;
+  // Q and O, K and V; a backward pass adds the gradient of each. LSE has 4 bytes per row.
   double io = (2 * q + 2 * kv) * (step.backward ? 2 : 1), workspace = 0;
   if (step.has_lse) io += 4.0 * p.B * p.H * p.N;
   for (const Plan* plan : {&plans.forward, &plans.backward})

@@ -1,4 +1,5 @@
-// Chooses a device, a step and its plans as the options specify.
+// Chooses a device, a step and its plans as the options specify. A program calls open_device(),
+// then choose_step(); run_step() then calls plan_run() and require_memory().
 #pragma once
 
 #include <memory>
@@ -10,26 +11,26 @@
 
 namespace ladder {
 
-/// Opens the device that the options specify. `--device auto` opens the GPU if one answers;
-/// otherwise it opens the simulator and prints the reason to stderr. Throws Error(no_device) if
-/// `--device gpu` finds no GPU.
+/// Opens the device of --device. `auto` opens the GPU if one answers; otherwise it opens the
+/// simulator and prints the reason to stderr. `gpu` throws Error(no_device) if there is no GPU.
 std::unique_ptr<Device> open_device(const Options& options);
 
 /// Returns this program's steps that are compiled for a device, in the order of the rung.
 std::vector<Step> steps_for(DeviceKind device);
 
-/// Returns the step that the options name. Without a name it returns the default step or, if that
-/// is not compiled for the requested tile, the closest earlier step that is. Throws
-/// Error(no_device) if the device cannot run the named step, and Error(bad_usage) if the rung lacks
-/// such a step, tile or setting.
+/// Returns the step that options.step names. If it is empty, returns the last default step that the
+/// device supports or, if that is not compiled for the requested tile, the closest earlier step
+/// that is. Throws Error(no_device) if the device cannot run the named step, and Error(bad_usage)
+/// if the rung lacks such a step, tile or setting, or the device lacks bf16.
 Step choose_step(const Options& options, const DeviceInfo& device);
 
 /// The plans of a run; `backward` is empty without a backward pass.
 struct Plans {
   Plan forward, backward;
 };
-/// Plans both passes. Throws Error(bad_usage) if the step lacks the tile, or if a block needs more
-/// shared memory than the device has; the message names the rung's steps that fit, if any.
+/// Plans both passes; `tile` applies to the forward pass, its settings to both. Throws
+/// Error(bad_usage) if the step lacks the tile, or if a block needs more shared memory than the
+/// device has; the message names the rung's steps that fit, if any.
 Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
 /// Throws Error(no_device) if inputs, outputs and workspace exceed the device's free memory.

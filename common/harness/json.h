@@ -1,4 +1,4 @@
-// Formats JSON. value(), array() and list() return the text of a JSON value.
+// Formats JSON as text: value(), array() and list() return JSON values, and Members makes objects.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 
 namespace ladder::json {
 
+/// Returns a JSON string; quotes, backslashes and control characters are escaped.
 inline std::string value(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -44,7 +45,7 @@ std::string array(const Range& range, F to_json) {
   for (const auto& x : range) text += (text.empty() ? "" : ", ") + to_json(x);
   return fmt::format("[{}]", text);
 }
-/// Returns an array of the values.
+/// Returns an array of the values, which may differ in type.
 std::string list(const auto&... values) {
   std::string text;
   ((text += (text.empty() ? "" : ", ") + value(values)), ...);
@@ -63,6 +64,7 @@ class Members {
   Members& add_if_any(std::string_view key, const T& x) {
     return x == T{} ? *this : add(key, x);
   }
+  /// Adds a member whose value is already JSON.
   Members& raw(std::string_view key, const std::string& json) {
     text_ += fmt::format("{}{}: {}", text_.empty() ? "" : ", ", value(key), json);
     return *this;

@@ -1,5 +1,5 @@
-// The program of a rung: parses the options, runs the steps and prints the reports. The linked
-// steps determine which rung it is.
+// The main program of every rung: parses the options, runs the steps and prints the reports. Each
+// rung links it with its own steps, which determine the program's name.
 
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ const char* rung_name() {
   return all_steps().front().rung.c_str();
 }
 
-/// Prints --list for scripts: one line of JSON per step and device, with the step's registration.
+/// Prints --list for scripts: one line of JSON per step and device, from the step's registration.
 void list_all_steps() {
   for (const DeviceKind kind : {DeviceKind::sim, DeviceKind::gpu}) {
     const auto all = steps_for(kind);
@@ -58,7 +58,7 @@ void list_all_steps() {
   }
 }
 
-/// Writes the files of --save into `folder`, which exists.
+/// Writes the outputs into `folder`, which exists; bf16 as float32, because NumPy lacks bf16.
 void save(const std::string& folder, const Problem& p, const Outputs& out) {
   const auto add = [&](const char* name, const std::vector<int64_t>& shape,
                        const std::vector<float>& values, NpyType type) {
@@ -76,8 +76,8 @@ void save(const std::string& folder, const Problem& p, const Outputs& out) {
   tensor("dv", out.dV, p.Hk, p.N_kv);
 }
 
-/// Runs one step, prints its reports and returns its exit status. `between` separates reports: it
-/// is printed before each of them and starts empty.
+/// Runs one step, prints its reports and returns its exit status. `between` is printed before each
+/// report; it starts empty, and this function sets it to the separator of later reports.
 int run_one(Device& device, const Step& step, const Options& options, Workload& workload,
             std::string& between) {
   if (!options.save.empty()) {
@@ -94,7 +94,7 @@ int run_one(Device& device, const Step& step, const Options& options, Workload& 
   if (!options.save.empty()) save(options.save, workload.problem(), outputs);
 
   bool pass = true;
-  std::string wrong;
+  std::string wrong;  // which outputs are wrong, and where
   for (const Report& report : reports) {
     if (const std::string text = to_text(report, options); !text.empty())
       print(std::exchange(between, options.json ? "" : "\n") + text);

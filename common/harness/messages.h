@@ -1,4 +1,4 @@
-// Prints a program's results on stdout and everything else on stderr.
+// Prints a program's results on stdout and everything else on stderr, and raises usage errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,23 +14,23 @@
 
 namespace ladder {
 
-/// Throws Error(bad_usage) with this message.
+/// Throws Error(bad_usage) with this message, which names the bad value and a remedy.
 template <class... Parts>
 [[noreturn]] void bad_usage(fmt::format_string<Parts...> message, Parts&&... parts) {
   throw Error(Exit::bad_usage, fmt::format(message, std::forward<Parts>(parts)...));
 }
 
-/// Prints to stdout. Throws Error(bad_usage) if stdout cannot be written to.
+/// Prints `text` to stdout and flushes it. Throws Error(bad_usage) if stdout cannot be written to.
 inline void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     bad_usage("cannot write to stdout: {}", std::strerror(errno));
 }
-/// Prints a line to stderr. Ignores errors, because no other channel is left to report them.
+/// Prints `line` and a newline to stderr. Ignores errors, because nowhere is left to report them.
 inline void say(const std::string& line) {
   std::fputs((line + "\n").c_str(), stderr);
 }
 
-/// Shows a line on stderr during the object's lifetime, while a task runs, if stderr is a terminal.
+/// Names the running task on stderr, if that is a terminal, while the object exists.
 class Progress {
  public:
   explicit Progress(const std::string& task) {

@@ -1,4 +1,5 @@
-// Reads and writes .npy files: version 1.0, little-endian, in C order.
+// Reads and makes .npy files. A file consists of NumPy's magic string with the version, the
+// header's length in 2 bytes, the header (a Python dictionary as text) and the values.
 #include "harness/npy.h"
 
 #include <fmt/format.h>
@@ -44,6 +45,8 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   static const std::regex kHeader(
       R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\),? ?\}\s*)");
   std::smatch parts;
+  // A valid header is far shorter than 1,000 characters. std::regex recurses for each character, so
+  // a longer one could overflow the stack.
   if (length > 1000 || !std::regex_match(header, parts, kHeader))
     bad_usage(
         "'{}' has the header {}; it must be an array of '<f2' or '<f4' (little-endian float16 or "
@@ -53,7 +56,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   const bool half = parts[1] == "2";
   const size_t item_bytes = half ? 2 : 4;
   NpyArray array;
-  auto bytes = static_cast<int64_t>(item_bytes);
+  auto bytes = static_cast<int64_t>(item_bytes);  // of all values
   const std::string shape = parts[2];
   for (const char *at = shape.data(), *const end = at + shape.size(); at != end;) {
     int64_t extent = 0;  // stays 0 if the number is missing or too large
@@ -94,7 +97,7 @@ NpyArray read_npy(const std::string& path) {
               error.message());
   constexpr double kGiB = 1 << 30;
   const double there = static_cast<double>(host_memory()) / kGiB;
-  const double needed = 3.0 * static_cast<double>(size) / kGiB;  // the file and its widened values
+  const double needed = 3.0 * static_cast<double>(size) / kGiB;  // file, and values as floats
   if (needed > there)
     throw Error(
         Exit::no_device,
@@ -124,7 +127,7 @@ std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float
   add(&length, sizeof length);
   bytes += header;
   const std::vector<fp16> halves(type == NpyType::float16 ? values.begin() : values.end(),
-                                 values.end());
+                                 values.end());  // empty for float32
   if (type == NpyType::float16)
     add(halves.data(), halves.size() * sizeof(fp16));
   else

@@ -1,4 +1,5 @@
-// Reads and writes NumPy's .npy files: version 1.0, little-endian float16 or float32, C order.
+// Reads the .npy files of --load and makes those of --save: NumPy's format version 1.0, with
+// little-endian float16 or float32 values in C order.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +17,17 @@ struct NpyArray {
   std::vector<float> values;   // in C order, all finite; their number is the product of `shape`
 };
 
-/// Reads a file. Throws Error(bad_usage), which names the path and the defect, for a file that is
-/// missing or not valid, and Error(no_device) for one that does not fit into the host's memory.
+/// Reads a file. Throws Error(bad_usage), which names the path and the defect, if the file is
+/// missing or not valid, and Error(no_device) if it does not fit into the host's memory.
 NpyArray read_npy(const std::string& path);
 
-/// Parses a file from the `size` bytes at `data`. `name` names the file in messages.
+/// Parses a file's `size` bytes at `data`, and throws like read_npy(). Messages call it `name`.
 NpyArray parse_npy(const std::string& name, const unsigned char* data, size_t size);
 
 enum class NpyType { float16, float32 };
 
-/// Returns the bytes of a .npy file. For float16, values are rounded to nearest, ties to even;
-/// infinity and NaN are kept. The number of values must equal the product of `shape`.
+/// Returns the bytes of a .npy file. Rounding to float16 is to nearest, ties to even; infinity and
+/// NaN are kept. The number of values must equal the product of `shape`.
 std::string npy_bytes(const std::vector<int64_t>& shape, const std::vector<float>& values,
                       NpyType type);
 

@@ -1,4 +1,4 @@
-// Defines the table of options, which determines parsing, error messages and --help.
+// Defines kOptions, the table of all options. Parsing, error messages and --help follow from it.
 #include "harness/options.h"
 
 #include <fmt/ranges.h>
@@ -19,7 +19,7 @@
 namespace ladder {
 namespace {
 
-/// The names of a type's values on the command line.
+/// The names that an enum's values have on the command line, for each enum that is an option.
 template <class T>
 using Names = std::vector<std::pair<std::string_view, T>>;
 using Order = Schedule::Order;
@@ -32,8 +32,7 @@ const std::tuple kNames{
     Names<Order>{
         {"forward", Order::forward}, {"reverse", Order::reverse}, {"random", Order::random}}};
 
-/// An option as given on the command line. Its functions read the value, and throw Error(bad_usage)
-/// for one that they do not accept.
+/// An option as given on the command line. Its functions read the value or throw Error(bad_usage).
 struct GivenOption {
   std::string_view option;
   const char* text;
@@ -70,7 +69,8 @@ struct GivenOption {
   }
 };
 
-/// Reads an option's value, according to the member's type, into options.*member or a member of it.
+/// Reads an option's value into the member of `options` that `members` lead to, one nested in the
+/// other. The member's type determines which values are accepted.
 template <auto... members>
 void read(const GivenOption& given, Options& options) {
   auto& value = (options.*....*members);
@@ -121,6 +121,8 @@ constexpr auto to_tile = read<&Options::run, &RunOptions::tile, member>;
 template <auto member>
 constexpr auto to_sim = read<&Options::sim, member>;
 
+/// The subject of an option. Options about the simulator exclude --device gpu; options about shapes
+/// exclude --load, whose files give the shapes.
 enum class About { run, sim, shape };
 
 struct OptionSpec {
@@ -131,7 +133,7 @@ struct OptionSpec {
   About about = About::run;
 };
 
-/// All options, which every rung's program has, in the order of --help.
+/// All options, grouped and ordered as in --help.
 const OptionSpec kOptions[] = {
     {"Workload"},
     {"batch", "B", "sequences (default 1)", to_problem<&Problem::B>, About::shape},
@@ -182,7 +184,7 @@ const OptionSpec kOptions[] = {
      to_run<&RunOptions::time_ms>},
     {"dram", nullptr, "count the bytes that DRAM served, with the GPU's counters (default: off)",
      to_run<&RunOptions::dram>},
-    {"Output"},  // scripts refuse these, because they parse programs' output
+    {"Output"},  // the scripts refuse the options of this group, because they parse the output
     {"save", "DIR", "write o.npy, plus lse, dq, dk, dv if computed (default: write nothing)",
      to_options<&Options::save>},
     {"trace", "FILE", "write the simulator's events as JSON lines (default: write nothing)",
@@ -203,7 +205,7 @@ const OptionSpec* find_option(std::string_view given) {
 
 // ------------------------------------------------------------------------------------------- help
 
-/// Formats two columns; a long second column continues on the next line, after a comma.
+/// Formats two columns of at most 100 characters; a longer `right` is continued after a comma.
 std::string row(const std::string& left, const std::string& right) {
   const size_t cut = right.size() > 75 ? right.rfind(", ", 74) : right.npos;
   return fmt::format("  {:<22} {}\n", left, right.substr(0, cut + (cut != right.npos))) +
@@ -216,7 +218,7 @@ std::string steps_text(const std::string& rung) {
   for (auto first = all.begin(), next = first; first != all.end(); first = next) {
     const Step& step = **first;
     next = std::find_if(first, all.end(), [&](auto other) { return other->name != step.name; });
-    // Returns the note with the devices whose step satisfies is_true(), or "" if there are none.
+    // Returns `note [devices]`, listing the devices where is_true(step); "" if none.
     const auto where = [&](const std::string& note, auto is_true) -> std::string {
       std::vector<const char*> devices;
       for (auto each = first; each != next; ++each)

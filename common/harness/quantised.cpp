@@ -1,4 +1,4 @@
-// Quantises inputs on the host as an FP8 step does, for the reference.
+// Quantises inputs on the host with one scale per tile, head or tensor, as an FP8 step does.
 #include "harness/quantised.h"
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 namespace ladder {
 namespace {
 
-/// Quantises heads of `rows` rows to e4m3, with one scale per tile of `tile` rows, head or tensor.
+/// Quantises x, heads of `rows` rows with `columns` elements each, to e4m3. `scope` says whether a
+/// tile of `tile` rows, a head or the whole tensor shares a scale.
 QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
                        Quantisation::Scope scope) {
   const int64_t all = std::ssize(x) / columns;
-  const auto group = [&](int64_t row) {  // number of the group with which the row shares a scale
+  const auto group = [&](int64_t row) {  // the number of the group of rows that shares a scale
     return scope == Quantisation::Scope::tensor ? 0
            : scope == Quantisation::Scope::head
                ? row / rows
@@ -56,7 +57,7 @@ std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transf
 void hadamard(float* x, int n) {
   for (int c = 0; c < n; ++c)
     if (hadamard_sign(c)) x[c] = -x[c];
-  for (int bit = 1; bit < n; bit *= 2)
+  for (int bit = 1; bit < n; bit *= 2)  // combines the elements whose numbers differ in this bit
     for (int c = 0; c < n; ++c)
       if ((c & bit) == 0) {
         const float a = x[c], b = x[c + bit];

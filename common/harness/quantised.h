@@ -1,4 +1,5 @@
-// Quantises inputs on the host as an FP8 step does, for the reference of that step's output.
+// Quantises inputs on the host as an FP8 step does. The reference for that step's output starts
+// from the quantised inputs, so that it judges the step's arithmetic and not its quantisation.
 #pragma once
 
 #include <vector>
@@ -8,15 +9,16 @@
 
 namespace ladder {
 
-/// The rows of an operand: `columns` e4m3 values and one scale per row, row-major; x ≈ scale·value.
+/// The rows of an operand, all heads one after another: each has `columns` e4m3 values (row-major)
+/// and a scale, and x ≈ scale·value. Rows that share a scale repeat it.
 struct QuantisedRows {
   int columns = 0;
   std::vector<float> values, scales;
 };
 
 /// Replaces the n elements of x with H·(±x)/√n: applies the signs of hadamard_sign(), then the fast
-/// Walsh–Hadamard transform. n is 32, 64, 128 or 256. The transform is orthogonal, so the dot
-/// product of two transformed rows equals that of the original rows.
+/// Walsh–Hadamard transform, whose matrix H has entries ±1. n is 32, 64, 128 or 256. The transform
+/// is orthogonal, so the dot product of two transformed rows equals that of the original rows.
 void hadamard(float* x, int n);
 
 /// The quantised inputs Q (B, H, N, columns), K (B, Hk, N_kv, columns) and V (B, Hk, N_kv, d).

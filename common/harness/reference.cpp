@@ -1,4 +1,6 @@
 // Computes attention and its gradients in float64 on the host, and compares outputs with them.
+// Names: r counts the queries of a head that are computed, j its keys, c columns; m and l are a
+// row's maximum and sum of exponentials. A plain value is one with the algorithm's roundings.
 #include "harness/reference.h"
 
 #include <fmt/format.h>
@@ -29,11 +31,12 @@ void add(double* to, double x, const double* row, size_t n) {
   for (size_t c = 0; c < n; ++c) to[c] += x * row[c];
 }
 
-/// Bounds the difference between the exact sum of n terms term(i), which are products of e4m3
-/// values, and the tensor cores' sum. Tensor cores add 32 terms at a time to the sum so far. Each
-/// term loses less than 2⁻¹³ of the largest one, and so does the sum itself (fp8_test measures it).
-/// The terms' losses have either sign, so by Hoeffding's inequality they add up to more than 6·√n
-/// such losses in only 3 of 10⁸ cases. The sums' losses may all have the same sign.
+/// Returns a bound of the tensor cores' error in a sum of n products of e4m3 values, term(0), …,
+/// term(n − 1). Tensor cores add 32 terms at a time to the sum so far, and cut off bits: of each
+/// term, and of the sum before and after the addition. Each cut loses less than 2⁻¹³ of the largest
+/// magnitude (fp8_test measures this). The losses of terms have either sign, so by Hoeffding's
+/// inequality they add up to more than 6·√n losses in only 3 of 10⁸ cases. The sum's may all have
+/// one sign.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -46,8 +49,8 @@ double sum_bound(size_t n, auto term) {
   return (std::min(count, 6 * std::sqrt(count)) + 2 * std::ceil(count / 32)) * 0x1p-13 * largest;
 }
 
-/// Returns rows row(0), …, row(n − 1) of Q, K, V or dO in float64: those of `quantised` if it is
-/// not null, else those of `given`. Rows are numbered across all heads.
+/// Returns the n rows row(0), …, row(n − 1) of Q, K, V or dO in float64: those of `quantised` if it
+/// is not null, otherwise those of `given`. Rows are numbered across all heads.
 std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantised, size_t columns,
                               size_t n, auto row) {
   std::vector<double> values(n * columns);
@@ -66,15 +69,15 @@ std::vector<double> read_rows(const Tensor& given, const QuantisedRows* quantise
 struct Row {
   double m = 0, l = 0, D = 0;  // max_j S_ij, Σ_j exp(S_ij − m), Σ_j P_ij·dP_ij
   double stored_m = 0, stored_l = 0, stored_D = 0;  // the same, computed from stored S, P and dP
-  bool lost = false;       // P is lost, because S, QKᵀ or S·log2(e) overflows float32
-  double weight = 0;       // max_j P_ij · Σ_c|dO_ic·O_ic|
+  bool lost = false;       // a kernel may lose P, because S, QKᵀ or S·log2(e) overflows float32
+  double weight = 0;       // max_j P_ij · Σ_c|dO_ic·O_ic|, for the tolerances of dQ and dK
   bool overflows = false;  // if S is stored: Σ exp(S) leaves float32's normal range
 };
 
-/// The values that belong to an element of S; the plain values are rounded as in the algorithm.
+/// The values that belong to an element of S.
 struct Element {
   double P, dS, plain_P, plain_dS;
-  double of_O;  // V's factor in the plain O; on chip, the rounded unnormalised P over l
+  double of_O;  // V's weight in the plain O: the stored P, or the rounded exp(S − m) divided by l
 };
 
 /// Computes one head: O, LSE and dQ row by row, and dK and dV key by key. Each element of S is
@@ -99,12 +102,13 @@ struct Head {
   bool gradients() const { return !dO.empty(); }
   double dP(size_t r, size_t j) const { return gradients() ? dot(&dO[r * d], &V[j * d], d) : 0; }
 
-  /// Returns P·x as a step that stores P computes it: 0 for P = 0, even if x is not finite.
+  /// Returns P·x, or 0 if P is 0: an x that is not finite must not make it NaN.
   static double weighted(double P, double x) { return P > 0 ? P * x : 0; }
+  /// Returns P as a step computes it from the stored S, and stores it.
   double stored_P(const Row& row, double S) const {
     return rounded(std::exp(rounded(S) - row.stored_m) / row.stored_l);
   }
-  /// Returns the values of an element whose e is exp(S − m).
+  /// Returns the values of an element; e is exp(S − m).
   Element element(const Row& row, double e, double S, double dP) const {
     const double P = e / row.l, dS = P * (dP - row.D);
     if (row.lost) return {P, dS, kInf, kInf, kInf};
@@ -117,6 +121,7 @@ struct Head {
   Row row_of(const std::vector<double>& S, const std::vector<double>& dP,
              std::vector<double>& e) const {
     Row row{.m = std::ranges::max(S)};
+    // |S| above this overflows float32, either in QKᵀ = S/scale or in S·log2(e) = S/ln 2.
     const double most =
         std::numeric_limits<float>::max() * std::min(double{p.scale}, std::log(2.0));
     row.lost = std::ranges::any_of(S, [&](double x) { return std::abs(x) > most; });
@@ -132,7 +137,7 @@ struct Head {
     return row;
   }
 
-  /// Computes query queries[r]'s row, and stores it in row `to` of the outputs if `to` is given.
+  /// Computes the statistics of query queries[r] and, if `to` is given, row `to` of O, LSE and dQ.
   void compute_row(size_t r, std::optional<size_t> to) {
     const auto keys = static_cast<size_t>(p.keys(queries[r]));
     std::vector<double> S(keys), of_dP(keys), e(keys), unwanted(4 * d);
@@ -141,6 +146,7 @@ struct Head {
       of_dP[j] = dP(r, j);
     }
     Row& row = rows[r] = row_of(S, of_dP, e);
+    // Returns where to add up a row of `output`; if the output does not want it, in `unwanted`.
     const auto at = [&](std::vector<double>& output, size_t other) {
       return to && !output.empty() ? &output[*to * d] : &unwanted[other * d];
     };
@@ -165,24 +171,26 @@ struct Head {
       lse = kInf;
     else if (s_V)
       lse += plain_in_e4m3(r, S, e, plain_o, o);
-    const double sum = row.stored_m + std::log(row.stored_l);
+    const double sum = row.stored_m + std::log(row.stored_l);  // ln Σ exp(S), S rounded
     row.overflows = stored && (sum > std::log(3.4e38) || sum < std::log(1.2e-38));
   }
 
-  /// Fills the plain row of O for an e4m3 step, and returns plain − exact for the row's LSE. Both
-  /// differ from the exact values by half the error that a step may have, because the tolerance
-  /// doubles the difference. With e = exp(S − m):
+  /// Fills the plain row of O for an e4m3 step, given the exact row `o`, and returns plain − exact
+  /// for the row's LSE. The plain values differ from the exact ones by half the error that a step
+  /// may make, because the tolerance doubles it. With e_j = exp(S_j − m), there are three errors:
   ///
-  /// The step rounds 2^E·s_V·e_j, or a larger multiple of e_j, where E = p_exponent; the largest in
-  /// a row is at least 2^E. Rounding to 4 significant bits costs at most 2⁻⁴ of the value, or 2⁻¹⁰
-  /// for values below 2⁻⁶. A score with error t changes the value by the fraction t. The keys'
-  /// errors are independent, so Hoeffding's bound holds for their sum.
+  /// - in S, by its sum of products and by rounding to float32. An error t changes e_j by t·e_j.
+  /// - in P: with E = p_exponent, the step rounds 2^E·s_V·e_j or a larger multiple of e_j to e4m3;
+  ///   the row's largest is at least 2^E. Rounding to 4 significant bits costs at most 2⁻⁴ of a
+  ///   value, or 2⁻¹⁰ if the value is below 2⁻⁶.
+  /// - in the sum of P·V over the keys.
+  /// The keys' errors in S and P are independent, so Hoeffding's bound 6·√(Σ error²) holds.
   double plain_in_e4m3(size_t r, const std::vector<double>& S, const std::vector<double>& e,
                        double* plain_o, const double* o) const {
     const double m = rows[r].m, l = rows[r].l;
     const size_t keys = S.size();
-    std::vector<double> of_P(keys);
-    double most = 0, of_lse = 0;
+    std::vector<double> of_P(keys);  // bounds of the errors of e_j
+    double most = 0, of_lse = 0;     // max_j s_V·e_j, and the bound of LSE's error
     for (size_t j = 0; j < keys; ++j) most = std::max(most, s_V[j] * e[j]);
     for (size_t j = 0; j < keys; ++j) {
       const double *const q = &Q[r * columns], *const k = &K[j * columns];
@@ -206,8 +214,8 @@ struct Head {
     return of_lse / 2;
   }
 
-  /// Adds all queries' contributions to dK and dV of key j, whose row in each begins at element
-  /// `at`. Needs `rows` for all queries that attend to a key.
+  /// Adds the contributions of all queries to dK and dV of key j, whose row begins at element `at`
+  /// of each. This needs the `rows` of all queries that attend to a key, which compute_row() fills.
   void add_key(size_t j, size_t at) {
     for (size_t r = p.first_query(static_cast<int>(j)) - queries.front(); r < rows.size(); ++r) {
       const double S = score(r, j);
@@ -220,7 +228,7 @@ struct Head {
   }
 };
 
-/// Sets the outputs' names and compared rows, with the values of queries that attend to no key.
+/// Sets the outputs' names, rows, and values for queries that attend to no key: 0, or −∞ for LSE.
 void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   const auto text = [](size_t rows, int of) { return fmt::format("{} of {} rows", rows, of); };
   std::vector<int64_t> rows, kv_rows;
@@ -255,8 +263,7 @@ void expect_rows(const Problem& p, const RowsToCheck& choice, Reference& out) {
   out.dv = expected("dv", p.d, true);
 }
 
-/// Returns half a unit in the last place of the I/O type at x; if x is larger than the type's
-/// largest number, at that number.
+/// Returns half a unit in the last place of the I/O type at x ≥ 0, capped at the type's maximum.
 double half_ulp(DType dtype, double x) {
   const int mantissa = dtype == DType::fp16 ? 10 : 7;
   const int least = dtype == DType::fp16 ? -14 : -126;
@@ -264,7 +271,7 @@ double half_ulp(DType dtype, double x) {
   return std::ldexp(0.5, exponent - mantissa);
 }
 
-/// Returns the ranges of heads, rows and columns with wrong elements, each as "first to last".
+/// Returns the ranges of heads, rows of a head, and columns with wrong elements: "first to last".
 std::string place_of_errors(const ExpectedTensor& expected, const auto& out, double tolerance) {
   struct Range {
     int64_t first = std::numeric_limits<int64_t>::max(), last = -1;
@@ -282,11 +289,12 @@ std::string place_of_errors(const ExpectedTensor& expected, const auto& out, dou
                      rows.first, rows.last, columns.first, columns.last);
 }
 
-/// Compares each element. rounding(max |exact|) is what the tolerance allows for rounding `out`.
+/// Compares each expected element with `out`. rounding(x) is what the tolerance allows for rounding
+/// an output whose largest magnitude is x. The 1e-5 is the contract's absolute term.
 TensorError compare_each(const ExpectedTensor& expected, const auto& out, auto rounding) {
   TensorError error{.name = expected.name, .compared = expected.compared};
   const int columns = expected.columns;
-  double off = 0, difference2 = 0, reference2 = 0;
+  double off = 0, difference2 = 0, reference2 = 0;  // max |plain − ref|, and sums of squares
   int64_t finite = 0;
   for (int64_t i = 0; i < std::ssize(expected.exact); ++i) {
     const double value = out[expected.rows[i / columns] * columns + i % columns];
@@ -335,8 +343,9 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
 }
 
 RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
-  // The multiply-adds per key and head that a second allows, and those that a row takes: `each` if
-  // all rows are checked, `of_dQ` for a sample of dQ, which is computed without dK and dV.
+  // A core does about 2·10⁹ multiply-adds per second. `in_a_second` is what all cores do, divided
+  // by the keys and heads. Per key, a row needs `each` if all rows are checked, and `of_dQ` in a
+  // sample of dQ, which is computed without dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
   const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);
@@ -391,7 +400,7 @@ Reference::Reference(const Problem& p, const Inputs& in, Rounding rounding,
       if (there == choice.rows.end() || *there != queries[r]) return {};
       return head * choice.rows.size() + (there - choice.rows.begin());
     };
-    // A thread takes several short rows at a time, because handing out a row takes longer than one.
+    // Short rows are handed out up to 8 at a time, because handing out takes longer than a row.
     parallel_for(
         n, [&](int64_t r) { of.compute_row(r, place(r)); }, std::clamp(4096 / p.N_kv, 1, 8));
     for (const Row& row : of.rows) {

@@ -1,4 +1,5 @@
-// Formats the result of a run as a table or as JSON.
+// Formats the result of a run as JSON or as a table and, with --verbose, a block's budget.
+// common/tests/harness/report.md shows all of them.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -13,11 +14,12 @@ namespace {
 
 using json::Members;
 
+/// Returns n, or nothing if n is 0: the plan then contains no such quantity.
 std::optional<int> or_null(int n) {
   return n ? std::optional(n) : std::nullopt;
 }
 
-/// Returns the bytes that traffic() predicts for one kernel; for all kernels if the name is empty.
+/// Returns the bytes that traffic() predicts for one kernel, or for all if `kernel` is empty.
 std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string& kernel = "") {
   std::optional<ReadWrite> sum;
   for (const auto& k : r.predicted_traffic) {
@@ -48,7 +50,8 @@ std::optional<ReadWrite> bytes_of(const std::optional<Counts>& c, ReadWrite HbmC
   return c ? std::optional(c->hbm.*member) : std::nullopt;
 }
 
-/// Adds the counts that the report contains for the whole run and for each kernel.
+/// Adds the members that the run and each kernel share: the predicted bytes `traffic`, the
+/// simulator's counts `c` and the DRAM bytes. What was not counted is null.
 void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::optional<Counts>& c,
                 const std::optional<ReadWrite>& dram) {
   const auto add = [&](const std::string& of, const std::optional<ReadWrite>& bytes) {
@@ -63,6 +66,7 @@ void add_counts(Members& m, const std::optional<ReadWrite>& traffic, const std::
   add("dram", dram);
 }
 
+/// Returns the kernels with their arrays: the simulator's counts or, on a GPU, predicted bytes.
 std::string kernels_json(const Report& r) {
   return json::array(r.kernels, [&](const KernelReport& k) {
     Members arrays;
@@ -91,7 +95,8 @@ std::string kernels_json(const Report& r) {
 
 // ------------------------------------------------------------------------------------------- table
 
-/// Formats x with three digits, in the largest unit in which it is at least 1.
+/// Formats x with three significant digits, in the largest unit in which it is at least 1. `units`
+/// contains (size, name), the largest first. A whole number of the last unit gets no decimals.
 std::string in_units(double x, std::initializer_list<std::pair<double, const char*>> units) {
   const auto last = std::prev(units.end());
   // 999.6 would round to 1000, so such a number takes the next larger unit.
@@ -140,8 +145,8 @@ std::string traffic_table(const Report& r) {
   return out;
 }
 
-/// Formats the budget that 05_flash_v2/design_a_tile.md explains: a block's share of an SM's
-/// resources, FLOPs per byte, and the waves of blocks. For a step without tiles, only the waves.
+/// Formats the budget that 05_flash_v2/design_a_tile.md explains: a block's fraction of an SM's
+/// resources, FLOPs per byte, and the waves of blocks. A step without tiles gets only the waves.
 std::string budget_text(const Report& r) {
   const Plan& plan = r.plan;
   std::string out;
@@ -151,19 +156,20 @@ std::string budget_text(const Report& r) {
   int64_t at_once = 0;  // the most blocks that run on one SM concurrently
   if (plan.block_q) {
     const int64_t room = r.device.blocks_per_sm(plan.smem_bytes);
-    at_once = std::min<int64_t>(room, 64 / plan.warps);
+    at_once = std::min<int64_t>(room, 64 / plan.warps);  // an SM holds at most 64 warps
     line("{} B of shared memory per block, of {}: {} blocks fit an SM", plan.smem_bytes,
          r.device.smem_bytes, room);
     bool keeps_rows = false;  // whether a block keeps O across all keys; yes if it writes LSE
     for (const KernelTraffic& kernel : r.predicted_traffic)
       for (const ArrayTraffic& a : kernel.arrays) keeps_rows |= a.array == "LSE" && a.write > 0;
     if (keeps_rows && !r.backward()) {
-      const int threads =
-          32 * std::clamp(plan.block_q / 16, 1, plan.warps);  // producers hold no rows
+      // Each warp that computes holds 16 rows of S and O. Other warps (producers) hold none.
+      const int threads = 32 * std::clamp(plan.block_q / 16, 1, plan.warps);
       const int S = plan.block_q * plan.block_kv / threads;
       const int O = plan.block_q * plan.head_dim / threads;
-      at_once = std::min<int64_t>(at_once, 65536 / (threads * (S + O)));
+      at_once = std::min<int64_t>(at_once, 65536 / (threads * (S + O)));  // registers of an SM
       line("{} registers per thread for S and {} for O, of 255", S, O);
+      // With several stages, the copies of K and V to all of them may be in flight at once.
       line("{} B of K or V per copy, at most {} in flight",
            plan.block_kv * plan.head_dim * (plan.quantisation ? 1 : kIoBytes),
            plan.stages > 1 ? 2 * plan.stages : 1);

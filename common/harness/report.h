@@ -1,4 +1,5 @@
-// Holds the result of a run and formats it as a line of JSON for programs or a table for people.
+// Holds the result of a run, and formats it as a line of JSON for programs or a table for people.
+// run_step() fills in reports; main.cpp prints them.
 #pragma once
 
 #include <optional>
@@ -15,19 +16,19 @@ namespace ladder {
 
 struct Options;
 
-/// The result of running one step in one direction.
+/// The result of running one step in one direction (forward or backward pass).
 struct Report {
   std::string rung, step, direction;  // direction: "fwd" or "bwd"
   WorkloadSpec workload = {};
   DeviceInfo device = {};
   Plan plan = {};
   std::vector<KernelReport> kernels = {};
-  Traffic predicted_traffic = {};  // from Pass::traffic; model_*_bytes in JSON
-  std::optional<Timing> timing = {};
-  std::optional<ReadWrite> dram = {};  // bytes counted with --dram
-  int64_t workspace_bytes = 0;
-  std::optional<std::vector<TensorError>> errors = {};  // empty if nothing was checked
-  int64_t overflowing_rows = 0;                         // see Reference
+  Traffic predicted_traffic = {};      // from Pass::traffic; model_*_bytes in JSON
+  std::optional<Timing> timing = {};   // on a GPU
+  std::optional<ReadWrite> dram = {};  // bytes of the whole pass, counted with --dram
+  int64_t workspace_bytes = 0;         // allocated for this pass
+  std::optional<std::vector<TensorError>> errors = {};  // one per output; empty: not checked
+  int64_t overflowing_rows = 0;  // rows whose Σ exp(S) leaves float32's range; see Reference
 
   bool backward() const { return direction == "bwd"; }
   /// Returns false if an output fails its check. Otherwise returns nothing if a check is
@@ -43,8 +44,8 @@ struct Report {
 std::string to_json(const Report& report);
 /// Returns a table at most 100 characters wide, which ends with a newline.
 std::string to_table(const Report& report);
-/// Returns the text to print: a line of JSON, or a table. With --verbose a block's budget and the
-/// kernels' counts follow the table.
+/// Returns the text to print: with --json a line of JSON, otherwise a table. With --verbose, a
+/// block's budget and the kernels' counts follow the table.
 std::string to_text(const Report& report, const Options& options);
 
 }  // namespace ladder

@@ -9,9 +9,10 @@
 namespace ladder {
 namespace {
 
-/// The arrays of a run in the device's memory. Inputs are uploaded; all others start poisoned.
+/// The arrays of a run in the device's memory. Inputs are uploaded; all others start poisoned with
+/// NaN, so that an element that no kernel writes fails its check.
 struct DeviceArrays {
-  std::vector<std::shared_ptr<Array>> all;
+  std::vector<std::shared_ptr<Array>> all;  // owns the arrays of by_name
   Arrays by_name;
 
   DeviceArrays(Device& device, const Step& step, const Problem& p, const Plans& plans,
@@ -63,8 +64,8 @@ struct PassRun {
 
 // ------------------------------------------------------------------------------------ verification
 
-/// Prints a line if a tensor's check decides nothing, and another if values overflow although the
-/// step computed them correctly.
+/// Prints a line if an output's check decides nothing, and another if values of it overflow
+/// although the step computed them correctly.
 void explain(const Step& step, const Problem& p, const TensorError& e) {
   if (e.undecided())
     say(fmt::format(
@@ -73,7 +74,7 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
         "large, and dQ and dK also if one key has all the weight; try a smaller --scale, "
         "smaller inputs or more keys",
         step.rung, e.name, e.tolerance, e.largest));
-  const bool half = p.dtype == DType::fp16;
+  const bool half = p.dtype == DType::fp16;  // fp16's largest number is 65504, bf16's 3.39e38
   if (e.out_of_range > 0)
     say(fmt::format("{}: {} values of {} {} {}", step.rung, e.out_of_range, e.name,
                     e.largest > (half ? 65504 : 3.38e38)
@@ -85,7 +86,8 @@ void explain(const Step& step, const Problem& p, const TensorError& e) {
                          : "bf16 and float32 (3.4e38; use smaller inputs)"));
 }
 
-/// Prints, after a fault, how many values of O must overflow; checks as if all of O were NaN.
+/// Prints, after a fault, how many values of O must overflow, because such a value may have caused
+/// the fault. To count them, compares the reference with an O that is all NaN.
 void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   if (!workload.is_checked()) return;
   const Problem& p = workload.problem();
@@ -94,7 +96,7 @@ void explain_fault(const Step& step, const Plans& plans, Workload& workload) {
   explain(step, p, compare(reference.o, nan));
 }
 
-/// Compares the outputs with float64, stores the errors in the reports and explains overflow.
+/// Compares the outputs with float64, stores the errors in the reports, and explains overflow.
 void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& workload,
             std::vector<PassRun>& passes) {
   if (!workload.is_checked()) return;
@@ -122,7 +124,7 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
 
 // ----------------------------------------------------------------------------------- measurements
 
-/// Adds the bytes that DRAM served to the reports, or prints why they cannot be counted.
+/// Stores the bytes that DRAM served in the reports, or prints why they cannot be counted.
 void count_dram(Device& device, std::vector<PassRun>& passes) {
   try {
     const Progress progress("counting DRAM bytes");
@@ -161,7 +163,8 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
     require_memory(step, workload.problem(), made, device.info());
     return made;
   };
-  if (workload.has_shapes()) planned();  // fails, if it must, before the inputs take host memory
+  // Plans that are refused fail here, before the inputs take host memory and time.
+  if (workload.has_shapes()) planned();
   const Inputs& inputs = workload.inputs(bool{step.backward});
   const Plans plans = planned();
   const Problem& p = workload.problem();
@@ -195,7 +198,7 @@ std::vector<Report> run_step(Device& device, const Step& step, const RunOptions&
                                           device.info().name));
       report.kernels = device.run(step.rung, launch);
     }
-  } catch (const Error&) {  // overflow may have caused the fault
+  } catch (const Error&) {
     explain_fault(step, plans, workload);
     trace();
     throw;

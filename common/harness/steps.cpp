@@ -1,4 +1,4 @@
-// Stores the registered steps and orders them by .after.
+// Stores the steps that register themselves before main() starts, and orders those of a rung.
 #include "harness/steps.h"
 
 #include <fmt/format.h>
@@ -66,6 +66,7 @@ void add_step(Step&& added, DeviceKind device, std::string file) {
   added.device = device;
   added.source = file.erase(0, file.rfind(added.rung + "/"));
   all_steps().push_back(std::move(added));
+  // The lender may register before or after the borrower, so all pairs are tried every time.
   for (Step& step : all_steps())
     for (const Step& from : all_steps())
       if (step.forward_of == from.rung + "/" + from.name && step.device == from.device) {
@@ -78,6 +79,7 @@ void add_step(Step&& added, DeviceKind device, std::string file) {
 Steps steps_of(const std::string& rung) {
   const auto named = by_name(rung);
   Steps order;
+  // Appends the steps that follow `before` ("": the rung's first), each with its own followers.
   const auto add_followers_of = [&](const auto& self, const std::string& before) -> void {
     Steps followers;
     for (const auto& [name, of_name] : named)

@@ -36,8 +36,8 @@ class Random {
   /// Returns the natural logarithm of x > 0, from the series of artanh, accurate to about 1e-15.
   static double log(double x) {
     int exponent;
-    double m = std::frexp(x, &exponent);  // m in [0.5, 1)
-    if (m < 0.70710678118654752) {
+    double m = std::frexp(x, &exponent);  // x = m·2^exponent, m in [0.5, 1)
+    if (m < 0.70710678118654752) {        // moves m to [√½, √2), where the series is short
       m *= 2;
       --exponent;
     }
@@ -49,7 +49,7 @@ class Random {
   uint64_t state_;
 };
 
-constexpr int64_t kChunk = 4096;  // elements per generator; cores draw chunks in parallel
+constexpr int64_t kChunk = 4096;  // elements drawn by one generator; cores draw chunks in parallel
 
 }  // namespace
 
@@ -85,7 +85,8 @@ std::vector<float> widen_all(const Tensor& tensor) {
 Tensor draw(DType dtype, int64_t size, Input input, uint64_t seed, Stream stream) {
   Tensor t{dtype, std::vector<uint16_t>(size)};
   parallel_for(ceil_div(size, kChunk), [&](int64_t chunk) {
-    // Two steps of a generator make the streams for neighbouring seeds and chunks unrelated.
+    // Each chunk has its own generator. Seed, stream and chunk reach its state through next(), so
+    // that neighbouring seeds and chunks have unrelated numbers.
     Random key(seed * 4 + static_cast<uint64_t>(stream));
     Random random(Random(key.next() + static_cast<uint64_t>(chunk)).next());
     for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {

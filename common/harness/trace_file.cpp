@@ -22,7 +22,7 @@ namespace {
 
 // ----------------------------------------------------------------------------------- source lines
 
-/// Returns a name quoted for a shell.
+/// Returns a file's name quoted for a shell: within single quotes, ' becomes '\''.
 std::string quoted(std::string name) {
   for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
     name.replace(at, 1, "'\\''");
@@ -63,11 +63,11 @@ Tool find_tool() {
 }
 #endif
 
-/// Returns, for each chain of call addresses (innermost first), "file:line" of the first call in a
-/// rung's file rather than in common/ or a library, or "" if none is known. If the tool is missing,
-/// prints a message to stderr and returns "" for all chains.
+/// Returns one text per chain of call addresses (innermost first): "file:line" of the first call
+/// that is in a rung's file rather than in common/ or a library, or "" if none is known. If the
+/// tool is missing, prints a message to stderr and returns "" for all chains.
 std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>& chains) {
-  std::map<uintptr_t, std::string> lines;
+  std::map<uintptr_t, std::string> lines;  // by address, in the order of the tool's output
   for (const auto& chain : chains)
     for (const uintptr_t address : chain) lines[address];
   const Tool tool = find_tool();
@@ -86,6 +86,8 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
     say(fmt::format(
         "the trace has no source lines: install {}, or build the program with line tables", kTool));
 
+  // A line that begins with 0x starts the answer for the next address. Of the lines that follow it,
+  // the first in a rung's file counts.
   std::istringstream all(text);
   auto next = lines.begin();
   std::string* line = nullptr;
@@ -113,6 +115,7 @@ std::string ranges_json(const ByteRanges& ranges) {
   return json::array(ranges, [](const auto& r) { return json::list(r.first, r.second); });
 }
 
+/// Returns the source line of a site, or "" for -1, an unknown site.
 std::string place(const std::vector<std::string>& lines, int site) {
   return site < 0 ? "" : lines[site];
 }

@@ -1,4 +1,4 @@
-// Writes the file of --trace.
+// Writes the file of --trace. scripts/ladder/trace/read.py reads it, and scripts/explore shows it.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace ladder {
 
 /// Writes the events of the device's last run to `path` as JSON, one object per line. `plan` is the
 /// plan of the forward pass. Throws Error(bad_usage) if the file cannot be written. The lines are:
-///   the run           rung, step and workload
+///   the run           rung, step, workload and "counts", the keys of all counts
 ///   the arrays        {"arrays": {name: bytes}, "block_q", "block_kv", "warps", "stages"}
 ///   launches          Trace::Launch's members; "launch" is its number, "shared" contains
 ///                     [name, begin, bytes]

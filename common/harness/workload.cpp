@@ -1,4 +1,4 @@
-// Draws or loads the inputs, checks sizes, and computes references.
+// Checks a workload's sizes, draws or loads its inputs, and caches its references.
 #include "harness/workload.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,8 @@
 namespace ladder {
 namespace {
 
-/// Draws the inputs, or reads them from folder spec.load and sets the spec's shapes from the files.
+/// Draws the inputs or, if spec.load names a folder, reads them there and sets the spec's shapes
+/// from the files. Without a file do.npy, dO is drawn. If not `backward`, dO stays empty.
 Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   Problem& p = spec.problem;
   const auto make = [&](int heads, int rows, Stream stream) {
@@ -54,6 +55,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
                   p.dtype == DType::fp16 ? "fp16; try --dtype bf16" : "bf16");
     return array.shape;
   };
+  // Refuses two files whose shapes differ in one of the dimensions.
   const auto agree = [&](const char* one, const Shape& a, const char* other, const Shape& b,
                          std::initializer_list<size_t> dimensions) {
     for (const size_t i : dimensions)
@@ -87,9 +89,9 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Kernels count in ints: the rows of all heads, and therefore heads, tiles and blocks. A count
-  // may run past the end by a tile, a GPU full of blocks or a group of heads (schedule.h). No size
-  // in bytes comes near 2⁶³.
+  // Kernels count the rows of all heads in ints, and therefore also heads, tiles and blocks. 2³⁰ is
+  // a factor of 2 below 2³¹, because a count may run past the end by a tile, a GPU full of blocks
+  // or a group of heads (schedule.h). Sizes in bytes are 64-bit integers and do not overflow.
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)

@@ -1,4 +1,4 @@
-// Supports tests whose kernels are compiled for both machines.
+// Supports tests whose kernels are compiled for both machines, the GPU and the simulator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "machine/device.h"
 #include "machine/machine.h"
 
-/// Expands to the name of a test suite for the machine that it is compiled for.
+/// Expands to the name of a test suite on this machine: Simname or Gpuname.
 #ifdef LADDER_SIM
 #define ON_MACHINE(name) Sim##name
 #else
@@ -22,13 +22,14 @@
 
 namespace ladder::MACHINE {
 
-/// The host type that corresponds to a kernel's type.
+/// The host's type with the same bits as a kernel's type T, for upload and download.
 template <class T>
 using OnHost = std::conditional_t<
     std::is_arithmetic_v<T>, T,
     std::conditional_t<sizeof(T) == 1, ladder::e4m3,
                        std::conditional_t<std::is_same_v<T, fp16>, ladder::fp16, ladder::bf16>>>;
 
+/// Returns what a kernel's parameter gets: an Hbm for an Array, and any other argument unchanged.
 template <class T>
 std::type_identity<T> element_of(Hbm<T>);
 template <class Parameter>
@@ -40,8 +41,7 @@ const Parameter& argument(const Parameter& value) {
   return value;
 }
 
-/// A test that runs kernels on the machine that it is compiled for. Tests for a GPU are skipped if
-/// there is none.
+/// A test that runs kernels on the machine that it is compiled for. It is skipped without a GPU.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -80,8 +80,8 @@ class DeviceTest : public ::testing::Test {
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel and returns the simulator's counts. For each Array argument the kernel gets an
-  /// Hbm.
+  /// Runs one kernel and returns its counts; nothing on a GPU, which does not count. `smem_bytes`
+  /// is the shared memory per block. For each Array argument the kernel gets an Hbm.
   template <class... P>
   std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
                             auto&&... arguments) {

@@ -1,4 +1,4 @@
-// Compares complete texts with a file next to the test.
+// Compares complete texts with a file next to the test, so that each change of a text shows in git.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,9 +10,8 @@
 
 namespace ladder {
 
-/// Expects `text` in the file between the first `begin` and the next `end`. If
-/// LADDER_WRITE_EXPECTED is set, as scripts/test --write-expected does, writes the text there
-/// instead.
+/// Expects `text` in the file between the first `begin` and the next `end`. If scripts/test
+/// --write-expected has set LADDER_WRITE_EXPECTED, writes the text there instead.
 inline void expect_in_file(const std::filesystem::path& path, const std::string& begin,
                            const std::string& text, const std::string& end) {
   std::ifstream file(path);

@@ -1,21 +1,22 @@
-# All GoogleTest cases of a program run in one process, because there are thousands and each process
-# would start the simulator or open the GPU again. scripts/test counts the cases in the programs'
-# output, and takes the reasons for skipped tests from that of the Python tests (-v).
+# Defines the tests that ctest and scripts/test run. A GoogleTest program runs its cases in one
+# process, because there are thousands and each process would start the simulator or open the GPU
+# again. scripts/test counts the cases in the programs' output, and takes the reasons for skipped
+# tests from the output of the Python tests (-v).
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
-# Each test's label is the part of scripts/test that it belongs to: a folder here, `build_tasks`,
-# `scripts`, or its rung, NN_name. The target tests_PART builds a part's programs.
+# PART is the part of scripts/test that a test belongs to, and one of its labels: a folder here,
+# `build_tasks`, `scripts`, or a rung, NN_name. The target tests_PART builds a part's programs.
 foreach(part sim tile harness build_tasks scripts gpu)
   add_custom_target(tests_${part})
 endforeach()
 
-# Like ladder_pch, with GoogleTest's headers.
+# Precompiled headers for all tests: those of ladder_pch (ladder.cmake) and GoogleTest's.
 add_library(ladder_pch_tests OBJECT ${PROJECT_BINARY_DIR}/stubs/none.cpp)
 target_link_libraries(ladder_pch_tests PRIVATE ladder_flags GTest::gtest)
 target_precompile_headers(ladder_pch_tests PRIVATE <machine/machine.h> <fmt/format.h> <gtest/gtest.h>)
 
-# ladder_program(PART NAME SOURCES...) defines a GoogleTest program.
+# ladder_program(PART NAME SOURCES...) defines a GoogleTest program, but no test that runs it.
 function(ladder_program part name)
   add_executable(${name} ${ARGN})
   target_precompile_headers(${name} REUSE_FROM ladder_pch_tests)
@@ -31,8 +32,9 @@ function(ladder_test part name)
   set_property(TEST ${name} PROPERTY ENVIRONMENT PYTHONSAFEPATH=)  # a test imports its neighbours
 endfunction()
 
-# ladder_cases(PART NAME PROGRAM FILTER LABEL) defines a test from some of a program's cases. Some
-# presets run only the tests labelled `suite` or `asan`; tests labelled `gpu` run one at a time.
+# ladder_cases(PART NAME PROGRAM FILTER LABEL) defines a test from those cases of a program that
+# GoogleTest's FILTER selects. Some presets run only the tests labelled `suite` or `asan`; tests
+# labelled `gpu` run one at a time. (ctest starts tests with a high COST first.)
 function(ladder_cases part name program filter label)
   ladder_test(${part} ${name} ${program} --gtest_brief=1 --gtest_filter=${filter})
   set_property(TEST ${name} APPEND PROPERTY LABELS ${label})
@@ -52,7 +54,7 @@ foreach(name sim/sim_test sim/races_test sim/hopper_faults_test sim/hopper_copie
   ladder_cases(${part} ${program} ${program} * asan)
 endforeach()
 
-# Build this test as if CXXFLAGS contained -ffast-math, which our own flags must undo.
+# Build this test as if the user's CXXFLAGS contained -ffast-math, which our own flags must undo.
 set(fast $<$<CXX_COMPILER_ID:GNU>:-ffast-math>)
 target_compile_options(narrow_float_test PRIVATE ${fast})
 target_link_options(narrow_float_test PRIVATE ${fast})
@@ -66,7 +68,7 @@ if(LADDER_GPU)
     ${PROJECT_BINARY_DIR} ${CMAKE_CUDA_COMPILER_VERSION} ${CMAKE_CUDA_COMPILER} -v)
 endif()
 
-# Kernels and tests that are compiled for both machines. The GPU's tests exist only if they can run.
+# fp8_test is compiled for both machines. Its cases for the GPU become a test only if they can run.
 ladder_kernels(fp8_test_kernels ${PROJECT_SOURCE_DIR}/05_flash_v2/hopper/tests/fp8_test.cu)
 target_link_libraries(fp8_test_kernels_sim PRIVATE GTest::gtest)
 ladder_program(tile fp8_test ${fp8_test_kernels_objects})
@@ -75,8 +77,8 @@ if(LADDER_GPU AND NOT compiles_only)
   ladder_cases(tile fp8_test.Gpu fp8_test Gpu* gpu)
 endif()
 
-# The suite of every rung, and the test that compiles steps with mistakes, which the suite must
-# find.
+# The suite, which each rung links with its steps, and the test that compiles steps with mistakes,
+# which the suite must find.
 add_library(suite OBJECT ${tests}/suite/suite_test.cpp)
 target_link_libraries(suite PUBLIC ladder_flags GTest::gtest)
 target_precompile_headers(suite REUSE_FROM ladder_pch_tests)
@@ -84,6 +86,7 @@ ladder_test(build_tasks build_tasks Python3::Interpreter -B ${scripts} build_tas
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} -v)
 set_tests_properties(build_tasks PROPERTIES COST 100 PROCESSORS 2)
 
+# ladder_rung_tests(RUNG OBJECTS) defines the tests of a rung, whose steps are compiled to OBJECTS.
 function(ladder_rung_tests rung objects)
   add_custom_target(tests_${rung})  # its DEPENDS would not accept a # in the path
   add_dependencies(tests_${rung} ${rung})

@@ -53,7 +53,7 @@ TEST_F(GpuMachine, DramCountsACopy) {
       EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected) << name;
       EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected) << name;
     }
-    // If the data fit into L2, only the first copy reads them from HBM.
+    // In the whole run, the second copy finds the data in L2 if they fit there.
     if (2 * bytes < device().info().l2_bytes)
       EXPECT_LT(report.all.read, bytes + bytes / 2);
     else

@@ -1,5 +1,5 @@
-// Tests the command line: every option, its default, the messages of refusals, the chosen step,
-// and the files that options name.
+// Tests the command line: every option, its default, the messages of refusals, the chosen step and
+// tile, and the .npy files of --load. The steps are made up, so that the rungs may change freely.
 #include "harness/options.h"
 
 #include <fmt/format.h>
@@ -28,6 +28,7 @@ const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
                              {"spread", {"on", "off"}, "whether"}};
 constexpr auto kSim = DeviceKind::sim, kGpu = DeviceKind::gpu;
 
+/// Registers steps as steps of `rung` that are compiled for `device`.
 void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device = kSim) {
   for (Step step : steps) {
     step.rung = rung;
@@ -41,7 +42,7 @@ constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
 
-/// Runs `work` and returns the status and message of its refusal, or "" if there is none.
+/// Runs `work` and returns "status: message" of its refusal, or "" if there is none.
 std::string refusal(auto work) {
   try {
     work();
@@ -56,8 +57,9 @@ class OptionsTest : public testing::Test {
   void SetUp() override {
     all_steps().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
-      // A ladder like 05's, registered in arbitrary order: with an aside, and with steps for
-      // Hopper, one of them the default there.
+      // A ladder like 05's, registered in arbitrary order: first - mma - copies - fast, with asides
+      // eight_bits and, on the GPU only, alone. `copies`, `fast` and `eight_bits` need Hopper,
+      // where `fast` is the GPU's default.
       std::vector<Step> steps = {
           {.name = "fast", .after = "copies", .is_default = device == kGpu},
           {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
@@ -79,7 +81,7 @@ class OptionsTest : public testing::Test {
     add_all(kFlash, {{.name = "alone", .after = "mma", .aside = true}}, kGpu);
   }
 
-  /// Parses a command line for the program of `rung`; '' stands for an empty argument.
+  /// Parses a command line, split at spaces, for the program of `rung`; '' is an empty argument.
   static std::optional<Options> parse(const std::string& rung, const std::string& line) {
     std::vector<std::string> words = {rung};
     std::istringstream stream(line);
@@ -228,6 +230,7 @@ TEST_F(OptionsTest, HelpIsAsWritten) {
 TEST_F(OptionsTest, FillsInUnsetSettings) {
   EXPECT_EQ(choose_settings(kSettings, {{"scale", "head"}}),
             (Settings{{"scale", "head"}, {"spread", "on"}}));
+  // --sms selects the simulator, and it and --sram set the limits that plans read.
   testing::internal::CaptureStderr();
   const DeviceInfo sim = open_device(options("--sram 4096 --sms 7"))->info();
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
@@ -235,7 +238,7 @@ TEST_F(OptionsTest, FillsInUnsetSettings) {
   EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
-// The shared memory per block of both passes is checked, to the byte.
+// A step is refused if either pass needs a byte more shared memory per block than there is.
 TEST(Memory, PerBlockIsCheckedForBothPasses) {
   Step step{.name = "both", .is_default = true};
   step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
@@ -261,8 +264,8 @@ std::string order() {
   }
 }
 
-// LSE takes 4 bytes per element; Q, O, K, V and their gradients take 2. The workspace of both
-// passes is added.
+// A run is refused if it needs a byte more than is free: 4 bytes per element of LSE, 2 per element
+// of Q, O, K, V and their gradients, and the workspace of both passes.
 TEST(Memory, IncludesAllArraysOfBothPasses) {
   const Problem p{.B = 2, .H = 6, .Hk = 3, .N = 10, .N_kv = 7, .d = 8};
   Step step{.has_lse = true};
@@ -279,7 +282,7 @@ TEST(Memory, IncludesAllArraysOfBothPasses) {
   }
 }
 
-// Tests registrations, each listed with the resulting order or with the reason why there is none.
+// Each set of registrations is listed with the order that it gives, or why it has none.
 TEST(Steps, RefusesInvalidLadders) {
   const Step unmarked{.name = "first"}, first{.name = "first", .is_default = true};
   const Step second{.name = "second", .after = "first"},
@@ -332,9 +335,10 @@ TEST(Steps, AStepMayBorrowAnEarlierForwardPass) {
   EXPECT_TRUE(steps[2]->has_lse);
 }
 
-// Tests the choice among a step's tiles, with shared memory exact to the byte.
+// choose_tile() takes the first of a step's tiles for the head size that fits, to the byte.
 TEST(Tiles, TakesTheFirstThatFits) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
+  // Returns the chosen tile and the plan's note; each tile takes Br · Bc bytes.
   const auto chosen = [&](int head_dim, int64_t sram, const TileRequest& request = {},
                           int blocks = 1) {
     Plan plan{.head_dim = head_dim};
@@ -368,7 +372,7 @@ TEST(Tiles, TakesTheFirstThatFits) {
 
 // ------------------------------------------------------------------------------------- .npy files
 
-// Tests reading files as NumPy writes them, and bad ones. (cli_test.py tests written files.)
+// Files as NumPy writes them, and files with one defect each. (cli_test.py tests written files.)
 
 std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};

@@ -1,5 +1,5 @@
-// Tests the float64 reference against the rule of correctness in CONTRACTS.md. It uses a short
-// attention implementation that shares no code with the reference or with the kernels of 06.
+// Tests the float64 reference against common/CONTRACTS.md, "Correct means". results_of() is a short
+// attention that shares no code with the reference or with the kernels of 06.
 
 #include "harness/workload.h"
 
@@ -54,7 +54,7 @@ struct Point {
       : Q(in_double(in.Q)), K(in_double(in.K)), V(in_double(in.V)), dO(in_double(in.dO)) {}
 };
 
-/// All outputs, row by row, and max_j P_ij · Σ_c|dO_ic·O_ic| for each row of O.
+/// All outputs, row by row, and for each row i of O the weight max_j P_ij · Σ_c|dO_ic·O_ic|.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
@@ -156,8 +156,7 @@ TEST_P(References, FollowTheContract) {
   for (const Rounding rounding : {Rounding::on_chip, Rounding::S_and_P_stored})
     for (const RowsToCheck& choice : {to_check(p, Check::full, true), some}) {
       const Results plain = results_of(p, x, rounding);
-      // The compared rows, and the maxima for the tolerances, taken over these rows and over all
-      // rows that dK needs.
+      // The compared rows, and the tolerances' maxima over them and over all rows that dK needs.
       std::vector<int64_t> rows, kv_rows;
       double weight = 0, largest_q = 0, largest_k = 0;
       for (int row = 0; row < p.B * p.H * p.N; ++row) {
@@ -190,7 +189,7 @@ TEST_P(References, FollowTheContract) {
     }
 }
 
-// Rows 0 and 2 of three are compared; one expected element is not finite.
+// Rows 0 and 2 of three are compared; one expected element is −∞. Errors were computed by hand.
 TEST(Compare, FollowsTheContract) {
   const ExpectedTensor expected{"x",  {0, 2}, 2, "2 of 3 rows", {1, -4, -kInf, 2}, {1.5, -4, 0, 2},
                                 0.25, 0.125};
@@ -264,6 +263,7 @@ TEST(Parallel, RethrowsAnExceptionFromAnyThread) {
   }
 }
 
+// Hashes of the bits of Q, K, V and dO, which committed results depend on.
 TEST(Inputs, AreTheSameOnEveryPlatform) {
   const Problem p{.N_kv = 1, .d = 256, .dtype = DType::bf16};
   const WorkloadSpec spec{.problem = p, .input = Input::outliers, .seed = 123456789012345};
@@ -278,9 +278,8 @@ TEST(Inputs, AreTheSameOnEveryPlatform) {
 }
 
 TEST(Overflow, RowSumLeavesFloat32) {
-  // A row's score, and whether its exponential leaves float32's range. With two such keys the sum
-  // is twice the exponential. From 64 to 128, fp16 numbers are 1/16 apart; ln 3.4e38 = 88.72 and ln
-  // 1.2e-38 = −87.32.
+  // A row's score, and whether its exponential leaves float32's range, from e^−87.32 to e^88.72.
+  // Two such keys double the sum. From 64 to 128, fp16 numbers are 1/16 apart.
   const std::pair<float, bool> rows[] = {
       {88.6875f, false},  {88.75f, true},    // exact
       {88.71f, false},    {88.7225f, true},  // rounded down and up
@@ -377,8 +376,7 @@ TEST(Quantised, ReferenceUsesQuantisedInputs) {
     EXPECT_EQ(std::ranges::max(operand.values), 448);
   std::vector<float> o(judge.o.exact.begin(), judge.o.exact.end());
   const std::vector<float> lse(judge.lse.exact.begin(), judge.lse.exact.end());
-  // A row with one key shows that key's error; a row that attends to many keys averages their
-  // errors.
+  // The tolerances below were noted once, so that no change of the bound goes unnoticed.
   const TensorError exact = compare(judge.o, round_all(p.dtype, o)),
                     of_lse = compare(judge.lse, lse);
   EXPECT_LT(exact.max, 1e-3);

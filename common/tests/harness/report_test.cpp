@@ -1,5 +1,5 @@
-// Tests the reports of runs, including made-up runs on a GPU, and when a measurement ends, with a
-// simulated clock.
+// Tests the reports of made-up runs, on a GPU and on the simulator, against report.md, and when a
+// measurement ends, with a simulated clock.
 #include "harness/report.h"
 
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 namespace ladder {
 namespace {
 
+/// Returns a report with a value in every field that a GPU fills in.
 Report on_the_gpu() {
   Report r{.rung = "01_test", .step = "tile", .direction = "fwd"};
   r.workload.problem = {.H = 4, .Hk = 2, .N = 1024, .N_kv = 512, .causal = true};
@@ -73,8 +74,8 @@ TEST(Report, SimulatorCountsAreAsWritten) {
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
   EXPECT_EQ(r.pass(), true);
-  // A check is inconclusive if zeros would pass, too. But if all values should be 0, zeros are
-  // correct, and the check is conclusive.
+  // A check decides nothing if zeros would almost pass, that is, if its tolerance is at least half
+  // of `largest`. But if all values should be 0, zeros are correct, and the check decides.
   for (const auto& [largest, max, decides] :
        {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
     (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};
@@ -82,7 +83,7 @@ TEST(Report, PassesOnlyIfEveryTensorDoes) {
   }
   expect_in(to_json(r), {"\"nonfinite\": 0, \"decides\": false}", "\"pass\": null"});
   expect_in(to_table(r), {"lse   undecided: ", "tolerance 1.00e+00, largest value 0.00e"});
-  (*r.errors)[0].max = 1.5;  // besides an inconclusive check
+  (*r.errors)[0].max = 1.5;  // a wrong output outweighs an undecided check
   EXPECT_EQ(r.pass(), false);
   (*r.errors)[0].max = 0.5;
   (*r.errors)[1] = {.name = "lse", .max = NAN, .tolerance = 1, .nonfinite = 3};
@@ -125,7 +126,8 @@ TEST(Sampling, MedianIgnoresOrder) {
   EXPECT_EQ(gpu::median({4, 1, 3, 2}), 2.5);
 }
 
-// Run i (from 0) takes ms(i) ms. A batch is four runs; the clock shows the sum of all runs so far.
+// sampling.h documents the rules. Run i (from 0) takes ms(i) ms, a batch is four runs, and the
+// clock shows the sum of all runs so far.
 TEST(Sampling, EndsAsDocumented) {
   const struct {
     const char* name;

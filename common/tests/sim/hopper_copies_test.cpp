@@ -1,4 +1,5 @@
-// Tests the faults reported for misused copies and waits in Hopper kernels.
+// Tests the faults reported for misused copies and waits in Hopper kernels: bulk stores, additions
+// and loads, mbarriers and named barriers. planted.h says how the mistakes are planted.
 
 #include <set>
 
@@ -9,9 +10,8 @@ namespace {
 
 using HopperCopies = Planted;
 
-/// The kernel stores to Y, then adds 2 to each of 64 floats of out in a second group of stores and
-/// to 32 more in a third. It waits for the first two groups, overwrites their sources, and waits
-/// for the third.
+/// The kernel stores to Y, then adds 2 to 64 floats of out in a second group of stores and to 32
+/// more in a third. It waits for two groups, overwrites their sources, and waits for the third.
 TEST_F(HopperCopies, StoresAndAdditions) {
   const auto overwrites = [](const std::string& where, int element) {
     return fmt::format("write to shared {} (element of {} bytes), {}", where, element, kStillRead);
@@ -64,8 +64,8 @@ TEST_F(HopperCopies, StoresAndAdditions) {
   expect_in_every_order(128, 2, store);
 }
 
-/// Two threads store and wait. Under a forward schedule both begin before either continues; under a
-/// reverse schedule each continues immediately; random schedules do either.
+/// Two threads store and wait. Under a forward schedule both stores begin before either ends, as if
+/// copies were slow; under a reverse schedule each ends immediately; random schedules do either.
 TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
   std::string order;
   const auto store = [&] {
@@ -94,7 +94,7 @@ TEST_F(HopperCopies, ScheduleDeterminesWhenStoresEnd) {
                        {kOrders[0], {late}}, {kOrders[1], {early}}, {kOrders[2], {late, early}}}));
 }
 
-/// The kernel loads out[128] … out[191] into x.
+/// The kernel loads out[128] … out[191] into x, writes them to out[0] … out[63], and releases x.
 TEST_F(HopperCopies, LoadsOfFloats) {
   const std::string early = "read of shared x[ … , " + kBeingCopied;
   const std::string late = "deadlock … the end of phase 1 (parity 1)";
@@ -121,7 +121,7 @@ TEST_F(HopperCopies, LoadsOfFloats) {
     // In reverse order, the phase has already ended when the threads reach this wait.
     full[0].wait(wrong(early, late) ? 1 : 0);
     if (thread() < 64) out[thread()] = x[thread()];
-    if (!wrong("releases shared x[ … of the block read with no __syncwarp or barrier since"))
+    if (!wrong("releases shared x[ … of the block read: no __syncwarp or barrier followed"))
       __syncwarp();
     // A lane may release elements that only it has read, even if others read neighbouring ones.
     const int lane = lane_id();
@@ -154,6 +154,7 @@ TEST_F(HopperCopies, LoadsOfAnUnfinishedPhase) {
   });
 }
 
+/// Two groups of 128 threads meet at named barriers with wrong numbers, counts and partners.
 TEST_F(HopperCopies, NamedBarriers) {
   expect(256, [&] {
     const bool first = thread() < 128;
@@ -192,8 +193,8 @@ TEST_F(HopperCopies, NamedBarriers) {
   });
 }
 
-/// Within a group, consecutive wgmmas with the same accumulator and B array form one event. All
-/// blocks are recorded in the same way, whatever the previous block left on the OS thread.
+/// In a trace, consecutive wgmmas of a group form one event if they have the same accumulator and B
+/// array. All blocks are recorded in the same way, whichever block ran before on the OS thread.
 TEST_F(HopperCopies, TracesDistinguishProductsButNotBlocks) {
   options({.trace = true});
   const auto multiply = [] {

@@ -1,5 +1,5 @@
-// Tests the faults reported for misused products, stages and registers in Hopper kernels. Each
-// mistake is planted in a small kernel, and the message must name the thread and the place.
+// Tests the faults reported for misused products, stages and registers in Hopper kernels. planted.h
+// says how the mistakes are planted; each message must name the thread and the place.
 
 #include "tests/sim/planted.h"
 
@@ -39,13 +39,13 @@ TEST_F(HopperFaults, RegistersOfAProduct) {
     if (wrong("deadlock: 32 of 128 threads have ended … thread (0,0,0) and 95 after it for "
               "wgmma_wait, where 32 of 128 threads are missing (warpgroup.h:"))
       if (thread() >= 96) return;
-    const bool past_the_end = wrong("wgmma of shared memory at byte");
+    const bool past_the_end = wrong("wgmma of 16 bytes at byte … of shared memory, but");
     wgmma_AB(wrong("lanes of a warpgroup disagree") && thread() == 9 ? other : acc, a,
              past_the_end ? Stage{rest + 3 * kElements} : B);
     if (wrong("thread (5,0,0): accumulator of a wgmma m64n64k16, row 9, column 10: other code"))
       if (thread() == 5) acc.r[0][1][2] *= 0.5f;
     if (wrong(disagree) && thread() == 9) wgmma_commit();
-    if (wrong("wgmma m64n32k16 on the accumulator of an m64n64k16 not waited for")) {
+    if (wrong("wgmma m64n32k16 on the accumulator of an m64n64k16 that was not waited")) {
       // The first half of `acc`, used as a 64 × 32 accumulator.
       Accumulator<16, 32>& half = reinterpret_cast<Accumulator<16, 32>&>(acc);
       wgmma_AB(half, a, SwizzledTile<fp16, 64, 32>{B.data});
@@ -94,15 +94,16 @@ TEST_F(HopperFaults, RingOfStages) {
   const std::string in_phase_0 = "mbarrier full[0], the end of phase 0 (parity 0), where ";
   const std::string of_free = "mbarrier free[0], the end of phase 0";
   const std::string of_stage = " shared stage[0] (element of 2 bytes), ";
-  const std::string releases = "releases" + of_stage + "which a wgmma not waited for still reads";
+  const std::string releases =
+      "releases" + of_stage + "which a wgmma is still reading: wait for it first";
   const auto pipeline = [&] {
     SharedMemory smem;
     const auto all = smem.take<fp16>("stage", 2 * kElements);
     const Stage stage{all};
     const auto full = smem.take<Mbarrier>("full", 1), free = smem.take<Mbarrier>("free", 1);
     if (thread() == 0) {
-      if (wrong("mbarrier full[-1] of 1")) full[-1].init(1);
-      if (wrong("mbarrier full[1] of 1")) full[1].init(1);
+      if (wrong("mbarrier full[-1]: the array has 1")) full[-1].init(1);
+      if (wrong("mbarrier full[1]: the array has 1")) full[1].init(1);
       int count = 1;
       if (wrong(in_phase_0 + "1 of 2 arrivals and 0 bytes are missing")) count = 2;
       if (wrong("mbarrier full[0]: a count of 0")) count = 0;
@@ -183,7 +184,7 @@ TEST_F(HopperFaults, RingOfStages) {
       if (loads_under) named_barrier_sync(1, 128);
       wgmma_wait<0>(acc);
       Operand<fp16, 16, 64> a;
-      if (wrong("releases shared stage[ … of the block read with no __syncwarp or barrier since"))
+      if (wrong("releases shared stage[ … of the block read: no __syncwarp or barrier followed"))
         load(a, stage, 0);
       done_with(stage.data, kElements);
       if (!loads_under && thread() % 32 == 0) free[0].arrive();
@@ -192,7 +193,7 @@ TEST_F(HopperFaults, RingOfStages) {
   };
   expect_in_every_order(256, 128, pipeline);
 
-  // A box with 64-byte rows and 64-byte swizzle needs a different alignment.
+  // A box with 64-byte rows and 64-byte swizzle must be aligned to 512 bytes instead of 1,024.
   const auto load_narrow = [&] {
     SharedMemory smem;
     const Stage stage{smem.take<fp16>("stage", 2 * kElements) + 64};
@@ -202,6 +203,7 @@ TEST_F(HopperFaults, RingOfStages) {
               "shared stage[64] (element of 2 bytes) not aligned to 512");
 }
 
+/// Warpgroup 0 keeps 32 registers per thread, and all others ask for `more`.
 template <int more>
 void share_registers() {
   if (thread() < 128)
@@ -222,9 +224,9 @@ TEST_F(HopperFaults, TooManyRegisters) {
 
 TEST_F(HopperFaults, TensorMaps) {
   EXPECT_NO_THROW(map_of_X(128, 256));
-  EXPECT_THROW(map_of_X(128, 257), Fault);
+  EXPECT_THROW(map_of_X(128, 257), Fault);  // boxes are 1 to 256 rows high
   EXPECT_THROW(map_of_X(128, 0), Fault);
-  EXPECT_THROW(map_of_X(127, 64), Fault);
+  EXPECT_THROW(map_of_X(127, 64), Fault);  // not the array's size
   // As e4m3, X is 128 × 128. Rows must be a multiple of 16 bytes, boxes 64 or 128 bytes wide.
   const auto of_e4m3 = [&](int d, int rows, int box_bytes) {
     device().run("test", [&] { tensor_map<e4m3>(*array_of_X_, d, rows, 1, 1, 64, box_bytes); });
@@ -236,6 +238,7 @@ TEST_F(HopperFaults, TensorMaps) {
   EXPECT_THROW(of_e4m3(64, 128, 64), Fault);  // not the array's size
 }
 
+/// A descriptor's address must not overflow, and layouts that the simulator lacks are refused.
 TEST_F(HopperFaults, Descriptors) {
   EXPECT_EQ(advanced(0x4000000000003ffe, 16), 0x4000000000003fff);
   EXPECT_THROW(advanced(0x4000000000003ffe, 32), Fault);
@@ -256,8 +259,7 @@ TEST_F(HopperFaults, Descriptors) {
     expect_unknown(false, 1, base_offset, "a matrix descriptor with a base offset");
 }
 
-/// Descriptors of a 64 × 128 tile, used as K and, transposed, as V. The lesson on Hopper's tools
-/// quotes the values.
+/// Descriptors of a 64 × 128 tile, used as K and, transposed, as V; 05's lesson on Hopper has them.
 TEST_F(HopperFaults, DescriptorsOfATile) {
   using Tile = SwizzledTile<fp16, 64, 128>;
   const auto multiply = [&] {

@@ -1,4 +1,6 @@
-// Helpers for testing Hopper kernels with planted mistakes, which expect() makes one at a time.
+// Helpers for testing Hopper kernels with planted mistakes. A test writes one correct kernel and,
+// at each place where it could be wrong, `if (wrong(message))` followed by the mistake. expect()
+// runs the kernel once without mistakes, and once per mistake, which must cause this message.
 #pragma once
 
 #include <map>
@@ -13,11 +15,13 @@ namespace ladder::sim {
 using Stage = SwizzledTile<fp16, 64, 64>;
 constexpr int kElements = Stage::kElements;
 
-const std::string kBeingCopied = "the target of a copy that was not waited for";
-const std::string kUnfenced = "which was written with no fence_proxy_async() since";
-const std::string kStillRead = "which a wgmma or TMA store not waited for still reads";
+const std::string kBeingCopied =
+    "to which an asynchronous copy is still writing: wait for the copy first";
+const std::string kUnfenced = "which a thread wrote without calling fence_proxy_async() afterwards";
+const std::string kStillRead =
+    "which a wgmma, TMA store or bulk_add is still reading: wait for it first";
 
-/// The message that a mistake must cause and, if different, the one under reverse schedules.
+/// The message that a mistake must cause and, if it differs, the one under reverse schedules.
 struct Said {
   std::string forward, in_reverse;
 };
@@ -46,6 +50,7 @@ class Planted : public SimTest {
     device().upload(*array_of_X_, ones.data());
   }
   void SetUp() override { options({}); }
+  /// Returns a tensor map of X as `rows` × 64 fp16 numbers, with boxes of `box_rows` rows.
   TensorMap map_of_X(int64_t rows, int box_rows, int box_bytes = 128) {
     return tensor_map<fp16>(*array_of_X_, 64, rows, 1, 1, box_rows, box_bytes);
   }
@@ -69,8 +74,7 @@ class Planted : public SimTest {
         expect_says(message, said.in_reverse);
     }
   }
-  /// Calls expect() for each thread order, first setting out[i] = i. The correct kernel must set
-  /// out[0] to `right`.
+  /// Calls expect() in each thread order, after setting out[i] = i; out[0] must become `right`.
   void expect_in_every_order(int threads, float right, const Kernel& kernel) {
     for (const auto order : kOrders) {
       options({.schedule = {order, 3}});
@@ -81,8 +85,8 @@ class Planted : public SimTest {
     }
   }
 
-  TensorMap X, Y;
-  Hbm<float> out;
+  TensorMap X, Y;  // of 128 × 64 fp16 ones, and of 64 × 64 fp16 numbers, not written at first
+  Hbm<float> out;  // 64 × 64, not written at first
 
   Array* array_of_X_ = nullptr;
 };

@@ -1,6 +1,6 @@
 // Tests that the simulator finds races under every schedule and on any number of OS threads: blocks
-// that touch what another block of the same kernel has touched, and lanes that read what another
-// lane has copied, with no barrier in between.
+// that touch what another block of the same kernel touches, kernels that overlap the previous one,
+// and lanes that read what another lane has copied, with no barrier in between.
 
 #include <fmt/format.h>
 
@@ -59,7 +59,8 @@ TEST_F(Races, BlocksConflictInEveryOrder) {
         "the array has 64), which block ({},0,0) {} in the same kernel",
         second, does[static_cast<int>(doing)], first, did[static_cast<int>(done)]);
   };
-  // Block 1 makes access b, and blocks 0 and 2 make access a.
+  // Block 1 makes access b to x[at], and blocks 0 and 2 make access a to x[7]. Two accesses
+  // conflict unless both read or both add.
   for (const Access a : {Access::read, Access::write, Access::add})
     for (const Access b : {Access::read, Access::write, Access::add})
       for (const int at : {6, 7}) {  // 6 and 7 share the same 8 bytes
@@ -81,6 +82,7 @@ TEST_F(Races, BlocksConflictInEveryOrder) {
       }
 }
 
+// A block that read first and alone must still be found if it writes after another block has read.
 TEST_F(Races, FirstBlockIsCheckedAfterOthersCame) {
   options({.threads = 2});
   const auto x = array("x", iota(64));
@@ -139,7 +141,7 @@ TEST_F(Races, DoNotOutlastTheKernelOrTheBlock) {
   const auto all_write = [](Hbm<float> x) { x[0] = float(x[0]) + 1; };
   expect_any(1, 64, all_write);
   expect_any(2, 1, all_write, {"x[0]"});
-  // A second launch and a run after a fault both start with a clean shadow.
+  // A second launch and a run after a fault both start with no accesses recorded.
   options({.threads = 1});
   const auto x = array("x", iota(64));
   const auto write = [&] { all_write(x); };
@@ -150,7 +152,8 @@ TEST_F(Races, DoNotOutlastTheKernelOrTheBlock) {
   });
 }
 
-// A kernel that starts early may overlap the previous kernel until it has waited for that kernel.
+// A kernel that starts early (programmatic dependent launch) may overlap the previous kernel until
+// each of its threads has waited for that kernel.
 TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
   const auto x = array("x", iota(64));
   const auto before = [&](Access did) {
@@ -183,8 +186,7 @@ TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
                             "this kernel starts early, and this thread has not called wait_for_"
                           : "x[7] … which the previous kernel may still write");
         }
-  // If the previous kernel may not have waited yet, the kernel before it may still run, too;
-  // earlier kernels have ended.
+  // If the previous kernel may not have waited, the one before it may still run, but none earlier.
   const auto wait = [] { wait_for_kernel_before(); };
   const auto three = [&](bool early, Access did, Access does) {
     return fault_of([&] {
@@ -212,7 +214,8 @@ TEST_F(Races, EarlyKernelConflictsWithPreviousOne) {
 enum class Between { nothing, shuffle, warp, block, mbarrier };
 enum class Then { read_own, read_next, write_next, copy_to_next };
 
-/// Each lane copies 16 bytes, waits for them, and then touches its own bytes or its neighbour's.
+/// Each of two lanes copies 16 bytes and waits for them. The lanes then meet at `between`, and
+/// touch their own bytes or the other's as `then` says.
 void copies(Hbm<float> x, Between between, Then then) {
   SharedMemory smem;
   const auto s = smem.take<float>("s", 8);
@@ -249,7 +252,8 @@ TEST_F(Races, CopiesAreVisibleToOtherLanesOnlyAfterABarrier) {
     expect(Between::mbarrier, then);
   }
   expect(Between::nothing, Then::read_own);
-  const std::string who = " of the block copied and waited for, but with no __syncwarp or barrier";
+  const std::string who =
+      " of the block copied and waited for, but no __syncwarp or barrier has followed the wait";
   expect(Between::shuffle, Then::read_next,
          {"thread (0,0,0): read of shared s[7] (element of 4 bytes), which thread 1" + who,
           "thread (1,0,0): read of shared s[3] (element of 4 bytes), which thread 0" + who});
@@ -257,7 +261,7 @@ TEST_F(Races, CopiesAreVisibleToOtherLanesOnlyAfterABarrier) {
   expect(Between::shuffle, Then::copy_to_next, {"asynchronous copy to shared s["});
   // The neighbour may not have waited for its copy, or not even started it.
   expect(Between::nothing, Then::read_next,
-         {who, "which is unwritten", "the target of a copy that was not waited for"});
+         {who, "which is unwritten", "to which an asynchronous copy is still writing"});
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Tests the simulator: CUDA's semantics, exact counts, and a fault for everything that CUDA
-// forbids. Each mistake is planted in a small kernel, and the fault must name the kernel, block,
-// thread, array and index.
+// forbids. A small kernel makes each mistake; the fault must name kernel, block, thread and array.
 
 #include <algorithm>
 #include <set>
@@ -16,8 +15,8 @@ const Schedule kSchedules[] = {
 
 // ------------------------------------------------------------------------------------------ counts
 
-// (The suite compares each step's counts with its traffic(), and results_test compares them with
-// the committed counts.)
+// Counts of launches with the same name are added up. (The suite compares each step's counts with
+// its traffic(), and results_test compares them with the committed counts.)
 TEST_F(SimTest, AddsUpLaunchesWithTheSameName) {
   const auto x = array("x", iota(32));
   const Counts c = run([&] {
@@ -51,7 +50,8 @@ TEST_F(SimTest, ShufflesFromLanesOutsideTheWarp) {
 // Schedules change the order of blocks, warps and lanes, so that a kernel that lacks a barrier is
 // correct in one order and wrong in another.
 TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
-  const auto order = [&](const Schedule& schedule) {  // each one's position
+  // Returns the positions of block 0's 128 threads at three times, then those of the 128 blocks.
+  const auto order = [&](const Schedule& schedule) {
     options({.schedule = schedule, .threads = 1});
     const auto next = array("next", iota(2)), out = array("out", 4 * 128);
     run(128, 128, [&] {
@@ -88,8 +88,9 @@ TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
 }
 
 TEST_F(SimTest, CountsBankConflictsOfMatrices) {
-  // Four matrices of 8 rows take at least 1 pass each. If rows are 64 bytes apart, four of them
-  // conflict; if they are a multiple of 128 bytes apart, all eight do.
+  // Each of four matrices consists of 8 rows of 16 bytes, which take 1 pass if they use different
+  // banks. If rows are 64 bytes apart, groups of 4 share banks, so 3 more passes follow; if rows
+  // are a multiple of 128 bytes apart, all 8 do, and 7 follow. Pitches are in elements of 2 bytes.
   for (const auto& [pitch, conflicts] : {std::pair{8, 0}, {32, 4 * 3}, {64, 4 * 7}, {128, 4 * 7}}) {
     const auto copy_matrices = [pitch = pitch] {
       SharedMemory smem;
@@ -102,6 +103,7 @@ TEST_F(SimTest, CountsBankConflictsOfMatrices) {
   }
 }
 
+// The k-th accesses of lanes since they last met form one request, which counts a sector once.
 TEST_F(SimTest, CountsSectorsPerWarp) {
   struct Case {
     int accesses;     // per lane, to float at(lane, number); −1: no access
@@ -187,14 +189,15 @@ TEST_F(SimTest, EveryThreadRunsOnceInEverySchedule) {
     }
 }
 
-// Binding a Ref to a variable would delay the read until the variable is used; on the gpu the read
-// happens at the binding. Therefore a bound Ref must not convert to a number.
+// x[i] returns a Ref, a stand-in for the element. Binding it to a variable would delay the read
+// until the variable is used; a GPU reads at once. So only an unbound Ref converts to a number.
 static_assert(std::is_convertible_v<Ref<float, Hbm<float>>, float>);
 static_assert(!std::is_convertible_v<Ref<float, Hbm<float>>&, float>);
 static_assert(!std::is_convertible_v<Ref<fp16, Smem<fp16>>&, float>);
 
 // ------------------------------------------------------------------------------------------ faults
 
+// Thread 3 of block 2 makes one mistake; the message must begin as kFaults says.
 TEST_F(SimTest, FaultsOfOneThread) {
   struct Given {
     Smem<float> before, tile, after;  // none is written at first
@@ -211,7 +214,8 @@ TEST_F(SimTest, FaultsOfOneThread) {
     read_4(four, source);
     store_4(target, four);
   };
-  const std::string copy = "the target of a copy that was not waited for";
+  const std::string copy =
+      "to which an asynchronous copy is still writing: wait for the copy first";
   const std::pair<std::string, std::function<void(const Given&)>> kFaults[] = {
       {"write to x[16] (element of 4 bytes; the array has 16)", [=](auto&) { x[16] = 1; }},
       {"write to x[-1]", [=](auto&) { x[-1] = 1; }},
@@ -220,10 +224,13 @@ TEST_F(SimTest, FaultsOfOneThread) {
       {"read of unwritten y[6]", [=](auto&) { x[0] = y[6]; }},
       {"read of unwritten y[5]", [=](auto&) { atomicAdd(y + 5, 1.0f); }},
       {"read of unwritten y[2]", [=](auto&) { atomic_add_pair(y + 2, 1, 1); }},
-      {"write to shared tile[8]", [](auto& in) { in.tile[8] = 1; }},
+      {"write to shared tile[8] (element of 4 bytes): 4 bytes from there reach outside the array, "
+       "which has 8 elements",
+       [](auto& in) { in.tile[8] = 1; }},
       {"write to shared tile[-1]", [](auto& in) { in.tile[-1] = 1; }},
       {"read of shared tile[8]", [](auto& in) { in.before[0] = in.tile[8]; }},
-      {"read of shared tile[3] (element of 4 bytes), which is unwritten",
+      {"read of shared tile[3] (element of 4 bytes), which is unwritten: is a write, or a barrier "
+       "after it, missing?",
        [](auto& in) { in.before[0] = in.tile[3]; }},
       {"element 8 of a chunk, which has 8", [=](auto&) { read_chunk(x)[8]; }},
       {"element -1 of a chunk", [=](auto&) { read_chunk(x)[-1] = 0; }},
@@ -240,7 +247,7 @@ TEST_F(SimTest, FaultsOfOneThread) {
       {"read of shared tile[3] (element of 4 bytes), " + copy,
        [=](auto& in) { cp_async(in.tile, x), cp_async_wait<0>(), in.before[0] = in.tile[3]; }},
       {"ends with an asynchronous copy that was never waited for", copied},
-      {"asynchronous copy to tile not aligned to 16 bytes",
+      {"asynchronous copy to shared tile[1] (element of 4 bytes) not aligned to 16 bytes",
        [=](auto& in) { cp_async(in.tile + 1, x); }},
       {"asynchronous copy from global memory not aligned to 8 bytes",
        [=](auto& in) { cp_async<8>(in.tile, x + 1); }},
@@ -320,7 +327,9 @@ TEST_F(SimTest, FaultsOfWarpsAndBlocks) {
        [] { thread() < 16 ? __syncwarp() : void(__shfl_xor_sync(0xffffffff, 1.0f, 1)); }},
       {32, "__shfl_xor_sync: the mask 0xffff7fff leaves out lanes of the warp",
        [] { __shfl_xor_sync(0xffff7fff, 1.0f, 1); }},
-      {4, "thread (2,0,0) … 16 bytes of shared memory for s, but another thread took 128 for s",
+      {4,
+       "thread (2,0,0) … 16 bytes of shared memory for s, but another thread took 128 for s: all "
+       "threads must take the same arrays in the same order",
        [&] { shared("s", thread() == 2 ? 8 : 64); }},
       {4, "thread (2,0,0) … 128 bytes of shared memory for t, but another",
        [&] { shared(thread() == 2 ? "t" : "s"); }},
@@ -397,7 +406,7 @@ TEST_F(SimTest, TraceEndsWithTheFaultAtItsThreadsPlace) {
   const auto x = array("x", iota(64));
   const auto half = [&] { thread() < 32 ? __syncthreads() : void(x[thread()] = 0); };
   expect_says(fault_of(1, 64, half), "thread (0,0,0): deadlock");
-  const Trace stuck = device().take_trace();  // the fault is located in its own thread
+  const Trace stuck = device().take_trace();  // the fault's place is where thread 0 waits
   EXPECT_EQ(stuck.fault.site, stuck.events.end()[-2].site);
   expect_says(fault_of(1, 2048, half), "at most 1024");
   expect_says(device().take_trace().fault.message, "at most 1024");

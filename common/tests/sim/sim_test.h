@@ -1,4 +1,5 @@
-// Supports tests of the simulator: a device with arrays, and checks of faults' messages.
+// Supports tests of the simulator: opens it with options, makes arrays, runs lambdas as kernels,
+// and checks the messages of faults.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,7 @@ inline int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-/// Expects that `said` contains the parts of `wanted`, which " … " separates, in this order.
+/// Expects that `said` contains the parts of `wanted`, separated there by " … ", in this order.
 inline void expect_says(const std::string& said, std::string_view wanted) {
   constexpr std::string_view kSeparator = " … ";
   for (size_t from = 0;;) {
@@ -38,13 +39,15 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
-/// The shared memory per block in bytes, unless a test gives another size.
+/// The shared memory per block in bytes, unless a test gives another size: enough for three tiles
+/// of 64 rows of 128 bytes, and for small arrays.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
 class SimTest : public DeviceTest {
  protected:
   using Kernel = std::function<void()>;
 
+  /// Opens a simulator with these options; arrays of the previous one disappear.
   virtual void options(const SimOptions& o) {
     arrays_.clear();
     device_ = open_sim(o);
@@ -54,10 +57,12 @@ class SimTest : public DeviceTest {
     return hbm<float>(upload<float>(name, values));
   }
   std::vector<float> values(const Hbm<float>& x) { return DeviceTest::values<float>(x.array()); }
+  /// Launches `kernel`, which every thread runs, under this name; call it inside run().
   static void start(const char* name, dim3 grid, dim3 block, const Kernel& kernel,
                     int64_t smem_bytes = kSharedBytes) {
     run_kernel({name, grid, block, smem_bytes, nullptr, kernel});
   }
+  /// Runs `work`, which launches one kernel (or one name several times), and returns the counts.
   Counts run(const Kernel& work) {
     const auto reports = device().run("test", work);
     EXPECT_EQ(reports.size(), 1u);

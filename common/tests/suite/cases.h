@@ -1,5 +1,5 @@
-// The suite's cases: shapes that cover triples of choices, and constructed inputs for mistakes that
-// random inputs rarely reveal.
+// The cases of suite_test.cpp: shapes that combine any three conditions, and constructed inputs for
+// mistakes that random inputs hardly ever reveal. Each case names a shape, a type and inputs.
 #pragma once
 
 #include <cmath>
@@ -16,12 +16,12 @@ namespace {
 
 struct Case;
 
-/// Constructed inputs, for mistakes that random inputs hardly ever reveal.
+/// Constructed inputs. A Maker returns those of a case.
 using Elements = std::function<float(int row, int column)>;  // rows numbered across all heads
 struct MadeInputs {
   float scale;           // 0: the case's scale
   Elements Q, K, V, dO;  // empty: drawn at random
-  bool tight = false;    // whether the tolerance covers only the output's rounding
+  bool tight = false;    // whether the tolerance covers only the rounding of the output itself
 };
 using Maker = MadeInputs(const Case& c);
 Maker logits_far_below_0, logits_rising, queries_of_0, logits_as_stored, sums, shares_of_43,
@@ -47,8 +47,8 @@ constexpr Case made_case(const char* name, int N, int N_kv, int d, Maker* made) 
 
 constexpr Case kCases[] = {
     // Every combination of three of these conditions occurs, because a mistake may need three at
-    // once: causal, grouped heads, a padded head size, ragged queries, more or fewer keys than
-    // queries, a batch, and more than one round through any step's stages (N, N_kv > 256).
+    // once: causal; grouped heads; a padded head size; queries that do not fill their last tile;
+    // more or fewer keys than queries; a batch; N, N_kv > 256, which reuses any step's stages.
     {"grouped", 2, 2, 1, 64, 40, 48, false, fp, Input::outliers},
     {"wide_causal", 1, 1, 1, 50, 50, 256, true, bf, Input::outliers},
     {"long_causal", 1, 2, 2, 320, 333, 40, true, bf},
@@ -118,8 +118,8 @@ float piece(const Case& c, float x, int which) {
   return which == 0 ? first : piece(c, x - first, which - 1);
 }
 
-/// Only the first three columns are nonzero: in_three_columns() gives 1, and in_pieces() the three
-/// pieces of x(row). The dot product of a row of each kind is x(row), almost exactly.
+/// Two kinds of rows whose dot product is x(row), almost exactly. Only three columns are nonzero:
+/// they are 1 in in_three_columns(), and the three pieces of x(row) in in_pieces().
 float in_three_columns(int, int column) {
   return column < 3 ? 1 : 0;
 }
@@ -132,15 +132,14 @@ Elements constant(float x) {
 
 /// Constructs scores of −256 and below. In a kernel whose running maximum starts at 0 instead of
 /// −∞, all exponentials, their sum and the output underflow. Each row of Q and of K repeats one
-/// number, and the scale is 8/d. Every score is therefore a product with few bits, which is exact
-/// even if S is stored.
+/// number and the scale is 8/d, so every score has few bits, and is exact even if S is stored.
 MadeInputs logits_far_below_0(const Case& c) {
   const auto K = [](int j, int) { return -4 - static_cast<float>(j * 7 % 5) / 32; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 8.0f : 16.0f; }, K};
 }
 
-/// Constructs scores that rise from key to key: over all keys P grows by a factor of 2^27, but only
-/// a little within a tile. P overflows in a kernel that does not update its maximum in time.
+/// Constructs scores that rise from key to key: over all keys exp(S) grows by a factor of 2^27, but
+/// only a little within a tile. P overflows in a kernel that does not update its maximum in time.
 MadeInputs logits_rising(const Case& c) {
   const auto K = [](int j, int) { return static_cast<float>(j) * 0.006f; };
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
@@ -154,15 +153,15 @@ MadeInputs queries_of_0(const Case&) {
   return {0, constant(0), {}, V};
 }
 
-// The remaining inputs find kernels that round to the I/O type more often than the algorithm must.
-// Values that the algorithm must round are already numbers of the I/O type (to within about 2⁻²⁴),
-// so that the tolerance is half a unit in the last place. Values that it need not round are almost
-// halfway between two such numbers, so that rounding them changes an output by a unit or more.
+// Most remaining inputs find kernels that round to the I/O type more often than the algorithm must.
+// Values that the algorithm must round are numbers of the I/O type already (to within about 2⁻²⁴),
+// so the tolerance is half a unit in the last place. Other values are almost halfway between two
+// such numbers, so rounding them changes an output by a unit or more.
 
-/// S is exactly 58.75 for 11 keys, 55.25 for one and 49 for 3, and P is exact for the 3 keys. None
-/// of the other values is exact: neither q·k nor the scale nor the scale times log₂e nor the
-/// exponentials (with or without a maximum), their sums, the sums' inverses or LSE. O comes from
-/// the 3 keys, whose V is large because their weight is small.
+/// Finds kernels that round anything but S and P. S is exactly 58.75 for 11 keys, 55.25 for one and
+/// 49 for 3, and P is exact for these 3. No other value is a number of the I/O type: not q·k, the
+/// scale, the scale times log₂e, the exponentials (with or without a maximum), their sums, the
+/// sums' inverses or LSE. O comes from the 3 keys; their V is large because their P is small.
 MadeInputs logits_as_stored(const Case& c) {
   const auto K = [](int j) { return (j % 5 == 0 ? 49 : j == 7 ? 55.25f : 58.75f) / 1.51995f; };
   const auto V = [](int j, int) { return j % 5 == 0 ? 0x1p16f : 0; };
@@ -171,8 +170,8 @@ MadeInputs logits_as_stored(const Case& c) {
 
 /// Finds kernels that round exponentials, D or dP to fp16, or dQ and dK before they are scaled. P
 /// is 1/64, from scores whose exponentials are not fp16 numbers. For the first two of the four
-/// queries D = 4098/512, which is not an fp16 number, and dP is D or (4098 ± 2)/512. For the other
-/// two dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
+/// queries, D = 4098/512, which is not an fp16 number, and dP is D or (4098 ± 2)/512. For the other
+/// two, dS = ±1, and some columns of dQ and dK are fp16 numbers only after they are scaled.
 MadeInputs sums(const Case& c) {
   const float scale = 1205 / 1204.5f;
   const auto Q = [](int i, int column) {
@@ -196,8 +195,8 @@ MadeInputs sums(const Case& c) {
   return {scale, Q, K, V, dO, true};
 }
 
-/// P is 1/43. O = 224 is an exact quotient of the sum 43 · 224, which bf16 cannot represent, and
-/// dS = ±224 comes from values of P and dP − D that are not bf16 numbers.
+/// Finds kernels that round a sum before dividing it, or P or dP − D before multiplying them. O =
+/// 224 is (43 · 224)/43 and dS = ±224 is P · (dP − D), of which bf16 represents only O and dS.
 MadeInputs shares_of_43(const Case&) {
   const auto V = [](int j, int column) {
     const float sign = j < 21 ? 1 : j < 42 ? -1 : 0;
@@ -209,15 +208,15 @@ MadeInputs shares_of_43(const Case&) {
   return {1, Q, K, V, dO, true};
 }
 
-/// P is 1/300, and O = 1 comes from sums that are 30 times larger until the last tile, so that
-/// rounding these sums or their weights causes an error that is also 30 times larger.
+/// Finds kernels that round O, or the weights in it, between tiles. P is 1/300, and O = 1 is what
+/// remains of sums 30 times larger, so rounding them causes errors 30 times larger.
 MadeInputs tiles_that_cancel(const Case&) {
   const auto V = [](int j, int) { return j < 256 ? 34.0f : -191.0f; };
   return {1, constant(0), constant(1), V, {}, true};
 }
 
-/// Makes key j's P proportional to share(j) and all columns of its row of V equal to V(j), except
-/// for keys [last, last + 3): their share(j) must be 1, and their V is chosen to make O = 1.
+/// Makes key j's P proportional to share(j) and all columns of its row of V equal to V(j). Keys
+/// last, last + 1 and last + 2 are an exception: their share must be 1, and their V makes O = 1.
 MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::function<float(int)> V,
                      int last) {
   double rest = 0;
@@ -236,22 +235,20 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
           true};
 }
 
-/// The P of the first 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about
-/// 2⁻¹⁷ : 2⁻⁸ : 1. The factor that rescales O from the first group to the second, the ratio of
-/// their P, is not a bf16 number. The first 256 keys contribute about 20 times the final O, so that
-/// an error in this factor shows. (Rounding a stored S would cause an error of about the size of
-/// O.)
+/// Finds kernels that round the factor that rescales O when the maximum grows. The P of the first
+/// 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about 2⁻¹⁷ : 2⁻⁸ : 1,
+/// but the factor from the first group to the second is not a bf16 number. The first group
+/// contributes about 20 times the final O, so an error in the factor shows. (So does rounding S.)
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
   return of_shares(c, share, V, 554);
 }
 
-/// Like tiles_that_rise, but for warps or blocks that split the keys. In each of the first two
-/// groups of 128 keys, the first 32 have the smallest P; the other keys' P is larger, and larger
-/// still in the second group. The next 256 keys have P = 1, and the last few have a P of about
-/// 0.28. All P are bf16 numbers; the factors that rescale O when warps or parts agree on a maximum
-/// are not.
+/// Like tiles_that_rise, but for warps or blocks that split the keys, and rescale O when they agree
+/// on a maximum. In each of the first two groups of 128 keys, the first 32 have the smallest P; the
+/// other keys' P is larger, and larger still in the second group. The next 256 keys have P = 1, and
+/// the last few have a P of about 0.28. All P are bf16 numbers; the factors are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -266,8 +263,7 @@ MadeInputs parts_that_rise(const Case& c) {
 
 /// Like parts_that_rise, but for kernels that merge the results of 128-key parts in rounds of 32
 /// parts: P is about 1/4 in the first part, larger in the next seven, 1 in the ninth, negligible in
-/// the next 23, and just below 1 in the 33rd. O = 1 is the small remainder of large sums, so that a
-/// rounded factor shows.
+/// the next 23, and just below 1 in the 33rd. O = 1 remains of large sums; rounded factors show.
 MadeInputs rounds_that_rise(const Case& c) {
   const auto share = [](int j) {
     if (j < 1024) return j < 128 ? 0x1.fep-3f : 0x1.74p-2f;
@@ -277,9 +273,10 @@ MadeInputs rounds_that_rise(const Case& c) {
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
 }
 
-/// The 13 keys in the middle have P = 1 (unnormalised), and V is nonzero only for three of them, so
-/// that rounding P changes nothing. P is 0.502 for the 256 keys before them (first query) or after
-/// them (second query). Neither 0.502 nor the sum by which O is divided is a bf16 number.
+/// Finds kernels that round the sum l, or the exponentials that it adds. The 13 keys in the middle
+/// have P = 1 (unnormalised), and V is nonzero only for three of them, so rounding P changes
+/// nothing else. P is 0.502 for the 256 keys before them (first query) or after them (second
+/// query). Neither 0.502 nor l is a bf16 number.
 MadeInputs sums_that_rise(const Case& c) {
   const float share = 0.5019140625f, sum = 13 + 256 * share;
   const auto K = [=](int j, int column) {
@@ -294,8 +291,9 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// With six keys, one lane holds a whole row. S is 0 for the first key and −1.6015625 for the other
-/// five, whose V is 0. The sum 2.008 is not a bf16 number, but P = 1/2.008 is within 2⁻¹⁵ of one.
+/// Like sums_that_rise, but with six keys, so one lane holds a whole row. S is 0 for the first key
+/// and −1.6015625 for the others, whose V is 0. The sum l = 2.008 is not a bf16 number, but P = 1/l
+/// is within 2⁻¹⁵ of one.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
@@ -310,7 +308,7 @@ MadeInputs keys_far_above(const Case&) {
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
 }
 
-/// V doubles every 64 keys, so that each tile's FP8 scale differs from the previous tile's.
+/// V doubles every 64 keys, so that every tile of V has a scale of its own if it is quantised.
 MadeInputs values_that_grow(const Case& c) {
   const auto V = [=](int j, int column) {
     return std::ldexp(column % 2 ? 1.0f : -1.0f, j % c.N_kv / 64);
@@ -318,8 +316,7 @@ MadeInputs values_that_grow(const Case& c) {
   return {0, {}, {}, V};
 }
 
-/// Returns a case's workload, cached so that its inputs and references are computed once per
-/// process.
+/// Returns a case's workload. It is cached, so that its references are computed once per process.
 Workload& workload_of(const Case& c) {
   static std::map<std::tuple<std::string, int, int, int, DType>, Workload> all;
   const auto key = std::tuple(std::string(c.name), c.N, c.N_kv, c.d, c.dtype);
@@ -352,6 +349,7 @@ RunOptions quick(const Device& device, const TileRequest& tile = {}) {
   return options;
 }
 
+/// Runs a case, in fp16 if the device lacks bf16, and returns run_step()'s reports.
 std::vector<Report> run_case(Device& device, const Step& step, Case c, const TileRequest& tile = {},
                              Outputs* out = nullptr) {
   c.dtype = type_on(device, c.dtype);

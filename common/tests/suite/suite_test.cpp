@@ -1,5 +1,5 @@
-// The suite of every rung: tests each step of this program, on both devices, forward and backward,
-// at shapes that combine any three conditions. Results must agree with float64, and on the
+// The suite of every rung: tests each step of the rung that is linked with it, on both devices,
+// forward and backward, with the cases of cases.h. Results must agree with float64, and on the
 // simulator traffic() must equal the counts for each array, to the byte.
 
 #include <fmt/format.h>
@@ -25,8 +25,7 @@ void PrintTo(const Step& step, std::ostream* out) {
 
 namespace {
 
-/// Returns the steps for a device, except those that are linked only because this rung borrows
-/// their forward pass.
+/// Returns the steps for a device, except those linked only to lend this rung a forward pass.
 std::vector<Step> steps_on(DeviceKind device) {
   std::vector<Step> all;
   for (const Step& step : all_steps()) {
@@ -38,6 +37,7 @@ std::vector<Step> steps_on(DeviceKind device) {
   return all;
 }
 
+/// A test of one step with one case.
 struct Param {
   DeviceKind device;
   Step step;
@@ -56,12 +56,13 @@ void PrintTo(const Param& p, std::ostream* out) {
   if (c.made) *out << ", with values of its own";
 }
 
+/// Returns every step of a device with every case that its rounding allows.
 std::vector<Param> params(DeviceKind device) {
   std::vector<Param> all;
   DeviceInfo info;
   info.smem_bytes = SimOptions{}.smem_bytes;
   for (const Step& step : steps_on(device)) {
-    // The tensor cores' sums of e4m3 products have too few bits for a tight tolerance.
+    // A GPU's sums of e4m3 products have too few bits for the cases with a tight tolerance.
     const bool coarse =
         device == DeviceKind::gpu && step.forward.plan({}, info, {}).quantisation.has_value();
     for (const Case& c : kCases)
@@ -104,10 +105,10 @@ int widest(const Step& step) {
   return step.tiles.empty() ? 256 : std::ranges::max(step.tiles, {}, &TileSize::max_d).max_d;
 }
 
-/// Whether a step refuses this case, for one of three reasons: the GPU has less shared memory than
-/// an H100, too little for wide heads on a 7.5, for example (SmallerSharedMemory tests which steps
-/// may refuse); the step is compiled only for narrower heads, and then the message names steps for
-/// wider ones, such as `sm90` or `large_tiles`; or blocks cannot share a tile of this size.
+/// Returns whether a step refuses this case, for one of three reasons. The GPU has less shared
+/// memory than an H100 (SmallerSharedMemory tests which steps may then refuse). The step is
+/// compiled only for narrower heads; the message must then name a step for wider ones, such as
+/// `sm90` or `large_tiles`. Or several parts are requested with a tile that blocks cannot share.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = c.d > (step.needs.exact_architecture ? 128 : widest(step));
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
@@ -124,9 +125,9 @@ bool refuses(const Device& device, const Step& step, const Case& c, const TileRe
   return false;
 }
 
-/// Expects that all outputs pass, and that each check decides. A check need not decide for inputs
-/// that are scaled or constructed for another output, nor for steps that quantise. (If all values
-/// should be 0, the tolerance is far smaller than the terms that cancel.)
+/// Expects that all outputs pass, and that each check decides, that is, would fail zeros. A check
+/// need not decide for inputs that are scaled or constructed for another output, nor for steps that
+/// quantise, nor if all values should be 0 (the tolerance is far smaller than terms that cancel).
 void expect_pass(const Report& r, const Case& c) {
   for (const TensorError& e : r.errors.value()) {
     EXPECT_TRUE(e.pass()) << e.name << ": "
@@ -183,8 +184,7 @@ class Suite : public ::testing::TestWithParam<Param> {
       else
         expect_pass(r, shape);
     }
-    // A query that attends to no key has exactly O = 0 and dQ = 0, whatever the arrays contained
-    // before.
+    // A query that attends to no key must have exactly O = 0 and dQ = 0.
     const Problem p = spec_of(shape).problem;
     for (const Tensor* t : {&out.O, &out.dQ})
       for (int64_t i = 0; i < t->size(); ++i)
@@ -222,8 +222,7 @@ auto steps(Wanted wanted) {
 const auto step_name = [](const auto& info) { return info.param.name; };
 const auto every = [](const Step&) { return true; };
 
-// Tests that each output of a step is checked with the step's roundings: all rows if that is quick,
-// otherwise a sample.
+// Each output must be checked with the step's roundings: all rows if that is quick, or a sample.
 class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
   const Step& step = GetParam();
@@ -265,9 +264,8 @@ INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 // stages, and each of these choices must be correct. Given exactly the bytes that its plan needs, a
 // step must make the same plan, or choose another tile that fits twice.
 //
-// The 99 KB of GPUs with 8.6, 8.9 and 12.0 suffice for every step that they can run (not
-// Hopper's). The 64 KB of 7.5 may not suffice for wide heads; the message then names the steps that
-// fit.
+// The 99 KB of compute capability 8.6, 8.9 and 12.0 suffice for all steps that run there (not
+// Hopper's). The 64 KB of 7.5 may be too few for wide heads; the message then names steps that fit.
 constexpr int64_t kOf86 = 101376, kOf75 = 65536;
 class SmallerSharedMemory : public ::testing::TestWithParam<Step> {};
 TEST_P(SmallerSharedMemory, TakesCorrectTiles) {
@@ -281,6 +279,7 @@ TEST_P(SmallerSharedMemory, TakesCorrectTiles) {
       return std::pair(std::pair(forward.block_q, forward.block_kv),
                        std::max(forward.smem_bytes, backward.smem_bytes));
     };
+    // Each round gives the step one byte less than its last plan needed.
     for (int64_t sram = SimOptions{}.smem_bytes, bytes = 0; sram > 0; sram = bytes - 1) {
       std::pair<int, int> tile;
       SCOPED_TRACE(testing::Message() << step.name << ", d " << d << ", " << sram << " bytes");
@@ -306,6 +305,7 @@ TEST_P(SmallerSharedMemory, TakesCorrectTiles) {
     }
   }
 }
+/// Runs a case with a requested tile and settings. Results must be correct, and settings be kept.
 void check_request(Device& device, const Step& step, const Case& c, const TileRequest& request) {
   std::string text;
   for (const auto& [name, value] : request.settings) text += " " + name + "=" + value;
@@ -321,14 +321,12 @@ void check_request(Device& device, const Step& step, const Case& c, const TileRe
     }
   }
 }
-// A tile must be correct for any shape, even if a step takes it only for some shapes, or never by
-// default. The shapes have one tile of Q and part of another, and more tiles of K and V than
-// stages.
+// A tile must be correct for any shape, even if a step takes it only for some, or never by default.
+// The first shape has one tile of Q and part of another, and more tiles of K and V than stages.
 void check_tiles(Device& device, const Step& step, const Settings& settings = {}) {
   int last = 0;
   for (const auto& [d, Br, Bc] : step.tiles) {
-    // A borrowed forward pass is tested with its own step; here each head size gets one of its
-    // tiles.
+    // A borrowed forward pass is tested by its own rung; here one tile per head size suffices.
     if (!step.forward_of.empty() && std::exchange(last, d) == d) continue;
     for (const Case& c : {Case{"ragged", 1, 2, 1, Br + 7, 3 * Bc + 21, d, true, bf},
                           Case{"short", 1, 1, 1, 70, 150, d - 8, false, fp}})
@@ -424,7 +422,7 @@ void expect_same_bits(const Outputs& a, const Outputs& b, bool gradients_too) {
 }
 
 // A correct kernel without float atomics gives the same bits in any order of threads. Gradients
-// must do so only if the step promises it. The smaller cases test this.
+// must do so only if the step is .deterministic. To save time, only small cases run.
 class Schedules : public ::testing::TestWithParam<Step> {};
 TEST_P(Schedules, GiveTheSameBits) {
   const Step& step = GetParam();
@@ -443,7 +441,8 @@ TEST_P(Schedules, GiveTheSameBits) {
         expect_pass(r, c);
     for (const Outputs& out : seen) expect_same_bits(out, seen.front(), step.deterministic);
   }
-  // Few orders leave one warp of an idle consumer far behind, so this case runs in many orders.
+  // With 2 queries, some consumers have no rows. Few orders leave one warp of such a consumer far
+  // behind the others, so this case runs in many orders.
   const Case few_rows = {"few_rows", 1, 1, 1, 2, 40, 136, false, fp};
   if (refuses(*open_sim({}), step, few_rows)) return;
   for (seed = 1; seed <= 16; ++seed) {
@@ -470,9 +469,9 @@ TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   }
 }
 
-// Tests sizes whose product overflows an int, or an offset of 2³² bytes, so that a faulty kernel
-// would access a wrong address. The checked sample has rows of every head. A step may refuse a size
-// as too large for its grid, but only with the status for bad usage.
+// Tests sizes whose product exceeds 31 bits, or whose byte offsets exceed 32, so that a kernel that
+// computes them in too few bits accesses a wrong address. The checked sample has rows of every
+// head. A step may refuse a size as too large for its grid, but only with the status for bad usage.
 void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
@@ -491,8 +490,7 @@ void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   EXPECT_GT(ran, 0);
 }
 TEST_F(GpuLarge, IsCorrect) {
-  // 2³¹ elements of S. Half of the queries attend to no key and heads are narrow, which saves time
-  // in the reference.
+  // 2³¹ elements of S. Half of the queries attend to no key, and d is 8: this saves time.
   check_large(*device_, steps_, {"elements_of_S", 1, 1, 1, 66000, 33000, 8, true, bf});
   // The product of the numbers of query heads and K/V heads exceeds 31 bits, or 32.
   check_large(*device_, steps_, {"heads_grouped", 1, 65540, 32770, 2, 3, 8, false, fp});
@@ -501,8 +499,7 @@ TEST_F(GpuLarge, IsCorrect) {
   std::erase_if(steps_, [](const Step& step) { return !step.is_default; });
   check_large(*device_, steps_, {"elements_of_Q", 1, 17, 17, 500000, 8, 256, false, bf});
   check_large(*device_, steps_, {"bytes_of_K", 1, 17, 17, 8, 250000, 256, false, fp});
-  // Where a group's next head begins, the index of the first query that attends to a key, times the
-  // elements per row, overflows.
+  // The offset of the first query that attends to a key, in a group's second head, overflows.
   if (steps_.front().backward)
     check_large(*device_, steps_, {"blind_rows", 1, 2, 1, (1 << 26) + 256, 64, 8, true, bf});
 }
@@ -510,8 +507,7 @@ TEST_F(GpuLarge, IsCorrect) {
 static_assert(Problem{.H = 46400, .Hk = 46400}.kv_head(46399) == 46399 &&
               Problem{.H = 1 << 30, .Hk = 1 << 29}.kv_head((1 << 30) - 1) == (1 << 29) - 1);
 
-// Tests plans and traffic() at sizes too large to run: both must be proportional to the number of
-// heads.
+// Tests plans and traffic() at sizes too large to run. Both must be proportional to the heads.
 class Sizes : public ::testing::TestWithParam<Step> {};
 TEST_P(Sizes, PlanAndFormulaAreProportionalToHeads) {
   const Step& step = GetParam();
@@ -566,8 +562,7 @@ TEST_P(Sizes, PlansRespectGridLimits) {
     }));
   }
 }
-/// Returns the tile of each pass, followed each time by the text more(plan), or "refused" if the
-/// step has no plan for the problem.
+/// Returns for each pass its tile and the text more(plan), or "refused" if there is no plan.
 template <class More>
 std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& info, More more) {
   try {
@@ -625,9 +620,9 @@ TEST_P(Sizes, PlansAreAsWritten) {
   }
 }
 // Compares a step's plans for six GPUs, without needing any, with gpu_plans.jsonl: tile, warps,
-// parts and bytes of shared memory. Two shapes suffice, except for steps with settings, whose
-// choices depend on the whole shape, and for large_tiles, which chooses with a model of a GPU's
-// time that plans for the simulator leave out.
+// parts and bytes of shared memory. Two shapes suffice for steps without settings. The choices of
+// the others depend on the whole shape; large_tiles even uses a model of a GPU's time, which it
+// leaves out on the simulator.
 // scripts/ladder/show/cards.py shows the first two shapes in a table.
 TEST_P(Sizes, GpuPlansAreAsWritten) {
   const Step& step = GetParam();

@@ -1,5 +1,5 @@
 // Tests the host's fp16, bf16 and e4m3 against their definitions: the value of every code, and the
-// code nearest to a number.
+// code nearest to a number. The kernels' results are judged with these types.
 
 #include <gtest/gtest.h>
 
@@ -13,12 +13,13 @@
 namespace ladder {
 namespace {
 
-/// Checks all codes of T. `most` is the largest code without a sign that is not NaN.
+/// Checks all codes of T, whose bits are a sign, an exponent and a mantissa. `most` is the largest
+/// positive code that is not NaN: infinity, or e4m3's 448.
 template <class T>
 void check(int exponent_bits, int mantissa_bits, int most, bool most_is_infinity) {
   SCOPED_TRACE(most);
   const int nan = (1 << (exponent_bits + mantissa_bits)) - 1;
-  const auto value = [&](int code) {
+  const auto value = [&](int code) {  // by the definition, for a code without a sign
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = code >> mantissa_bits, mantissa = code - (exponent << mantissa_bits);
     const int significand = mantissa + (exponent ? 1 << mantissa_bits : 0);

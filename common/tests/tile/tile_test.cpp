@@ -1,5 +1,6 @@
-// Tests functions in common/tile. (The rungs' suites test the functions' results on both machines;
-// the committed counts cover what they count.)
+// Tests two properties of common/tile that no result shows: tiles without bank conflicts, and the
+// order of work. (The rungs' suites test the functions' results on both machines, and results_test
+// compares their counts with the committed ones.)
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +13,8 @@
 namespace ladder::sim {
 namespace {
 
-// Tiles with rows of any length must load without bank conflicts, also transposed, as A or B.
+// Tiles of every width C must be read without bank conflicts: as the left operand, also transposed,
+// and as the right operand of A·B and A·Bᵀ.
 TEST_F(SimTest, TilesCauseNoBankConflicts) {
   const auto zeros = hbm<fp16>(array("zeros", std::vector<float>(32 * 256 / 2)).array());
   const auto conflicts = [&]<int C>() {
@@ -59,6 +61,7 @@ TEST_F(SimTest, TilesCauseNoBankConflicts) {
 }
 
 TEST(LongestFirst, OrdersTilesByGroupAndLength) {
+  // Expects groups of `group` heads: the first tiles of a group's heads, then their second ones, …
   const auto check = [&](const WorkList& list, int group) {
     SCOPED_TRACE(testing::Message() << list.heads << " heads of " << list.tiles << " tiles");
     int index = 0;
@@ -69,8 +72,8 @@ TEST(LongestFirst, OrdersTilesByGroupAndLength) {
           EXPECT_EQ(std::pair(w.head, w.tile), std::pair(head, tile));
         }
   };
-  // Even tiles are ordered head by head. Uneven tiles form groups of heads, of about equal size,
-  // that fit into L2, or larger ones if all concurrent blocks could not have work otherwise.
+  // Heads with even tiles follow one another. Heads with uneven tiles form groups of about equal
+  // size, which fit in group_bytes, or exceed it if at_once blocks would not have work otherwise.
   check({.heads = 3, .tiles = 4, .head_bytes = 1, .uneven = false}, 1);
   check({.heads = 7, .tiles = 3, .head_bytes = 10, .uneven = true, .group_bytes = 30}, 3);
   check({.heads = 6, .tiles = 5, .head_bytes = 10, .uneven = true, .group_bytes = 29}, 2);
