@@ -1,5 +1,6 @@
-// Chooses a tile for a run. A step lists its tiles once, best first for each head size. This
-// choice, the dispatch (with_tile in machine/machine.h), --help and registration all use that list.
+// Chooses the tile of a run from the list of tiles that a step is compiled for, which is best first
+// for each head size. A step writes the list once: its plan (choose_tile() below), its launch
+// (with_tile() in machine/machine.h), its registration and --help all use it.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 
 namespace ladder {
 
-/// Returns the max_d of the tiles that serve heads padded to Dh elements: the smallest that is at
-/// least Dh, or 0 if there is none.
+/// Returns the max_d of the tiles that serve heads padded to Dh elements: the smallest max_d in
+/// `tiles` that is at least Dh, or 0 if there is none.
 template <class Tiles>
 constexpr int tiles_for(const Tiles& tiles, int Dh) {
   int best = 0;
@@ -19,12 +20,12 @@ constexpr int tiles_for(const Tiles& tiles, int Dh) {
   return best;
 }
 
-/// Sets block_q, block_kv and smem_bytes of a plan. Chooses the first (best) tile that is compiled
-/// for plan.head_dim, matches the request, and whose shared memory, smem_bytes(Br, Bc) bytes per
-/// block, fits into `available` bytes. With `blocks` = 2 and no request it prefers the first tile
-/// that fits twice into `available`, because an SM has hardly more shared memory than one block may
-/// use. If a better tile does not fit, the plan's note says so. Throws Error(bad_usage) if no
-/// compiled tile matches and fits; the message names the tiles that do fit.
+/// Chooses the first (best) tile that is compiled for plan.head_dim, matches the request, and whose
+/// smem_bytes(Br, Bc) bytes of shared memory per block fit into `available` bytes. Sets block_q,
+/// block_kv and smem_bytes of the plan, and `note` if a better tile did not fit. If `blocks` is 2
+/// and nothing is requested, tiles that fit twice into `available` have precedence: an SM has
+/// hardly more shared memory than one block may use, so only these let two blocks share an SM.
+/// Throws Error(bad_usage) if no compiled tile matches and fits; the message names those that fit.
 template <class Tiles, class SmemBytes>
 void choose_tile(Plan& plan, const Tiles& tiles, const TileRequest& request, int64_t available,
                  SmemBytes smem_bytes, int blocks = 1) {

@@ -10,14 +10,15 @@ namespace ladder {
 
 /// A number with a sign, exponent_bits bits of exponent and mantissa_bits bits of mantissa, as in
 /// IEEE 754: ±(1 + mantissa/2^mantissa_bits)·2^(exponent − bias), or a subnormal if the exponent
-/// field is 0. Values too large for the type become the code kMost: infinity or the largest value.
+/// field is 0. Values too large get the bits kMost: infinity, or the largest value if there is
+/// none.
 template <class Bits, int exponent_bits, int mantissa_bits, Bits kMost>
 struct NarrowFloat {
   Bits bits = 0;
 
   NarrowFloat() = default;
-  /// Rounds to nearest, ties to even. Narrower types convert to float exactly, so nothing is
-  /// rounded twice.
+  /// Rounds x to nearest, ties to even. (Narrower types convert to float exactly, so a conversion
+  /// between two of them rounds only once.)
   [[gnu::always_inline]] constexpr explicit NarrowFloat(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
     if (magnitude > 0x7f800000) {
@@ -25,7 +26,7 @@ struct NarrowFloat {
       return;
     }
     uint32_t rounded;
-    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: `large` has the result's last place
+    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: adding `large` rounds
       constexpr uint32_t large = (151 - kBias - mantissa_bits) << 23;
       const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(large);
       rounded = std::bit_cast<uint32_t>(sum) - large;
@@ -41,6 +42,7 @@ struct NarrowFloat {
     x.bits = b;
     return x;
   }
+  /// Converts exactly. A NaN of bf16 keeps its bits; any other becomes CUDA's NaN, 0x7fffffff.
   constexpr operator float() const {
     const uint32_t sign = uint32_t{bits} << (32 - 8 * sizeof(Bits)) & kSignOfFloat;
     const uint32_t magnitude = uint32_t{bits} << kShift & (uint32_t{kNaN} << kShift);
@@ -64,12 +66,12 @@ struct NarrowFloat {
 
 using fp16 = NarrowFloat<uint16_t, 5, 10, 0x7c00>;
 using bf16 = NarrowFloat<uint16_t, 8, 7, 0x7f80>;
-/// FP8 with 4 exponent and 3 mantissa bits. The largest value is 448, there is no infinity, and
-/// only the code with all these bits set is NaN.
+/// FP8 with 4 exponent and 3 mantissa bits. The largest value is 448, there is no infinity, and a
+/// number is NaN only if all 7 of these bits are set.
 using e4m3 = NarrowFloat<uint8_t, 4, 3, 0x7e>;
 
-/// Whether x is neither infinite nor NaN. It tests the bits, because under -ffast-math the compiler
-/// may assume that std::isfinite is always true.
+/// Returns whether x is neither infinite nor NaN. It tests the bits, because under -ffast-math the
+/// compiler may assume that std::isfinite is always true.
 constexpr bool is_finite(double x) {
   return (std::bit_cast<uint64_t>(x) >> 52 & 0x7ff) != 0x7ff;
 }

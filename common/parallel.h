@@ -1,4 +1,4 @@
-// Runs loops in parallel on the host's cores.
+// Runs loops in parallel on the host's cores: the simulator's blocks and the reference's rows.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@
 
 namespace ladder {
 
-/// Returns the number of cores that this process may use. taskset can limit it, and so can the
-/// environment variable LADDER_CORES: 1 keeps a learner's kernel on the main thread.
+/// Returns the number of cores that this process may use. The environment variable LADDER_CORES, if
+/// set, gives the number (at least 1; with 1, kernels stay on the main thread, which helps in a
+/// debugger). Otherwise it is what the operating system allows; taskset can lower it.
 inline int host_cores() {
   if (const char* const cores = std::getenv("LADDER_CORES")) return std::max(1, std::atoi(cores));
 #ifdef __linux__
@@ -25,7 +26,7 @@ inline int host_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// The launch policy of threads: if the host refuses another thread, get() does the work instead.
+/// The launch policy for std::async: if the host refuses another thread, get() does the work.
 inline constexpr auto kThread = std::launch::async | std::launch::deferred;
 
 /// Calls work(i) concurrently for each i in [0, n): work(0) on the calling thread, and each other
@@ -49,7 +50,7 @@ void parallel_for(int64_t n, Body body, int64_t block = 1) {
       for (int64_t begin; (begin = next.fetch_add(block)) < n;)
         for (int64_t i = begin; i < std::min(n, begin + block); ++i) body(i);
     } catch (...) {
-      next = n;
+      next = n;  // the other threads stop
       throw;
     }
   });

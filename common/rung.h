@@ -1,7 +1,7 @@
-// Defines the contract between a rung and the harness. A step plans a run (plan), launches its
-// kernels (launch) and predicts the bytes that they request (traffic); the harness does everything
-// else and is independent of the kernels. No CUDA types appear here, because the same contract
-// holds for both devices, gpu and sim. harness/steps.cpp defines the functions that are only
+// Defines the contract between a rung's steps and the harness. A step (Step, Pass) plans a run
+// (plan), launches its kernels (launch) and predicts the bytes that they request (traffic). The
+// harness does everything else and knows no kernel. No CUDA types appear here, because the contract
+// is the same for both devices, gpu and sim. harness/steps.cpp defines the functions that are only
 // declared here.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace ladder {
 
-/// The exit statuses of a program. An Error carries the status that the program then ends with.
+/// The exit statuses of a program. An Error carries the status that the program ends with.
 enum class Exit { good = 0, wrong_result = 1, bad_usage = 2, no_device = 3 };
 
 /// An error shown to the user. Its text names the bad value, the allowed values and a remedy.
@@ -30,7 +30,8 @@ struct Error : std::runtime_error {
 
 enum class DType { fp16, bf16 };
 
-/// One attention workload. Q, O: (B, H, N, d); K, V: (B, Hk, N_kv, d); LSE: (B, H, N); row-major.
+/// One attention workload. Its arrays are row-major: Q and O are (B, H, N, d), K and V are
+/// (B, Hk, N_kv, d), and LSE, the log-sum-exp of each row of S, is (B, H, N).
 struct Problem {
   int B = 1;       // batch
   int H = 2;       // query heads
@@ -64,7 +65,7 @@ struct Problem {
   constexpr int kv_head(int h) const { return h / (H / Hk); }
 };
 
-/// Bytes of one element of the I/O type.
+/// Bytes per element of the I/O type (fp16 or bf16), which Q, K, V, O and their gradients have.
 inline constexpr int64_t kIoBytes = 2;
 
 enum class DeviceKind { gpu, sim };
@@ -78,8 +79,8 @@ struct DeviceInfo {
   int64_t smem_bytes = 0;     // shared memory that a block may use
   int64_t l2_bytes = 0;       // 0 on the simulator
   int multiprocessors = 132;  // SMs; an H100's if there is no device (--list)
-  int compute_capability =
-      0;  // 90 for 9.0; the simulator's is 90, because it runs every construct that rungs use
+  /// 90 for 9.0. The simulator's is 90, because it runs every construct that rungs use.
+  int compute_capability = 0;
   bool has_bf16() const { return compute_capability >= 80; }
   /// Returns how many blocks fit into an SM's shared memory if each takes `bytes`. From compute
   /// capability 8.0 on, CUDA reserves another 1,024 bytes per block.
@@ -138,7 +139,7 @@ struct Setting {
   const char* summary;              // one line for --help
 };
 
-/// The chosen value of each setting, by name.
+/// The chosen value of each setting, keyed by the setting's name.
 using Settings = std::map<std::string, std::string>;
 
 /// Returns a value for each setting: the one in `asked`, or else the setting's default.
@@ -160,20 +161,20 @@ struct TileRequest {
 /// Everything that a run's counts depend on, fixed before the run starts. 0 means that the step has
 /// no such quantity.
 struct Plan {
-  int block_q = 0;   // Br, rows of Q in a tile
-  int block_kv = 0;  // Bc, rows of K and V in a tile
-  int head_dim = 0;  // d as padded on chip
-  int warps = 0;     // per block
-  int stages = 0;    // for asynchronous copies
-  int parts = 1;     // blocks that share the work on one tile
-  int64_t smem_bytes = 0;
+  int block_q = 0;         // Br, rows of Q in a tile
+  int block_kv = 0;        // Bc, rows of K and V in a tile
+  int head_dim = 0;        // d as padded on chip
+  int warps = 0;           // per block
+  int stages = 0;          // places in shared memory for the tiles of asynchronous copies
+  int parts = 1;           // blocks that share the work on one tile
+  int64_t smem_bytes = 0;  // shared memory per block, in the kernel that takes most
   std::vector<WorkspaceArray> workspace = {};
   Settings settings = {};                         // a value for each of the step's settings
   std::optional<Quantisation> quantisation = {};  // the reference applies it too
   std::string note = {};  // a line for --verbose, such as the choice of a smaller tile
 };
 
-/// The bytes that one kernel requests from one array in global memory.
+/// The bytes that a kernel's lanes request from one array in global memory, repeats included.
 struct ArrayTraffic {
   std::string array;
   int64_t read = 0;
@@ -194,7 +195,7 @@ enum class Rounding {
   on_chip          // P (and dS) as matrix operands, and the outputs
 };
 
-/// The largest N for which scripts/figures measures a step on FlashAttention-2's grid; 0: no limit.
+/// The largest N at which scripts/figures measures a step on its grid of workloads; 0: no limit.
 struct GridLimit {
   int full = 0;    // without a mask
   int causal = 0;  // with the causal mask
@@ -223,9 +224,9 @@ struct Shown {
 struct Needs {
   int min_compute_capability = 75;
   bool exact_architecture = false;  // runs only on this major version (code for sm_90a)
-  // These two name what to use instead if the step reaches a limit; empty: no such limit.
-  std::string max_subtracted_by = {};  // the rung that subtracts the row maximum
-  std::string less_memory = {};        // rungs that store neither S nor P
+  // The harness recommends these rungs if the step reaches its limit. Empty: it has no such limit.
+  std::string max_subtracted_by = {};  // for exponentials that overflow: subtracts the row maximum
+  std::string less_memory = {};        // for memory that runs out: stores neither S nor P
 
   /// Returns the capability as text: "7.5" (or newer), or "9.x" for an exact architecture.
   std::string capability() const {
@@ -243,21 +244,21 @@ struct Pass {
   /// (and LSE). The backward pass runs after it, reads Q, K, V, O, LSE and dO, may read the forward
   /// pass's workspace, and writes dQ, dK, dV.
   void (*launch)(const Problem&, const Plan&, const Arrays&) = nullptr;
-  /// Predicts the bytes that launch() requests, by kernel and array.
+  /// Predicts the bytes that launch() requests, per kernel and array.
   Traffic (*traffic)(const Problem&, const Plan&) = nullptr;
   explicit operator bool() const { return launch != nullptr; }
 };
 
 /// One step of a rung, compiled for one device: its functions, its requirements and how figures
-/// show it. Neither the harness nor the scripts refer to a step by name.
+/// show it. The harness and the scripts know a step only through this structure, never by name.
 struct Step {
   std::string rung;                        // "00_naive"
   std::string name;                        // --step NAME
   std::string after = {};                  // the step that it follows; empty for the rung's first
   bool aside = false;                      // a branch: another step may follow the same step
   std::vector<std::string> formerly = {};  // names of former steps that it replaced
-  /// Whether the step runs if none is named. If there are several defaults, the last one that the
-  /// device supports runs.
+  /// Whether the step runs if --step names none. If there are several defaults, the last one that
+  /// the device supports runs.
   bool is_default = false;
   Shown shown = {};
   Needs needs = {};
@@ -290,6 +291,7 @@ std::deque<Step>& all_steps();
 /// that forward pass once both steps are registered.
 void add_step(Step&& added, DeviceKind device, std::string file);
 
+/// Returns ⌈a/b⌉ for a ≥ 0 and b > 0.
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -298,15 +300,15 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
 inline constexpr int kHeadDims[] = {32, 64, 128, 256};
 inline constexpr int kAllHeadDims[] = {32, 64, 96, 128, 192, 256};
 
-/// Returns d padded on chip: the smallest of `sizes` that is at least d.
+/// Returns head size d as padded on chip: the smallest of `sizes` that is at least d; one must be.
 template <const auto& sizes = kHeadDims>
 constexpr int padded_head_dim(int d) {
   return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
 /// Returns how many blocks, each with a tile of `tile` rows, cover `length` rows along grid.y or
-/// grid.z. Throws Error(bad_usage) for more than the 65,535 blocks that CUDA allows. Plans also
-/// call it, so that the error is found before the launch.
+/// grid.z. Throws Error(bad_usage) for more than 65,535 blocks, CUDA's limit for these dimensions.
+/// Plans call it too, so that the error is found before the launch.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)

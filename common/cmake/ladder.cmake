@@ -1,4 +1,5 @@
-# Builds the ladder: a library for the harness, one for each machine, and a program for each rung.
+# Builds the ladder: a library for the harness, one for each machine (the simulator and the GPU),
+# and a program for each rung, which add_rung() below defines. CMakeLists.txt includes this file.
 
 set(LADDER_CUDA AUTO CACHE STRING
   "The GPU half: ON, OFF, or AUTO: where a GPU answers and a CUDA Toolkit is found, and in CI")
@@ -17,8 +18,8 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # -Og compiles faster than -O1 and suffices for code that takes little of a run's time. --trace
-# finds a kernel's lines in the line tables. These are DWARF 4, because addr2line does not find
-# functions that clang inlined in DWARF 5.
+# finds a kernel's lines in the line tables of -g1. They are in DWARF 4, because addr2line does not
+# find functions that clang inlined in DWARF 5.
 set(CMAKE_CXX_FLAGS_RELEASE "-Og -gdwarf-4 -g1 -DNDEBUG")
 set(hot $<$<CONFIG:Release>:-O3>)   # the simulator and the reference
 set(warm $<$<CONFIG:Release>:-O1>)  # the first rungs, whose kernels touch single elements
@@ -60,8 +61,8 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # CUDA. The cache remembers the capability of a GPU that answered, because a GPU may not answer on
 # every machine that shares a build folder. The architecture must be known before the language is
-# enabled: it is the GPU's, otherwise 8.0 (with PTX) and 9.0a, and in CI without a GPU only 9.0a. If
-# the GPU half is left out, `no_gpu` says why and what to do, and the programs print that text.
+# enabled: it is the GPU's; without one, 8.0 (with PTX) and 9.0a, but in CI only 9.0a. If the GPU
+# half is left out, `no_gpu` says why and what to do, and the programs print that text.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")

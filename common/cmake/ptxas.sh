@@ -1,8 +1,9 @@
 #!/bin/sh
-# ptxas.sh OBJECT COMMAND… runs the compile command, and keeps ptxas's report on registers in
-# OBJECT.ptxas for machine_code_test. It prints all other messages, such as the one for a serialised
-# wgmma, ptxas info : (C7517) …. (It omits C7519, for a wgmma.fence that ptxas added, which costs
-# nothing, and messages about code compiled with -Ofc=max, which never runs.)
+# ptxas.sh OBJECT COMMAND… runs nvcc's COMMAND, which compiles OBJECT, and exits with its status. It
+# keeps ptxas's report on registers in OBJECT.ptxas for machine_code_test, and prints all other
+# messages, such as "ptxas info : (C7517)", which says that wgmmas are serialised. It omits C7519
+# (ptxas added a wgmma.fence, which costs nothing) and all C75… messages about code compiled with
+# -Ofc=max, because that code never runs.
 object=$1
 shift
 case $* in *" -cubin "*) # not linked: an empty object replaces the host half

@@ -1,4 +1,5 @@
-// The harness's interface to a device. gpu/ and sim/ implement it; kernels use machine.h instead.
+// Declares Device, the harness's interface to a machine that runs kernels, and the reports that it
+// returns. machine/gpu/ and machine/sim/ implement it. Kernels use machine.h instead.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ struct HbmCounts {
   }
 };
 
-/// The simulator's counts for one kernel; those of launches with the same name are added up.
+/// The simulator's counts for one kernel. Launches under the same name count as one kernel.
 struct Counts : Amounts {
   HbmCounts hbm;
   std::map<std::string, HbmCounts> arrays;  // `hbm` of each array, keyed by name
@@ -46,12 +47,12 @@ struct Counts : Amounts {
   Counts& operator+=(const Counts& other);
 };
 
-/// Bytes that DRAM served according to the GPU's hardware counters: for a whole run, and by kernel
-/// name. The run can move fewer bytes than its kernels together, because each kernel is counted
-/// with an initially empty L2, while in the run it may find data there.
+/// Bytes that DRAM served according to the GPU's hardware counters. A whole run can move fewer
+/// bytes than its kernels together, because each kernel is counted with an initially empty L2,
+/// while in the run it may find data there.
 struct DramReport {
-  ReadWrite all;
-  std::map<std::string, ReadWrite> kernels;
+  ReadWrite all;                             // of a whole run
+  std::map<std::string, ReadWrite> kernels;  // by kernel name
 };
 
 /// How a kernel's blocks fill a GPU.
@@ -62,7 +63,8 @@ struct Occupancy {
 };
 
 /// The measurements of one kernel of a run. The simulator fills in `counts`. The GPU fills in the
-/// median time, the occupancy if known (not for cuBLAS's kernels), and with --dram the counters.
+/// occupancy if it is known (not for cuBLAS's kernels); the harness adds time_kernels()'s median
+/// and, with --dram, the bytes that the counters show.
 struct KernelReport {
   std::string name;
   std::optional<Counts> counts = {};
@@ -71,7 +73,7 @@ struct KernelReport {
   std::optional<Occupancy> occupancy = {};
 };
 
-/// GPU times of repeated runs.
+/// GPU times of `samples` repeated runs.
 struct Timing {
   double median_ms = 0;
   double min_ms = 0;
@@ -79,13 +81,13 @@ struct Timing {
   int samples = 0;
 };
 
-/// Default GPU time per measurement in ms, L2 flushes included; the warm-up takes about as long.
+/// Default time of a measurement in ms, flushes of L2 included; its warm-up takes about as long.
 inline constexpr double kTimingMs = 200;
 
-/// The simulator's order of blocks, and of threads between barriers; CUDA defines no order.
+/// The order in which the simulator runs blocks, and threads between barriers. CUDA defines none.
 struct Schedule {
   enum class Order { forward, reverse, random } order = Order::forward;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of random orders
   bool operator==(const Schedule&) const = default;
 };
 
@@ -99,6 +101,7 @@ struct SimOptions {
   bool operator==(const SimOptions&) const = default;
 };
 
+/// A machine that holds arrays and runs kernels: the GPU or the simulator.
 class Device {
  public:
   virtual ~Device() = default;
@@ -108,14 +111,16 @@ class Device {
   /// every element NaN in each float type. The device must outlive the array. Throws
   /// Error(no_device) if memory runs out.
   virtual std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) = 0;
-  virtual void upload(Array& array, const void* host) = 0;  // array.bytes bytes
+  // Copy array.bytes bytes from the host to the array, and back.
+  virtual void upload(Array& array, const void* host) = 0;
   virtual void download(void* host, const Array& array) = 0;
 
   /// Runs `work` (which launches kernels) once, waits, and returns reports on its kernels in the
   /// order of their first launch. Faults and NVTX ranges are labelled with `rung`.
   virtual std::vector<KernelReport> run(const std::string& rung,
                                         const std::function<void()>& work) = 0;
-  /// Returns the GPU time of `work`, sampled for about `budget_ms` ms; nothing on the simulator.
+  /// Runs `work` again and again for about `budget_ms` ms, overwriting L2 before each run, and
+  /// returns the runs' GPU times. Returns nothing on the simulator.
   virtual std::optional<Timing> time(const std::function<void()>&, double /*budget_ms*/) {
     return {};
   }
@@ -123,9 +128,9 @@ class Device {
   /// finds it in a run; nothing on the simulator.
   virtual std::map<std::string, double> time_kernels(const std::function<void()>&) { return {}; }
 
-  /// Returns the bytes that DRAM serves for `work`, according to the GPU's counters. L2 is emptied
-  /// before each count and written back within it. Runs `work` three times. Throws Error(no_device)
-  /// with the reason if the counters are missing or may not be read.
+  /// Runs `work` three times and returns the bytes that DRAM serves for it, according to the GPU's
+  /// counters. L2 is emptied before each count and written back within it. Throws Error(no_device)
+  /// with the reason if the counters are missing or may not be read, and on the simulator.
   virtual DramReport dram(const std::function<void()>&) = 0;
 
   /// Returns the events traced since the last call; empty unless SimOptions::trace is set.
@@ -136,9 +141,10 @@ class Device {
 /// the GPU allows). Throws Error(no_device) with the reason if no GPU can be used, and
 /// Error(bad_usage) if the GPU allows less than `smem_bytes`.
 std::unique_ptr<Device> open_gpu(int64_t smem_bytes = 0);
+/// Opens a simulator. Several may exist, but only one may run at a time.
 std::unique_ptr<Device> open_sim(const SimOptions& options);
 
-/// Returns the size of the host's memory in bytes.
+/// Returns the size of the host's physical memory in bytes.
 int64_t host_memory();
 
 }  // namespace ladder

@@ -1,7 +1,8 @@
-// Declares the names that kernels use. The same source is compiled twice: by nvcc for the gpu,
+// Declares the names that kernels use. The same source is compiled twice: by nvcc for the GPU,
 // where these names are CUDA's own or thin aliases, and by the host compiler for the simulator,
 // where they check and count. MACHINE is the namespace `gpu` or `sim`; both are linked into one
-// program.
+// program. gpu/gpu_machine.h documents each name, sim/sim_machine.h and sim/sim_memory.h what it
+// counts.
 //
 //   Hbm<T>              global memory: Q[i] reads, S[i] = x writes, Q + n points n elements on
 //   hbm<T>(array)       passes an array of the harness to a kernel
@@ -22,9 +23,9 @@
 //   Chunk<T>            8 elements; read_chunk and write_chunk move them as 16 bytes
 //   exp2_fast           2^x as the special function unit (SFU) computes it
 //   count_flops         adds to the simulator's count of FLOPs outside matrix products
-//   opaque              hides a number's origin from the compiler
+//   opaque              hides from the compiler how an int was computed, to save registers
 //   mma_m16n8k16, pack, read_pair, store_pair, ldmatrix_x4, ldmatrix_x4_trans, store_16_bytes,
-//   read_4, store_4: 01/fragment and common/tile build on them
+//   read_4, store_4     operands of tensor cores; 01/fragment and common/tile build on these
 //
 // and CUDA's own: __global__, __device__, __forceinline__, __launch_bounds__, dim3, threadIdx,
 // blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync, __any_sync,
@@ -43,7 +44,7 @@
 
 namespace ladder::MACHINE {
 
-/// Calls f<T>() with the problem's I/O type T.
+/// Calls f<T>() with the problem's I/O type T, fp16 or bf16.
 template <class F>
 void with_type(const Problem& p, F f) {
   p.dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
@@ -59,7 +60,7 @@ constexpr int64_t array_bytes(int64_t count) {
 template <const auto& sizes = kHeadDims, class F>
 void with_type_and_head_dim(const Problem& p, F f) {
 #ifdef LADDER_ONE_KERNEL
-  // This code is compiled but never run: see ladder.cmake.
+  // CI without a GPU compiles one kernel of each step, which never runs (see cmake/ladder.cmake).
   if (p.dtype == DType::bf16 && p.d == 128) f.template operator()<bf16, 128>();
 #else
   const auto with_size = [&]<int Dh>() {
@@ -73,8 +74,8 @@ void with_type_and_head_dim(const Problem& p, F f) {
 #endif
 }
 
-/// Calls f<T, Dh, Br, Bc>() with the plan's tile. Compiles f for every entry of `tiles`, a
-/// constexpr array of TileSize.
+/// Calls f<T, Dh, Br, Bc>() with the problem's I/O type, its padded head size and the plan's tile.
+/// Compiles f for every entry of `tiles`, a constexpr array of TileSize.
 template <const auto& tiles, const auto& sizes = kHeadDims, class F>
 void with_tile(const Problem& p, const Plan& plan, F f) {
   with_type_and_head_dim<sizes>(p, [&]<class T, int Dh>() {
@@ -91,7 +92,8 @@ void with_tile(const Problem& p, const Plan& plan, F f) {
   });
 }
 
-/// Registers a step when the program starts, so that the harness can choose it.
+/// Registers a step, so that the harness can choose it. A step's file defines a global variable of
+/// this type, whose constructor runs when the program starts.
 struct Register {
   explicit Register(Step&& step, const char* file = __builtin_FILE()) {
     add_step(std::move(step), kDevice, file);

@@ -1,4 +1,5 @@
-// Replaces gpu/device.cpp in programs that are built without the GPU half.
+// Replaces gpu/device.cpp in programs that are built without the GPU half. The build defines
+// LADDER_NO_GPU, a string that says why the half was left out and how to get it.
 #include "machine/device.h"
 
 namespace ladder {

@@ -1,4 +1,6 @@
-// Defines the trace of a run on the simulator (--trace): the warps' events with all their counts.
+// Defines what the simulator counts (Amounts) and the trace of a run (--trace): what each warp did,
+// event after event, with the counts of each event. sim/recorder.cpp records a trace,
+// harness/trace_file.cpp writes it to a file, and scripts/explore shows it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@ namespace ladder {
 /// Ranges of bytes in ascending order, each as [begin, end).
 using ByteRanges = std::vector<std::pair<int64_t, int64_t>>;
 
-/// The simulator's counts, except the bytes of global memory.
+/// The simulator's counts, except the bytes of global memory (HbmCounts in device.h).
 struct Amounts {
   int64_t sram_read = 0, sram_write = 0;  // shared-memory bytes
   int64_t sram_operands = 0;              // the bytes of sram_read that are operands of products
@@ -28,9 +30,9 @@ struct Amounts {
   int64_t stores_under_products = 0;
 
   bool operator==(const Amounts&) const = default;
-  void add(const Amounts& other, int64_t times = 1);
+  void add(const Amounts& other, int64_t times = 1);  // adds times · other
 };
-/// A member of Amounts and its key in JSON and in traces.
+/// A member of Amounts, and its key in the JSON report and in traces.
 struct Amount {
   using Member = int64_t Amounts::*;  // an alias, because g++ warns of parentheses that nvcc adds
   const char* key;
@@ -59,6 +61,7 @@ inline void Amounts::add(const Amounts& other, int64_t times) {
   for (const auto& [key, member] : kAmounts) this->*member += times * (other.*member);
 }
 
+/// The kinds of events. All from `round` on are barriers, which a warp's lanes pass together.
 enum class EventKind : uint8_t {
   read,        // the global array `name` is read
   write,       // the global array `name` is written
@@ -86,7 +89,7 @@ enum class EventKind : uint8_t {
   wgmma_wait,
 };
 inline constexpr const char* kEventTexts[] = {
-    // The names in traces and in the explorer.
+    // The kinds' names in traces and in the explorer, in the order of EventKind.
     "read", "write", "compute", "collective", "store", "zeros",
     // Hopper's.
     "tma_load", "bulk_load", "tma_store", "bulk_add", "tma_store_wait", "mbarrier_arrive", "wgmma",
@@ -98,7 +101,6 @@ static_assert(std::size(kEventTexts) == static_cast<size_t>(EventKind::wgmma_wai
 inline constexpr const char* text_of(EventKind kind) {
   return kEventTexts[static_cast<size_t>(kind)];
 }
-/// Whether the event is a barrier, which a warp's lanes pass together.
 constexpr bool is_barrier(EventKind kind) {
   return kind >= EventKind::round;
 }
@@ -106,8 +108,8 @@ constexpr bool is_barrier(EventKind kind) {
 /// What a warp did at one line of its kernel. All lanes' work at the same line forms one event. The
 /// rounds of a loop that waits for nothing also form one event, up to some size. Every count is
 /// recorded once, so the sums over the events are the run's counts. A warp's events are in program
-/// order, and a block's events in one possible order. An event's place is where it began; for a
-/// wait, where the warp began to wait.
+/// order; the events of a block's warps are interleaved in one order that the barriers allow. An
+/// event is placed where it began; for a wait, that is where the warp began to wait.
 ///
 /// The members keep their names in the file that --trace writes (harness/trace_file.cpp), in Python
 /// (scripts/ladder/trace/read.py) and on the explorer's page. Writing the file turns sites into
@@ -132,7 +134,7 @@ struct TraceEvent {
   int site = -1;        // index into Trace::sites; -1: unknown
   int start_site = -1;  // for a compute event, the site before it; it ends at `site`
   int64_t bytes = 0;    // bytes of global memory that all lanes requested
-  ByteRanges ranges;    // where these bytes are in the array, each once
+  ByteRanges ranges;    // the offsets of these bytes in the array, each once
   struct Touch {
     std::string array;
     bool write;
@@ -142,13 +144,14 @@ struct TraceEvent {
   Amounts counts;
 };
 
+/// The events of a run and the tables to which they refer by index.
 struct Trace {
   struct Launch {
     std::string kernel;
-    unsigned grid[3], block[3];
-    struct Shared {
+    unsigned grid[3], block[3];  // x, y, z
+    struct Shared {              // an array in shared memory
       std::string array;
-      int64_t begin, bytes;
+      int64_t begin, bytes;        // its offset in the block's shared memory, and its size
       int64_t panel = 0, row = 0;  // for swizzled tiles: bytes per panel, and per row of a panel
     };
     std::vector<Shared> shared;  // the arrays that the first traced block took
@@ -159,8 +162,9 @@ struct Trace {
   std::vector<std::vector<uintptr_t>> sites;
   struct Fault {
     std::string message;  // empty: no fault
-    int launch = -1;
-    int64_t block = 0;
+    int launch = -1;      // index into `launches`
+    int64_t block = 0;    // numbered as in TraceEvent
+    // The thread's number in its block, or -1 if the launch is at fault; an index into `sites`.
     int thread = 0, site = -1;
   } fault;
 };

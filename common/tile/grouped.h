@@ -1,8 +1,8 @@
 // A warp's products in the last portable steps, 05/large_tiles and 06/split_sums. They compute the
 // same as warp.h's products, but faster, for two reasons. First, each matrix of an operand is
-// loaded while the previous one is multiplied, because ldmatrix takes about 30 cycles. Second, tile
-// offsets are written so that addresses take few registers; the operands loaded ahead use the
-// registers saved. A tile's number of columns may be any multiple of 16.
+// loaded while the previous one is multiplied, because ldmatrix takes about 30 cycles. Second,
+// offsets in a tile are written so that addresses take few registers; the registers saved hold the
+// operands that are loaded ahead. A tile's number of columns may be any multiple of 16.
 #pragma once
 
 #include <bit>
@@ -77,7 +77,7 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
                                          int thread) {
   constexpr int kChunks = C / 8, kStride = kRowsAtOnce<kThreads, kChunks>;
   static_assert(R % kStride == 0);
-  opaque(thread);  // see write
+  opaque(thread);  // for the reason that write() below gives
   thread = static_cast<int>(static_cast<unsigned>(thread) % kThreads);
   const int first = thread / kChunks, c = thread % kChunks;
   if (c * 8 >= columns || (kStride * kChunks < kThreads && first >= kStride)) return;

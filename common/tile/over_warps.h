@@ -1,6 +1,7 @@
-// Functions for a block whose warps split the keys. Each warp computes some columns of S, so each
-// row's maximum, sum and row of O must be combined through shared memory. On the simulator each
-// function counts one FLOP per element (or row) and operation, unless its comment says otherwise.
+// Functions for a block whose warps split the keys, as in rung 04. Each warp computes some columns
+// of S, so the maximum, the sum and the row of O of each row must be combined through shared
+// memory. On the simulator a function counts one FLOP per element (or row) and operation, unless
+// its comment says otherwise.
 #pragma once
 
 #include "tile/rows.h"
@@ -44,7 +45,7 @@ __device__ __forceinline__ Rows<M> max_over_warps(const WarpRows<M, kWarps>& of)
     return x;
   });
 }
-/// Returns the sum of all warps' values of one row.
+/// Returns the sum of all warps' values of one row, for a thread that computes this row alone.
 template <int M, int kWarps>
 __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int row) {
   float x = of.data[row];
@@ -53,9 +54,9 @@ __device__ __forceinline__ Row sum_over_warps(const WarpRows<M, kWarps>& of, int
   return {x};
 }
 
-/// R × C fp32 values in a block's registers, each in one thread: thread t holds elements t, t +
-/// kThreads, … in row-major order. The functions below skip rows from `rows` on and columns from
-/// `columns` on.
+/// R × C fp32 values in a block's registers, each in one thread: in row-major order, thread t holds
+/// elements t, t + kThreads and so on. The functions for it work on the first `rows` rows and
+/// `columns` columns only.
 template <int R, int C, int kThreads>
 struct BlockFragment {
   static_assert(kThreads % C == 0 || C % kThreads == 0);
@@ -91,7 +92,7 @@ __device__ __forceinline__ void store(Hbm<T> target, int pitch,
   for_each_place(x, rows, columns, [&](int n, int i, int j) { target[i * pitch + j] = T(x.r[n]); });
 }
 
-/// Multiplies every element by its row's value, of_row[row].
+/// Multiplies each element by its row's value, of_row[row].
 template <int R, int C, int kThreads>
 __device__ __forceinline__ void mul_rows(BlockFragment<R, C, kThreads>& x, Smem<float> of_row,
                                          int rows = R, int columns = C) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ void write(const PartialSums<R, C, kWarps>& target,
   constexpr int kPitch = PartialSums<R, C, kWarps>::kPitch;
   write(target.data + warp_id() * R * kPitch, kPitch, acc);
 }
-/// Sets each element of `sum` to the total of all warps' sums at its row and column.
+/// Sets each element of `sum` to the total of all warps' sums for its row and column.
 template <int R, int C, int kThreads, int kWarps>
 __device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& sum,
                                                const PartialSums<R, C, kWarps>& of, int rows = R,

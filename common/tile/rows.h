@@ -1,6 +1,6 @@
-// Functions on the rows of an accumulator, used from rung 03 on for the softmax of S and for O. On
-// the simulator each function counts one FLOP per element (or row) and operation; exponentials are
-// counted separately.
+// Functions on the rows of an accumulator, used from rung 03 on for the softmax of S and for O. A
+// warp calls them together. On the simulator each function counts one FLOP per element (or row) and
+// operation; exponentials are counted separately.
 #pragma once
 
 #include "tile/warp.h"
@@ -13,8 +13,8 @@ template <int M>
 struct Rows {
   float r[M / 8];
 };
-/// The value of one row, in the one thread that computes this row. The functions on Rows accept it,
-/// too.
+/// The value of one row, in the one thread that computes this row. The functions on Rows that need
+/// no other lane accept it, too.
 template <>
 struct Rows<1> {
   float r[1];
@@ -71,8 +71,8 @@ __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = exp2_fast(a.r[i], M == 1 || lane_id() % 4 == 0);
   return out;
 }
-/// Returns 1/x for each row's x, and 0 for x = 0: a row that attends to no key ends with l = 0, and
-/// its O must become 0.
+/// Returns 1/x for each row's x > 0, else 0: a row that attends to no key ends with the sum l = 0,
+/// and its O must become 0.
 template <int M>
 __device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
@@ -88,7 +88,7 @@ __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
 }
 
 /// Reduces with f those elements of each row that the calling lane holds. Even and odd columns form
-/// two chains per row, so that an operation need not wait for the previous one.
+/// two chains per row, so that an operation need not wait for the one just before it.
 template <int M, int N, class F>
 __device__ __forceinline__ Rows<M> reduce_in_lane(const Accumulator<M, N>& acc, F f) {
   Rows<M> out;
@@ -132,7 +132,7 @@ template <int M>
 __device__ __forceinline__ Rows<M> max_over_lanes(const Rows<M>& rows) {
   return reduce_over_lanes(rows, [](float x, float y) { return fmaxf(x, y); });
 }
-/// Returns, in all lanes, whether any row's value in the warp exceeds x; a NaN does not.
+/// Returns, in all lanes, whether the value of any of the warp's rows exceeds x; a NaN does not.
 template <int M>
 __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   bool above = false;
@@ -281,6 +281,7 @@ __device__ __forceinline__ void for_each_row(const Rows<M>& a, const Rows<M>& b,
 }
 
 /// Sets columns [limit(i), N) of each row i to `masked`. limit(i) may be negative or exceed N.
+/// (opaque() keeps the compiler from computing the rows' limits ahead, which would take registers.)
 template <int M, int N, class F>
 __device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit,
                                              float masked = -INFINITY) {
@@ -289,7 +290,7 @@ __device__ __forceinline__ void mask_columns(Accumulator<M, N>& S, F limit,
   for (int i = 0; i < M / 16; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int first = limit(16 * i + lane / 4 + 8 * half) - lane % 4 * 2;  // of this lane's columns
+      int first = limit(16 * i + lane / 4 + 8 * half) - lane % 4 * 2;  // from this lane's column 0
       opaque(first);
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)

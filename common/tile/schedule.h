@@ -1,5 +1,5 @@
-// Assigns tiles to blocks, the longest tiles first if their times differ, and estimates a grid's
-// time.
+// Assigns tiles to blocks, those that take longest first if tiles differ, and estimates the time of
+// a grid.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct WorkList {
   int heads, tiles;                // number of heads, and of tiles per head
   int64_t head_bytes;              // bytes that every tile of a head reads, such as its K and V
   bool uneven;                     // whether some tiles take longer than others
-  int64_t group_bytes = 16 << 20;  // a group's limit in L2; less than half of an H100's 50 MB
+  int64_t group_bytes = 16 << 20;  // L2 for a group of heads; less than half of an H100's 50 MB
   int at_once = 0;                 // concurrent blocks; a group should have about as many tiles
 };
 

@@ -1,6 +1,6 @@
 // A pipeline on Hopper: a ring of stages in shared memory (double buffering, if there are two). A
 // producer fills the stages through TMA; consumers use and then free them. `full` and `free` are
-// mbarriers.
+// mbarriers. Below each side of this picture are the functions that it calls in turn.
 //
 //                              full
 //   producer, one thread     ─────────→   consumers, whole warps
@@ -73,8 +73,8 @@ struct Stages {
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
     next_slot();
   }
-  /// Marks the stage full without a copy, so that the consumer wakes up and finds that there is no
-  /// more work; then advances to the next slot or stage.
+  /// Marks the stage full without a copy, so that the consumer wakes up and can find that there is
+  /// no more work; then advances to the next slot or stage.
   __device__ __forceinline__ void signal_end() {
     full[number()].arrive();
     next_slot();

@@ -1,8 +1,8 @@
 // Building blocks for kernels, used from rung 01 on (common/README.md lists them). A block works on
 // tiles, which are parts of a matrix in shared memory. A warp multiplies them on the tensor cores.
 // Its operands and sums are spread over the registers of its 32 lanes in the layout that the PTX
-// ISA gives under "Matrix Fragments for mma.m16n8k16". Every function here must be called by whole
-// warps, and blocks are one-dimensional. Rows, columns and pitches are in elements.
+// ISA gives under "Matrix Fragments for mma.m16n8k16". Whole warps must call every function, and
+// blocks are one-dimensional. Rows, columns and pitches are in elements.
 #pragma once
 
 #include "machine/machine.h"
@@ -62,9 +62,9 @@ struct Tile {
 };
 
 /// Copies R × C elements from `source`, whose rows are `pitch` elements apart, into the tile. The
-/// kThreads threads that call it, numbered from 0 by `thread`, share the 16-byte chunks. It reads
-/// only the first `rows` rows and `columns` columns (a multiple of 8); the rest of the tile becomes
-/// 0.
+/// kThreads threads that call it, whose numbers `thread` count from 0, share the 16-byte chunks. It
+/// reads only the first `rows` rows and `columns` columns (a multiple of 8); the rest of the tile
+/// becomes 0.
 template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
                                         std::type_identity_t<Hbm<const T>> source, int pitch,
@@ -155,9 +155,9 @@ struct Accumulator {
   float r[M / 16][N / 8][4] = {};
 };
 
-/// The part of an R × C product that the calling warp computes: kRows × kColumns elements from
-/// `row` and `column` on. kWarps warps divide the product into kDown = R / M parts vertically and
-/// kAcross parts horizontally. In a larger block the next kWarps warps get the same parts of
+/// The part of an R × C product that the calling warp computes: kRows = M rows × kColumns columns,
+/// from `row` and `column` on. kWarps warps divide the product into kDown = R / M parts vertically
+/// and kAcross parts horizontally. In a larger block the next kWarps warps get the same parts of
 /// another product.
 template <int R, int C, int M, int kWarps>
 struct WarpTile {

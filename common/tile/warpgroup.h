@@ -1,4 +1,5 @@
-// For Hopper: tiles that TMA fills, and products that a warpgroup of 128 threads computes (WGMMA).
+// Building blocks for kernels on Hopper (05_flash_v2/hopper, 06_backward/hopper): tiles that TMA
+// fills, and products that a warpgroup of 128 threads computes (WGMMA).
 //
 // A warpgroup computes 64 rows of sums, 16 in each of its four warps. Each warp holds its 16 rows
 // as an Accumulator<16, N>, and its rows of a left operand as an Operand<T, 16, K>, so all
@@ -43,9 +44,8 @@ struct SwizzledTile {
   static constexpr int kAlignment = 1024;  // bytes; the swizzle depends on address bits
   Smem<T> data;
 
-  /// Returns where element (row, column) is, in elements from `data`. `row` is a multiple of 8,
-  /// where the swizzle moves nothing; `column` starts a panel or is a multiple of 32 bytes within
-  /// it.
+  /// Returns where element (row, column) is, in elements from `data`. `row` must be a multiple of
+  /// 8, because there the swizzle moves nothing, and `column` a multiple of 32 bytes.
   __device__ __forceinline__ static constexpr int at(int row, int column) {
     return column / kColumns * kPanel + row * kColumns + column % kColumns;
   }
@@ -126,13 +126,13 @@ __device__ __forceinline__ void load(Operand<T, 16, C>& a, const SwizzledTile<T,
 }
 
 /// Orders earlier accesses to these accumulators and operands before the next products. Call it
-/// before products that use registers written by other code.
+/// before products that use registers which other code has touched, and before the first product.
 template <class... Registers>
 __device__ __forceinline__ void wgmma_fence(Registers&... registers) {
   (hold(registers.r[0]), ...);
   wgmma_fence_instruction();
 }
-/// Waits until at most `groups` committed groups of products are still in flight. Pass the
+/// Waits until at most the last `groups` committed groups of products are still in flight. Pass the
 /// accumulators and operands whose products have then ended; only these may be used after the wait.
 template <int groups, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... registers) {

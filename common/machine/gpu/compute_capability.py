@@ -1,6 +1,7 @@
-"""Prints the compute capability of the first GPU that answers, such as 90, or nothing.
+"""Prints the first GPU's compute capability, such as 90 for 9.0, or an empty line if none answers.
 
-It asks the driver itself, because nvidia-smi may be missing although programs run, and the reverse.
+The build and the scripts run it. It asks the driver itself, because nvidia-smi may be missing where
+programs run, and present where they do not.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76
 
 
 def capability():
+    """Returns the capability as text without a point, or "" if no GPU or driver answers."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-// Counts with CUPTI. Only this file opens it, at run time, so that programs start without it.
+// Implements Counters with CUPTI, which it opens at run time, so that programs start without it.
 #include "machine/gpu/counters.h"
 
 #include <fmt/format.h>
@@ -49,11 +49,9 @@ class Cupti {
                                                                                       &text);
     no_device(
         "{}: {}; the driver may reserve counters for administrators: run as root (a container "
-        "needs "
-        "--cap-add=SYS_ADMIN), or have an administrator open them to all users "
+        "needs --cap-add=SYS_ADMIN), or have an administrator open them to all users "
         "(https://developer.nvidia.com/ERR_NVGPUCTRPERM); or another profiler (ncu, nsys, DCGM) "
-        "may "
-        "be using them: end it",
+        "may be using them: end it",
         name, text);
   }
 
@@ -63,8 +61,8 @@ class Cupti {
          CUpti_Profiler_Initialize_Params{CUpti_Profiler_Initialize_Params_STRUCT_SIZE});
   }
 
-  // The Toolkit's folders come first, because the loader may find another version. CUPTI's major
-  // version equals the Toolkit's.
+  // The Toolkit's folders come first, because the system's loader may find another version. CUPTI's
+  // major version equals the Toolkit's.
   const Library library_{"CUPTI",
                          fmt::format("libcupti.so.{}", CUDART_VERSION / 1000),
                          {LADDER_CUPTI_FOLDER, LADDER_CUPTI_EXTRAS_FOLDER, ""}};

@@ -20,9 +20,11 @@ class Counters {
   /// Starts a session for at most `ranges` ranges. Throws Error(no_device), with the reason and a
   /// remedy, if CUPTI is missing or refuses.
   explicit Counters(int ranges);
+  /// Begin and end a range, which is named `range`. Ranges do not nest.
   void begin(const std::string& range);
   void end();
-  /// Ends the session. Returns the bytes read from and written to DRAM in each range, by name.
+  /// Ends the session. Returns the bytes read from and written to DRAM, keyed by the range's name.
+  /// Throws Error(no_device) if CUPTI lost counts.
   std::map<std::string, ReadWrite> read();
 
  private:
@@ -31,8 +33,8 @@ class Counters {
   std::vector<uint8_t> config_, counts_;
 };
 
-/// Queues a kernel on the default stream that reads `bytes` bytes (a multiple of 16) of poisoned
-/// global memory, which evicts the contents of L2. Defined in sweep.cu.
+/// Queues a kernel on the default stream that reads the `bytes` bytes (a multiple of 16) at `data`,
+/// which must be poisoned (all 0xFF). The reads evict the contents of L2. Defined in sweep.cu.
 void queue_sweep(void* data, int64_t bytes);
 
 /// Returns the compute capability, such as 75, for which the program's code for the current GPU (or

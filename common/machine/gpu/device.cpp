@@ -1,4 +1,4 @@
-// Implements the GPU's Device with the CUDA runtime: memory, launches, timing and DRAM counters.
+// Implements Device for the GPU, and the functions of launch.h, with the CUDA runtime.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -23,6 +23,7 @@ inline void nvtxRangePop() {}
 namespace ladder::gpu {
 namespace {
 
+/// Throws Error(no_device) unless the call succeeded; `doing` says what it was for.
 void check(cudaError_t error, const std::string& doing) {
   if (error != cudaSuccess)
     no_device("{}: {} ({})", doing, cudaGetErrorString(error), cudaGetErrorName(error));
@@ -57,8 +58,8 @@ std::shared_ptr<void> range(const char* name) {
   return {nullptr, [](void*) { nvtxRangePop(); }};
 }
 
-/// A function that is called for each launch and must call `queue`, which launches the kernel. Its
-/// parameter `occupancy` is empty if the occupancy is unknown.
+/// A function that is called instead of each launch and must call `queue`, which launches the
+/// kernel. Its parameter `occupancy` is empty if the occupancy is unknown.
 using Observer = std::function<void(const char* name, const std::function<void()>& queue,
                                     const std::function<Occupancy()>& occupancy)>;
 Observer observer;
@@ -101,8 +102,8 @@ class Gpu : public Device {
       throw Error(Exit::bad_usage, fmt::format("--sram {}: a block on {} can have at most {} bytes",
                                                smem_bytes, info_.name, info_.smem_bytes));
     if (smem_bytes) {
-      // An SM's shared memory is 1 KiB larger than a block's limit. With this carveout it runs as
-      // many blocks as an SM of that size would.
+      // An SM's shared memory is 1 KiB larger than a block's limit. With this carveout the SM runs
+      // as many blocks as one whose blocks are limited to smem_bytes.
       info_.smem_bytes = smem_bytes;
       carveout = static_cast<int>(100 * (smem_bytes + 1024) /
                                   static_cast<int64_t>(properties.sharedMemPerMultiprocessor));
@@ -151,7 +152,7 @@ class Gpu : public Device {
   }
 
   std::optional<Timing> time(const std::function<void()>& work, double budget_ms) override {
-    const double once = batch(work, 2).back();
+    const double once = batch(work, 2).back();  // ms; a batch of `size` runs takes about 20 ms
     const int size = std::clamp(static_cast<int>(20 / std::max(once, 1e-3)), 3, 50);
     const std::vector<double> samples = sample(
         budget_ms, [&] { return batch(work, size); },
@@ -165,7 +166,7 @@ class Gpu : public Device {
 
   std::map<std::string, double> time_kernels(const std::function<void()>& work) override {
     std::map<std::string, std::vector<double>> samples;
-    for (int i = 0; i < 11; ++i) {
+    for (int i = 0; i < 11; ++i) {  // one run to warm up and ten samples
       std::vector<std::pair<std::string, Stopwatch>> launches;
       flush();
       observe(work, [&](const char* name, const auto& queue, const auto&) {
@@ -175,7 +176,7 @@ class Gpu : public Device {
         watch.stop();
       });
       wait();
-      if (i == 0) continue;  // warm-up
+      if (i == 0) continue;
       std::map<std::string, double> one;
       for (const auto& [name, watch] : launches) one[name] += watch.ms();
       for (const auto& [name, ms] : one) samples[name].push_back(ms);
@@ -187,9 +188,10 @@ class Gpu : public Device {
 
 #ifdef LADDER_CUPTI_FOLDER  // the build found CUPTI's headers
   DramReport dram(const std::function<void()>& work) override {
-    // Reading twice as many bytes as L2 holds empties it. (Overwriting L2 would leave lines whose
-    // later write-back would be counted.) Each range ends with a second such read, which forces the
-    // work's own lines to be written back; it reads the buffer's other half, so that nothing hits.
+    // A sweep reads twice as many bytes as L2 holds, which empties it. (Overwriting L2 would leave
+    // lines whose later write-back would be counted.) Each range ends with a second sweep, which
+    // forces the work's own lines to be written back; it reads the buffer's other half, so that
+    // none of its reads hits L2. The bytes of a sweep alone (a median of three) are subtracted.
     const int64_t half = 2 * info_.l2_bytes;
     const auto swept = allocate("swept", 2 * half);
     const auto sweep = [&](int64_t from) {
@@ -263,12 +265,13 @@ class Gpu : public Device {
     return ms;
   }
 
-  void flush() {
+  void flush() {  // queues a memset of twice L2's size, which evicts everything else
     const size_t bytes = 2 * static_cast<size_t>(info_.l2_bytes);
     if (!flush_) flush_ = allocate("flush", static_cast<int64_t>(bytes));
     check(cudaMemsetAsync(flush_->data, 0, bytes), "overwriting L2");
   }
 
+  /// Calls `work` with `by` as the observer of its launches.
   void observe(const std::function<void()>& work, Observer by) {
     const auto of_rung = range(rung_.c_str());
     // Resets the observer at the end of the scope, also after a throw.
@@ -277,6 +280,7 @@ class Gpu : public Device {
     work();
   }
 
+  /// Waits for the GPU. Throws Error(wrong_result) if a kernel failed.
   void wait() {
     const cudaError_t error = cudaDeviceSynchronize();
     if (error != cudaSuccess)
@@ -288,7 +292,7 @@ class Gpu : public Device {
 
   DeviceInfo info_;
   std::string rung_;
-  std::shared_ptr<Array> flush_;
+  std::shared_ptr<Array> flush_;  // the buffer that flush() overwrites
 };
 
 }  // namespace
@@ -308,7 +312,7 @@ void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 b
   };
   if (carveout != cudaSharedmemCarveoutDefault)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
-  // For more than 48 KiB of shared memory, a kernel's limit must be raised once before the launch.
+  // Above 48 KiB of dynamic shared memory, CUDA requires that the kernel's limit be raised first.
   if (smem_bytes > 48 * 1024) {
     static std::map<const void*, int64_t> raised;
     int64_t& limit = raised[kernel];

@@ -1,4 +1,4 @@
-// Implements machine.h for the gpu: names for CUDA's constructs, and a launch that checks errors.
+// Implements machine.h for the GPU: names for CUDA's constructs, and a launch that checks errors.
 #pragma once
 
 #define MACHINE gpu
@@ -22,12 +22,12 @@ using fp16 = __half;
 using bf16 = __nv_bfloat16;
 using e4m3 = __nv_fp8_e4m3;
 
-/// A pointer to global memory: restricted, so that the compiler may use ld.global.nc.
+/// A pointer to global memory: restricted, so that the compiler may use read-only ld.global.nc.
 template <class T>
 using Hbm = T* __restrict__;
 /// A pointer to global memory that the previous kernel may still write when this one starts
-/// (Start::early). It is not restricted, because the compiler might otherwise use the read-only
-/// path, even before wait_for_kernel_before().
+/// (Start::early). It is not restricted, because the compiler may move read-only loads, even before
+/// wait_for_kernel_before().
 template <class T>
 using HbmWrittenBefore = T*;
 
@@ -35,12 +35,13 @@ using HbmWrittenBefore = T*;
 template <class T>
 using Smem = T*;
 
+/// Returns the pointer to an array of the harness, for a kernel's argument.
 template <class T>
 T* hbm(Array& array) {
   return static_cast<T*>(array.data);
 }
 
-/// Calls f<T>() with the I/O type.
+/// Calls f<T>() with the I/O type T.
 template <class F>
 void with_io_type(DType dtype, const F& f) {
   dtype == DType::fp16 ? f.template operator()<fp16>() : f.template operator()<bf16>();
@@ -57,6 +58,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 /// if the block's memory itself is not aligned to a requested alignment above 128.
 class SharedMemory {
  public:
+  /// Returns `count` elements of T. (The name of the array is for the simulator.)
   template <class T>
   __device__ __forceinline__ T* take(const char*, int64_t count, unsigned alignment = 128) {
     used_ = (used_ + alignment - 1) / alignment * alignment;
@@ -99,7 +101,7 @@ __device__ __forceinline__ void cp_async(T* target, const T* source, bool valid 
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most `groups` of this thread's groups are still in flight.
+/// Waits until at most the last `groups` of this thread's groups are still in flight.
 template <int groups>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
@@ -194,7 +196,7 @@ template <class T>
 __device__ __forceinline__ unsigned read_pair(const T* source, bool valid) {
   return valid ? *reinterpret_cast<const unsigned*>(source) : 0;
 }
-/// Stores a pair of neighbours to global or shared memory in one access.
+/// Stores a pair of neighbours to global or shared memory in one access, aligned to its size.
 template <class T>
 __device__ __forceinline__ void store_pair(T* target, unsigned pair) {
   *reinterpret_cast<unsigned*>(target) = pair;
@@ -274,7 +276,8 @@ __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4])
   for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
 #endif
 }
-/// Hides the origin of x from the compiler, so that it neither specialises nor moves its uses.
+/// Hides from the compiler how x was computed, so that it neither specialises code for x nor
+/// computes values that depend on x early and keeps them in registers.
 __device__ __forceinline__ void opaque(int& x) {
   asm volatile("" : "+r"(x));
 }

@@ -1,6 +1,6 @@
-// Declares the host half of launches and tensor maps. It is separate from gpu_machine.h and
-// gpu_hopper.h so that the host compiler can build it. It does not include device.h, because nvcc
-// parses each header four times.
+// Declares the host half of launches and tensor maps, which device.cpp defines. The file is
+// separate from gpu_machine.h and gpu_hopper.h so that the host compiler can build that half. It
+// does not include device.h, because nvcc parses each header four times.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +30,8 @@ enum class Start { after, early };
 
 /// The type-erased half of launch(): raises the kernel's limit of shared memory, checks for errors,
 /// and launches it, through the device's observer if there is one. `arguments` points to one
-/// pointer per parameter. Throws Error(wrong_result) if the launch fails. Defined in device.cpp.
+/// pointer per parameter of the kernel, and `smem_bytes` is the dynamic shared memory per block.
+/// Throws Error(wrong_result) if the launch fails.
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
                    int64_t smem_bytes, void** arguments, Start start);
 
@@ -42,8 +43,8 @@ struct alignas(64) TensorMap {
 
 /// Encodes the map of a four-dimensional array. `extents` are in elements of `element_bytes` bytes
 /// (1 or 2), innermost dimension first. Boxes have `box_rows` rows of `box_bytes` bytes (64 or 128)
-/// and extent 1 in the outer dimensions, a swizzle as wide as their rows, and zeros past the
-/// extents. Throws Error(wrong_result) if the driver refuses. Defined in device.cpp.
+/// and extent 1 in the two outer dimensions, a swizzle as wide as their rows, and zeros past the
+/// extents. Throws Error(wrong_result) if the driver refuses.
 TensorMap encode_tensor_map(const Array& array, int element_bytes,
                             const std::array<int64_t, 4>& extents, int box_rows, int box_bytes);
 

@@ -37,6 +37,7 @@ class Library {
         title, why);
   }
 
+  /// Returns the library's function `name`, of type F.
   template <class F>
   F* function(const std::string& name) const {
     void* const found = dlsym(library_, name.c_str());

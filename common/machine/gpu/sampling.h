@@ -1,4 +1,4 @@
-// Decides when a measurement begins and ends. It can be tested without a GPU, because it uses none.
+// Decides when a measurement begins and ends. It uses no GPU, so that it can be tested without one.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@ inline double median(std::vector<double> x) {
 /// in ms; clock_ms() returns the current time in ms.
 ///
 /// It warms up for budget_ms, or for up to 2 · budget_ms while batches still get more than 1%
-/// faster, because modules load, and idle clocks take tenths of a second to rise and to fall again
-/// at the power limit. It then samples for budget_ms, or for up to 3 · budget_ms, until each of
-/// three consecutive batches has changed the median of all samples by at most 0.2%.
+/// faster: modules must load, and an idle GPU's clocks take tenths of a second to rise, and to fall
+/// again at the power limit. It then samples for budget_ms, or for up to 3 · budget_ms, until each
+/// of three consecutive batches has changed the median of all samples by at most 0.2%.
 template <class Batch, class Clock>
 std::vector<double> sample(double budget_ms, Batch batch, Clock clock_ms) {
   double start = clock_ms();

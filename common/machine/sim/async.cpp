@@ -17,8 +17,9 @@ Warpgroup& Async::warpgroup(const char* what) {
 
 void Async::set_registers(int n) {
   warpgroup("setmaxnreg").registers = n;
-  // Once all warpgroups have called setmaxnreg, their sum must not exceed the registers that the
-  // block started with, a multiple of 8 per thread. Otherwise the chip would wait forever.
+  // Once all warpgroups have called setmaxnreg, their registers together must not exceed those that
+  // the block started with; otherwise the chip would wait forever. A block alone on its SM starts
+  // with an equal number of the SM's 65,536 per thread, rounded down to a multiple of 8.
   int sum = 0;
   for (const Warpgroup& group : warpgroups_) {
     if (!group.registers) return;

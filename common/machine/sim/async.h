@@ -1,8 +1,8 @@
-// Simulates Hopper's units that work concurrently with a block's threads: mbarriers, named
-// barriers, TMA, and warpgroups' products. Under forward schedules an asynchronous operation ends
-// as late as possible, when no thread can continue without it, so that a premature read of its
-// result or overwrite of its source is caught. Under reverse schedules it ends as early as
-// possible, and under random schedules at either time.
+// Simulates what works concurrently with a block's threads on Hopper: mbarriers, named barriers,
+// TMA, and warpgroups' products. sim_hopper.h calls it. Under forward schedules an asynchronous
+// operation ends as late as possible, when no thread can continue without it, so that a premature
+// read of its result or overwrite of its source is caught. Under reverse schedules it ends as early
+// as possible, and under random schedules at either time.
 #pragma once
 
 #include <bitset>
@@ -17,6 +17,7 @@
 
 namespace ladder::sim {
 
+/// Stands for an mbarrier in shared memory. Its state is in Async::Barrier, not here.
 struct Mbarrier {
   uint64_t state;
 };
@@ -29,6 +30,7 @@ struct TensorMap {
   int box_rows = 0, box_bytes = 128, element = 2;
 };
 
+/// The asynchronous units of a block. All functions but the last two concern the running thread.
 class Async {
  public:
   explicit Async(Block& block);
@@ -44,9 +46,11 @@ class Async {
   /// show only if the next owner happened to overwrite the bytes early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // These functions are called on fibers and fault for wrong arguments. Mbarriers are in shared
-  // memory and also count the bytes of bulk copies. `count` is the number of arrivals per phase,
-  // and `bytes` the number of bytes promised; `parity` specifies a phase.
+  // Operations on barriers; they fault for wrong arguments. `barrier` is an mbarrier's place:
+  // init() sets its number of arrivals per phase, arrive() also promises that bulk copies will
+  // bring `bytes` bytes in this phase, and wait() waits for the end of the phase with this parity.
+  // named_barrier() arrives at barrier `id`, which expects `threads` threads, and also waits if
+  // `waits`.
   void init(const SharedPlace& barrier, int count);
   void fence_init();
   void arrive(const SharedPlace& barrier, int64_t bytes);
@@ -94,21 +98,21 @@ class Async {
   bool deliver();
 
  private:
-  struct Barrier {  // an mbarrier
-    int64_t at;
-    std::string name;
-    int count, pending;  // arrivals
-    int initialised_by;
-    int64_t bytes = 0;  // promised minus copied
-    int64_t phase = 0;
-    bool fenced = false;
+  struct Barrier {                  // an mbarrier
+    int64_t at;                     // byte offset in shared memory
+    std::string name;               // "full[1]"
+    int count, pending;             // arrivals per phase, and those that this phase still lacks
+    int initialised_by;             // the thread that called init()
+    int64_t bytes = 0;              // promised minus copied
+    int64_t phase = 0;              // number of the current phase
+    bool fenced = false;            // whether its initialiser has called fence_init() since
     std::vector<int> waiters = {};  // threads that wait for the end of this phase
   };
-  struct NamedBarrier {  // for some of the block's warps
-    int expected = 0, arrived = 0;
-    int64_t completed = 0;  // how often all expected threads have arrived
-    std::bitset<1024> who;
-    std::vector<int> waiters;
+  struct NamedBarrier {             // for some of the block's warps
+    int expected = 0, arrived = 0;  // threads
+    int64_t completed = 0;          // how often all expected threads have arrived
+    std::bitset<1024> who;          // the threads that have arrived
+    std::vector<int> waiters;       // those among them that wait
   };
   /// A load. Threads may touch its bytes after waiting for the phase that counts them.
   struct Load : Copy {
@@ -118,17 +122,18 @@ class Async {
   };
   struct Store : Copy {
     bool adds;  // whether it adds floats to the array
-    int group;
+    int group;  // number of its thread's group of stores
   };
   struct Stores {  // one thread's stores
     std::vector<Store> under_way;
-    int group = 0;
+    int group = 0;  // the group that the next store joins
     int done = -1;  // while the thread waits: groups below this number must end
   };
 
   bool has_warpgroup() const { return block_.running() / 128 < std::ssize(warpgroups_); }
   Barrier& find(const SharedPlace& place);
   void end_phase_if_complete(Barrier& barrier);
+  /// Lets threads touch the bytes of all loads that ended in phases of `barrier` that are over.
   void make_readable(const Barrier& barrier);
 
   /// Checks and counts a copy's accesses to global memory.

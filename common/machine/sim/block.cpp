@@ -1,4 +1,4 @@
-// Runs a block's threads as fibers: chooses the next thread to run, and lets threads meet and wait.
+// Runs a block's threads as fibers: picks the next to run, lets them meet and wait, names faults.
 #include "machine/sim/block.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 namespace ladder::sim {
 namespace {
 
+/// Returns the blockIdx of block number `block`, counted from 0 with x fastest.
 uint3 block_index(const Launch& launch, int64_t block) {
   const int64_t x = launch.grid.x, y = launch.grid.y;
   return {static_cast<unsigned>(block % x), static_cast<unsigned>(block / x % y),
@@ -288,6 +289,7 @@ void Block::deadlock() {
   for (const auto& [what, first, threads] : all) {
     text += fmt::format("{}{}{} for {}", text.empty() ? "" : "; ", name_of(first),
                         threads > 1 ? fmt::format(" and {} after it", threads - 1) : "", what);
+    // If the first group waits at a barrier or collective, name a thread that is not there.
     const Thread& waits = threads_[first];
     for (int t = 0; t < count_ && first == all[0].first && !waits.waits_for; ++t) {
       if (threads_[t].state == Thread::State::waiting &&

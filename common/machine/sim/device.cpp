@@ -1,7 +1,8 @@
-// Implements the simulator, a SIMT machine on the CPU. On each core an OS thread runs whole blocks,
-// whose CUDA threads are fibers. Every access to memory is counted and checked against shadow bits,
-// which record what is known about each byte; accesses to global memory are also checked against
-// other blocks' accesses.
+// Implements the simulator, a Device that runs kernels on the CPU. On each core an OS thread runs
+// whole blocks (block.h), whose CUDA threads are fibers (fiber.h). Every access to memory is
+// counted and checked against shadow bits (shared_memory.h), which record what is known about each
+// byte; accesses to global memory (global_memory.h) are also checked against other blocks'
+// accesses.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 namespace ladder::sim {
 namespace {
 
-/// Returns the k-th of n blocks (from 0) in the schedule's order. Each block occurs once.
+/// Returns the number of the block that is k-th (from 0) among n blocks in the schedule's order.
 int64_t scheduled_block(const Schedule& schedule, int64_t k, int64_t n) {
   if (schedule.order == Schedule::Order::forward) return k;
   if (schedule.order == Schedule::Order::reverse) return n - 1 - k;
@@ -90,7 +91,7 @@ class Sim : public Device {
     return std::move(reports_);
   }
 
-  /// Implements run_kernel().
+  /// Checks a launch, runs its blocks and adds its counts to the reports; run_kernel() calls it.
   void launch(Launch& launch) {
     launch.rung = rung_;
     launch.schedule = options_.schedule;
@@ -123,7 +124,7 @@ class Sim : public Device {
     if (recorder_) recorder_->fault(message, -1, false);
     throw Fault(message);
   }
-  /// Faults if the launch exceeds a limit.
+  /// Faults if the launch exceeds one of CUDA's limits or --sram, or must not start early.
   void check(const Launch& launch) {
     const dim3 grid = launch.grid, block = launch.block;
     const int64_t threads = int64_t{block.x} * block.y * block.z;

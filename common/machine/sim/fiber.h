@@ -26,7 +26,7 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_unpoison_memory_region(void const volatile*, size_t) {}
 #endif
 
-/// Where code stopped: stack pointer, registers that the compiler reserves, and next instruction.
+/// Where code stopped: stack pointer, registers that asm cannot declare as lost, next instruction.
 struct Context {
   void* registers[4];
   void (*next)();
@@ -130,13 +130,13 @@ class Fiber {
   }
 
  private:
-  static constexpr uint64_t kCanary = 0x6c61646465722121;
+  static constexpr uint64_t kCanary = 0x6c61646465722121;  // last bytes of an intact stack
   char* stack() const {
     return static_cast<char*>(memory_.get());
   }
 
   std::shared_ptr<void> memory_ = map_zeros(kStackBytes);
-  Context here_ = {}, scheduler_ = {};  // valid while the fiber waits, and while it runs
+  Context here_ = {}, scheduler_ = {};  // where each of the two stopped, while the other runs
   void *fake_stack_ = nullptr, *scheduler_fake_stack_ = nullptr;  // for the sanitizer
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;

@@ -1,9 +1,8 @@
-// Adds products of e4m3 values as Hopper's tensor cores do. These multiply exactly but do not add
-// in fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the largest
-// exponent among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random sums
-// equalled this model's bit for bit; models with one bit more or fewer, another group size or
-// another rounding did not match. The GPU tests in 05_flash_v2/hopper/tests/fp8_test.cu repeat
-// this.
+// Adds products of e4m3 values as Hopper's tensor cores do. The tensor cores multiply exactly but
+// do not add in fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the
+// largest exponent among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random
+// sums equalled this model's bit for bit; models with one bit more or fewer, another group size or
+// another rounding did not match. 05's hopper/tests/fp8_test.cu repeats this comparison on a GPU.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +16,11 @@ namespace ladder::sim {
 inline float power_of_2(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
 }
-/// Returns 2^exponent(x), 0 for 0, and infinity if x is not finite.
+/// Returns 2^e with 2^e ≤ |x| < 2^(e + 1); 0 if x is 0 or subnormal; infinity if x is not finite.
 inline float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7f800000);
 }
-/// Returns leading(x) for a value of e4m3, whose smallest exponent is −6.
+/// Returns leading(x) for a value of e4m3, whose exponent is −6 if it is subnormal.
 inline float leading_of_e4m3(float x) {
   return x != 0 ? std::max(leading(x), 0x1p-6f) : 0;
 }
@@ -38,7 +37,7 @@ inline float leading_of_e4m3(float x) {
 /// A sum with an infinity or a NaN is computed in fp32.
 inline float add_fp8_products(float c, const float* a, const float* b) {
   constexpr int kProducts = 32, kFraction = 13;
-  const auto bits = [](float x) { return std::bit_cast<int32_t>(x); };  // bits order numbers by |x|
+  const auto bits = [](float x) { return std::bit_cast<int32_t>(x); };  // ordered as |x| is
   int32_t largest = bits(leading(c));
   for (int k = 0; k < kProducts; ++k)
     largest = std::max(largest, bits(leading(leading_of_e4m3(a[k]) * leading_of_e4m3(b[k]))));
@@ -46,7 +45,8 @@ inline float add_fp8_products(float c, const float* a, const float* b) {
     for (int k = 0; k < kProducts; ++k) c += a[k] * b[k];
     return c;
   }
-  // Products are at least 2⁻¹², so an exponent below −100 belongs to a sum that is about to vanish.
+  // Products have exponents from −12 on. Without one, c is truncated at its own exponent; the limit
+  // of −100 keeps the powers of two normal.
   const int exponent = std::max((largest >> 23) - 127, -100);
   const float scale = power_of_2(kFraction - exponent);
   auto sum = static_cast<int32_t>(c * scale);

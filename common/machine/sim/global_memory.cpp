@@ -13,8 +13,9 @@ namespace ladder::sim {
 
 namespace {
 
-/// Consumes the runs of a warp's n lanes (each lane's first run is at the back) and returns the
-/// number of 32-byte sectors that they touch. All lanes' k-th accesses form one access of the warp.
+/// Returns the number of 32-byte sectors that the accesses of a warp's n lanes touch, and removes
+/// their runs. The k-th accesses of all lanes form one access of the warp, in which a sector counts
+/// once. lanes[i] holds lane i's runs in reverse order.
 int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
@@ -55,7 +56,7 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
 std::map<char*, const TrackedArray*> arrays_by_address;
 
 /// Handles SIGSEGV and SIGBUS. If code touched an array through its address, prints a message and
-/// ends the program; otherwise returns, so that the signal is raised again with its default action.
+/// ends the program; otherwise returns, and the signal recurs, then with its default action.
 void end_of_touching(int, siginfo_t* signal, void*) {
   char* const at = static_cast<char*>(signal->si_addr);
   auto found = arrays_by_address.upper_bound(at);
@@ -119,8 +120,7 @@ void TrackedArray::check_slow(Block& block, Access access, int64_t at, int n, in
     if (block.early() && (written || (read && access != Access::read)))
       fault(
           "{} {}, which the previous kernel may still {}: this kernel starts early, and this "
-          "thread "
-          "has not called wait_for_kernel_before()",
+          "thread has not called wait_for_kernel_before()",
           kDoes[i], place(), written ? "write" : "read");
   }
   // A block first marks its access, then claims the bytes unless another block already has. Of two

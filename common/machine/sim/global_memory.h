@@ -1,8 +1,8 @@
 // Represents arrays in the simulator's HBM. Every access by a kernel is counted, and checked
-// against the array's shadow and against accesses by the kernel's other blocks. Blocks run in no
-// defined order, so a block must not touch bytes that another block wrote, nor write bytes that
-// another block touched. The only exception is that several blocks may add to the same bytes
-// atomically.
+// against the array's shadow (ShadowBit in shared_memory.h) and against accesses by the kernel's
+// other blocks. Blocks run in no defined order, so a block must not touch bytes that another block
+// wrote, nor write bytes that another block touched. The only exception: several blocks may add
+// atomically to the same bytes.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr unsigned mark_of(Access access) {
 }
 
 /// Host bytes per byte of an array: 1 for its contents, 1 for its shadow, and 2 for the number of
-/// the block that first touched it (4 bytes per pair of bytes).
+/// the block that touched it first (a number takes 4 bytes and serves a pair of bytes).
 inline constexpr int kBytesForEach = 4;
 
 /// Adds x atomically and returns the old value. (libc++ has std::atomic_ref only since version 19.)
@@ -37,9 +37,10 @@ template <class T>
   return before;
 }
 
-/// Consecutive accesses by one lane, equally far apart and of the same width. In `begin` and `next`
-/// the lower kWidth bits hold the byte offset, and the bits above them the access's width in bytes,
-/// so that one comparison covers both.
+/// A run of consecutive accesses by one lane, `stride` bytes apart and of the same width. It takes
+/// much less memory and time than a list of the accesses. In `begin` and `next` the lower kWidth
+/// bits hold the byte offset, and the bits above them the access's width in bytes, so that one
+/// comparison covers both.
 struct AccessRun {
   int64_t begin = 0, stride = 0;
   int64_t next = 0;   // where the next access is expected; 0: unknown
@@ -53,13 +54,15 @@ using AccessRuns = std::vector<AccessRun>;
 /// contents through Hbm, which checks and counts each access.
 class TrackedArray : public Array {
  public:
+  /// Allocates `bytes` poisoned bytes, for kernels that `workers` OS threads run. Throws
+  /// Error(no_device) if the host's memory runs out.
   TrackedArray(const std::string& name, int64_t bytes, int workers);
   TrackedArray(const TrackedArray&) = delete;
   ~TrackedArray();
 
-  /// Checks an access to n bytes at byte offset `at` by a block's running thread. An atomic
-  /// addition, to one element or several neighbours, counts as a read and a write. Fault messages
-  /// give the index in elements of `element` bytes.
+  /// Faults if a rule forbids an access to n bytes at byte offset `at` by a block's running thread.
+  /// An atomic addition, to one element or several neighbours, is a read and a write. Fault
+  /// messages give the index in elements of `element` bytes.
   template <Access access, int n>
   void check_access(Block& block, int64_t at, int element = n);
   /// Records an access by the running lane, which count_recorded() combines with those of other
@@ -68,7 +71,7 @@ class TrackedArray : public Array {
   void record_access(Block& block, int64_t at);
   /// Counts the accesses of a warp's lanes that were recorded since the last call for that warp.
   void count_recorded(Block& block, int warp);
-  /// Counts bytes and sectors, as written if `writes`, else as read.
+  /// Adds to the counts of bytes and sectors, as written if `writes`, else as read.
   void count(Block& block, bool writes, int64_t bytes, int64_t sectors);
 
   /// Returns the contents, for callers that count the access themselves and for the host's copies.
@@ -89,7 +92,7 @@ class TrackedArray : public Array {
   AccessRun& run_of(const Block& block, bool writes) {
     return static_cast<AccessRun*>(runs_.get())[block.slot() + writes * kMaxThreads];
   }
-  /// Handles an access that begins or ends a run.
+  /// Handles an access that begins or ends a run. `place` is its offset and width, as in `begin`.
   void start_run(Block& block, bool writes, int64_t place);
 
   struct alignas(64) Counted {

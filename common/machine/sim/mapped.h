@@ -1,4 +1,4 @@
-// Maps zeroed host memory, which occupies memory only where it is touched.
+// Maps zeroed host memory for arrays and stacks; only pages that are touched occupy memory.
 #pragma once
 
 #include <sys/mman.h>

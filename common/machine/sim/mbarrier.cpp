@@ -65,7 +65,7 @@ void Async::wait(const SharedPlace& place, int parity, Where where) {
   Barrier& b = find(place);
   if (parity != 0 && parity != 1)
     fault("waits for parity {} of mbarrier {}: a parity is 0 or 1", parity, b.name);
-  const bool over = (b.phase & 1) != parity;
+  const bool over = (b.phase & 1) != parity;  // the phase meant is the previous one
   block_.trace_event(EventKind::mbarrier_wait, b.name, over ? b.phase - 1 : b.phase);
   if (over) return make_readable(b);
   b.waiters.push_back(block_.running());

@@ -1,4 +1,4 @@
-// Implements named barriers, at which some of a block's warps wait or only arrive.
+// Implements named barriers (PTX: bar), at which some of a block's warps wait or only arrive.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {

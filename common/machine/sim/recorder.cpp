@@ -1,4 +1,5 @@
-// Records the events of a trace and finds the place in the kernel where each of them occurred.
+// Records the events of a trace and finds the place in the kernel where each of them occurred. A
+// warp's lanes run one after another, so a lane usually adds to events of lanes before it.
 #include "machine/sim/recorder.h"
 
 #include <unwind.h>
@@ -12,13 +13,15 @@ namespace {
 // event. Without this limit, a loop that waits for nothing would be a single event.
 constexpr int64_t kBytesOfRound = 512;
 
+/// The calls that lead from a kernel to the recorder, as a walk over the stack finds them.
 struct Frames {
-  const void* kernel;
-  std::vector<uintptr_t> addresses;
-  bool direct = false;  // `caller` belongs to the kernel
+  const void* kernel;                // its first instruction; the walk ends there
+  std::vector<uintptr_t> addresses;  // innermost first
+  bool direct = false;               // whether `caller` is an address in the kernel itself
   const void* caller;
 };
 
+/// Adds a frame to the Frames at `argument`. Stops at the kernel, or after 48 frames.
 _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
   auto& frames = *static_cast<Frames*>(argument);
   const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
@@ -140,7 +143,8 @@ int Recorder::site(const void* caller) {
 
 Recorder::Event& Recorder::append(EventKind kind, std::string_view name, int site) {
   auto& all = events();
-  // Other lanes may have passed a barrier that this lane has not reached.
+  // Other lanes may have passed a barrier that this lane has not reached. The event belongs before
+  // that barrier, so the other lanes' indices of later events move up.
   size_t at = lane().since;
   while (at < all.size() && !is_barrier(all[at].kind)) ++at;
   const int64_t order = at < all.size() ? all[at].order : order_++;
@@ -167,6 +171,7 @@ Recorder::Event& Recorder::find(EventKind kind, std::string_view name, int site,
   const auto same = [&](const Event& e) {
     return e.site == site && e.start_site == start_site && e.kind == kind && e.name == name;
   };
+  // Look from the lane's last event on first, because the match is usually there.
   for (const size_t first : {std::max(self.at, self.since), self.since})
     for (size_t i = first; i < all.size() && !is_barrier(all[i].kind); ++i)
       if (same(all[i])) {

@@ -38,8 +38,10 @@ int64_t SharedBytes::take(int thread, const char* name, int64_t bytes, int align
   if (k < regions_.size()) {
     const Region& r = regions_[k];
     if (r.array != name || r.bytes != bytes)
-      fault("takes {} bytes of shared memory for {}, but another thread took {} for {}", bytes,
-            name, r.bytes, r.array);
+      fault(
+          "takes {} bytes of shared memory for {}, but another thread took {} for {}: all threads "
+          "must take the same arrays in the same order",
+          bytes, name, r.bytes, r.array);
     return r.begin;
   }
   int64_t begin = 0;
@@ -64,13 +66,14 @@ SharedPlace SharedBytes::place_of(int64_t at, int element) const {
 void SharedBytes::check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
                         unsigned bad, int thread) {
   constexpr std::pair<ShadowBit, const char*> kReasons[] = {
-      {kInFlight, "the target of a copy that was not waited for"},
-      {kWritten, "which is unwritten"},
-      {kBeingRead, "which a wgmma or TMA store not waited for still reads"},
-      {kOrdinary, "which was written with no fence_proxy_async() since"}};
+      {kInFlight, "to which an asynchronous copy is still writing: wait for the copy first"},
+      {kWritten, "which is unwritten: is a write, or a barrier after it, missing?"},
+      {kBeingRead, "which a wgmma, TMA store or bulk_add is still reading: wait for it first"},
+      {kOrdinary, "which a thread wrote without calling fence_proxy_async() afterwards"}};
   for (int64_t i = place.at; i < place.at + bytes; ++i) {
     uint8_t& shadow = shadow_[i];
     if (!((shadow ^ kWritten) & (bad | kOneThreads))) continue;  // the common case
+    // Bits that a later barrier or fence of the thread has made void are cleared only here.
     if (shadow & kOneThreads && threads_[copiers_[i].thread].barriers > copiers_[i].passed)
       shadow &= static_cast<uint8_t>(~kOneThreads);
     if (bad & shadow & kOrdinary && threads_[writers_[i].thread].fences > writers_[i].passed)
@@ -80,8 +83,8 @@ void SharedBytes::check(const char* what, const char* of, const SharedPlace& pla
       if (found & bit) fault("{} {} {}, {}", what, of, (place + (i - place.at)).text(), why);
     if (found & kOneThreads && copiers_[i].thread != thread)
       fault(
-          "{} {} {}, which thread {} of the block copied and waited for, but with no __syncwarp or "
-          "barrier since: another collective does not order memory",
+          "{} {} {}, which thread {} of the block copied and waited for, but no __syncwarp or "
+          "barrier has followed the wait (no other collective orders memory)",
           what, of, (place + (i - place.at)).text(), copiers_[i].thread);
   }
 }
@@ -108,7 +111,7 @@ void SharedBytes::rare_write(const SharedPlace& place, int n, int thread) {
 void SharedBytes::begin_copy(const SharedPlace& place, const char* source, int bytes, int thread) {
   check_inside("asynchronous copy to", place, bytes);
   if (place.at % bytes != 0)
-    fault("asynchronous copy to {} not aligned to {} bytes", place.name, bytes);
+    fault("asynchronous copy to {} not aligned to {} bytes", place.text(), bytes);
   check("asynchronous copy", "to", place, bytes, kInFlight | kBeingRead | kOneThreads, thread);
   std::fill_n(&shadow_[place.at], bytes, kInFlight | watched_);
   threads_[thread].copies.push_back({place.at, source, bytes, threads_[thread].group});
@@ -142,7 +145,7 @@ void SharedBytes::check_read_by_others(const SharedPlace& place, int64_t bytes, 
   for (int other = thread / 32 * 32; other < end; ++other)
     for (const int64_t at : threads_[other].read)
       if (other != thread && at >= place.at && at < place.at + bytes)
-        fault("releases {}, which thread {} of the block read with no __syncwarp or barrier since",
+        fault("releases {}, which thread {} of the block read: no __syncwarp or barrier followed",
               (place + (at - place.at)).text(), other);
 }
 
@@ -153,7 +156,8 @@ void SharedBytes::begin_load(const char* what, const SharedPlace& place, int64_t
 
 void SharedBytes::begin_async_read(const char* what, int64_t at, int element) {
   if (at + 16 > launched_bytes_)
-    fault("{} of shared memory at byte {} of {}", what, at, launched_bytes_);
+    fault("{} of 16 bytes at byte {} of shared memory, but the block has only {} bytes", what, at,
+          launched_bytes_);
   constexpr unsigned kBad = kWritten | kInFlight | kOrdinary;
   uint8_t* const seen = &shadow_[at];
   if (std::any_of(seen, seen + 16, [](uint8_t s) { return (s & kBad) != kWritten; }))

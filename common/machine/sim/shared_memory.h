@@ -1,6 +1,6 @@
-// Represents the running block's shared memory: its bytes, the arrays taken from it, and a record
-// per byte of which threads may touch it. Ordinary accesses, asynchronous copies, wgmmas and TMA
-// stores are checked against each other here.
+// Represents the running block's shared memory: its bytes, the arrays taken from it, and a shadow
+// byte for each byte, which records what may touch it. Ordinary accesses (sim_memory.h), cp.async,
+// and the accesses of TMA and wgmma (async.h) are checked against each other here.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,23 +28,23 @@ template <class... T>
   throw_fault(fmt::format(what, std::forward<T>(values)...));
 }
 
-/// The bits of a byte's shadow: what the simulator knows about a byte of an array or of shared
-/// memory. (Which blocks touched an array is recorded in global_memory.h.)
+/// The bits of a byte's shadow: what the simulator knows about a byte of an array in global memory
+/// or about a byte of shared memory. (global_memory.h records which blocks touched an array.)
 enum ShadowBit : uint8_t {
   kWritten = 1,  // a thread or the host wrote it
-  // Bits for bytes of arrays.
-  kReadHere = 2,     // read in this kernel
-  kWrittenHere = 4,  // written in this kernel
-  kAddedHere = 8,    // added to atomically in this kernel
-  kShared = 16,      // several blocks only read it, or only added to it
-  kReadBefore = 32,  // the previous kernel read it, and this one started early
-  kWrittenBefore = 64,
+  // Bits for bytes of arrays in global memory.
+  kReadHere = 2,        // read in this kernel
+  kWrittenHere = 4,     // written in this kernel
+  kAddedHere = 8,       // added to atomically in this kernel
+  kShared = 16,         // several blocks only read it, or only added to it
+  kReadBefore = 32,     // the previous kernel read it, and this one started early
+  kWrittenBefore = 64,  // the previous kernel wrote it, and this one started early
   // Bits for bytes of shared memory.
   kLoaded = 2,       // TMA or bulk_load wrote it; its readers are recorded
-  kInFlight = 8,     // the target of an asynchronous copy that was not waited for
-  kBeingRead = 16,   // a wgmma or a TMA store that was not waited for reads it
-  kOrdinary = 32,    // an ordinary store wrote it, with no fence for wgmma and TMA since
-  kOneThreads = 64,  // the thread that copied it has waited, but not passed a barrier since
+  kInFlight = 8,     // the target of an asynchronous copy that no thread has waited for
+  kBeingRead = 16,   // a wgmma, TMA store or bulk_add that was not waited for reads it
+  kOrdinary = 32,    // a store or cp.async wrote it; its thread has called no proxy fence since
+  kOneThreads = 64,  // cp.async wrote it; its thread has waited, but passed no barrier since
   kWatched = 128     // ordinary accesses are traced; set on all bytes or on none
 };
 
@@ -66,15 +66,15 @@ constexpr auto repeat(unsigned bits) {
 /// A place in an array in shared memory. Offsets are in bytes from the start of the block's shared
 /// memory.
 struct SharedPlace {
-  const char* name = "";
+  const char* name = "";               // the array's
   int64_t at = 0, begin = 0, end = 0;  // the place, and the array's range [begin, end)
   int element = 1;                     // bytes per element
 
   [[gnu::always_inline]] SharedPlace operator+(int64_t bytes) const {
     return {name, at + bytes, begin, end, element};
   }
-  int64_t index() const;     // the element's index in its array
-  std::string text() const;  // "shared K[3] (element of 2 bytes)"
+  int64_t index() const;     // the element's index in its array; negative before its start
+  std::string text() const;  // for messages: "shared K[3] (element of 2 bytes)"
 };
 
 /// Returns where the swizzle stores the 16 bytes at byte offset `at`. With lines of 128 bytes, bits
@@ -85,17 +85,20 @@ constexpr int64_t swizzled(int64_t at, int64_t line_bytes) {
 
 class Recorder;
 
+/// A block's shared memory. Offsets `at` are in bytes from its start, `thread` is a thread's number
+/// in the block, and every check that fails throws a Fault in the running thread.
 class SharedBytes {
  public:
   explicit SharedBytes(int64_t capacity);
 
   /// Prepares for a block of `threads` threads that was launched with `bytes` bytes: all become
-  /// poisoned and unwritten. Then reports ordinary accesses to the recorder, which may be null.
+  /// poisoned and unwritten. Then reports ordinary accesses to `recorder`, unless it is null.
   void start(int64_t bytes, int threads, Recorder* recorder);
 
   using Region = Trace::Launch::Shared;  // an array in shared memory
   /// Returns the byte offset of the next array that a thread takes: aligned to `alignment` bytes,
-  /// and equal for all threads. For `panel` and `row` see Region.
+  /// and equal for all threads. For `panel` and `row` see Region. Faults if another thread took
+  /// another array in this place, or if the launch requested too few bytes.
   int64_t take(int thread, const char* name, int64_t bytes, int alignment, int64_t panel,
                int64_t row);
   /// Returns the place of byte `at`, as elements of `element` bytes, in the array that contains it.
@@ -104,18 +107,18 @@ class SharedBytes {
 
   char* data() { return bytes_.data(); }
 
-  // Check ordinary accesses of n bytes; check_write() also marks the bytes as written. The caller
-  // moves the bytes through data().
+  // Check ordinary accesses of n bytes, where n is 1, 2, 4, 8 or 16; check_write() also marks the
+  // bytes as written. The caller moves the bytes through data().
   template <int n>
   void check_read(const SharedPlace& place, int thread);
   template <int n>
   void check_write(const SharedPlace& place, int thread);
 
-  /// Faults unless the `bytes` bytes from the place on are inside its array. The text begins with
-  /// `what`.
+  /// Faults, beginning with `what`, unless the `bytes` bytes from the place on are in its array.
   void check_inside(const char* what, const SharedPlace& place, int64_t bytes) const {
     if (place.at < place.begin || place.at + bytes > place.end) [[unlikely]]
-      fault("{} {}", what, place.text());
+      fault("{} {}: {} bytes from there reach outside the array, which has {} elements", what,
+            place.text(), bytes, (place.end - place.begin) / place.element);
   }
 
   // Copies of 4, 8 or 16 bytes that a thread starts (cp.async). They end only when that thread
@@ -129,7 +132,7 @@ class SharedBytes {
   /// the first group that remains.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
-  /// Faults if the ending thread has not waited for all of its copies.
+  /// Faults if the thread, which ends, has not waited for all of its copies.
   void end_thread(int thread);
   /// Records that the thread passed a barrier that orders memory: other threads may now read the
   /// bytes that it copied and overwrite the bytes that it read.
@@ -141,20 +144,22 @@ class SharedBytes {
   /// no barrier since.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
-  // Begin and end a load by TMA; the caller moves the bytes through data(). `what` names the load
-  // in fault messages.
+  // Begin and end a load by TMA or bulk_load; the caller moves the bytes through data(). `what`
+  // names the load in fault messages.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   void end_load(int64_t at, int64_t bytes) {
     std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
   }
 
   // Begin and end a read of the 16 bytes at `at` by a wgmma, a TMA store or bulk_add. Between the
-  // two calls no thread may write to the bytes; several operations may read them at once.
+  // two calls no thread may write to the bytes; several operations may read them at once. `what`
+  // names the operation in fault messages, and `element` is the number of bytes per element.
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
   /// From now on records which thread made each ordinary write, because only that thread's
-  /// fence_proxy() covers it. Most kernels do not need this record, so earlier writers are unknown.
+  /// fence_proxy() covers it. The first use of Hopper's units calls it; most kernels do not use
+  /// them. Of earlier writes the thread is unknown, so any thread's fence covers them.
   void tell_writers_apart();
   /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the thread has written so far.
   void fence_proxy(int thread) {
@@ -165,11 +170,12 @@ class SharedBytes {
  private:
   /// Faults if any of the `bytes` bytes has one of the bits `bad` in its shadow. In `bad`, kWritten
   /// stands for an unwritten byte, and kOneThreads for a byte that a thread other than `thread`
-  /// copied. `what` and `of` begin the message.
+  /// copied. The message begins with `what` and `of`, such as "read" and "of".
   void check(const char* what, const char* of, const SharedPlace& place, int64_t bytes,
              unsigned bad, int thread = -1);
-  // Handle accesses to n bytes that need a closer look: fault unless this thread may read or write
-  // them. They also report to the recorder, so that the fast path needs no test for it.
+  // Handle accesses to n bytes whose shadow needs a closer look than check_read() and check_write()
+  // take: fault unless this thread may read or write them, and report them to the recorder.
+  // (kWatched sends all accesses here during a trace, so the fast path needs no test for one.)
   void rare_read(const SharedPlace& place, int n, int thread);
   void rare_write(const SharedPlace& place, int n, int thread);
   void note_write(int thread, int64_t at, int64_t bytes) {
@@ -186,7 +192,7 @@ class SharedBytes {
   struct By {
     int thread, passed;  // how many barriers, or fences, the thread had passed by then
   };
-  std::vector<By> copiers_;  // per byte with kOneThreads
+  std::vector<By> copiers_;  // per byte: who copied it; valid if it has kOneThreads
   std::vector<By> writers_;  // per byte: its last ordinary writer
   bool tells_writers_apart_ = false;
   struct OfThread {

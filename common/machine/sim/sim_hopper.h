@@ -1,5 +1,6 @@
 // Implements machine/hopper.h for the simulator: Hopper's instructions as the PTX ISA defines them,
-// checked and counted. gpu_hopper.h documents them; async.h and wgmma.h implement them.
+// checked and counted. gpu_hopper.h documents what each does; the comments here say what it counts
+// and when it faults. async.h and wgmma.h do the work.
 #pragma once
 
 #define __grid_constant__
@@ -19,27 +20,27 @@ TensorMap tensor_map(Array& array, int d, int64_t rows, int64_t heads, int64_t b
       (array.data && kElement * d * rows * heads * batch != array.bytes))
     fault(
         "cannot make a tensor map of {} ({} bytes) as ({},{},{},{}) of {} bytes in boxes of {} "
-        "rows × {} "
-        "bytes",
+        "rows × {} bytes: rows must be a multiple of 16 bytes, boxes 1 to 256 rows of 64 or 128 "
+        "bytes, and the array as large as its shape",
         array.name, array.bytes, batch, heads, rows, d, kElement, box_rows, box_bytes);
   return {
       &static_cast<TrackedArray&>(array), {d, rows, heads, batch}, box_rows, box_bytes, kElement};
 }
 
-/// Returns 3, whatever --sms is, so that persistent blocks process several tiles even in small
-/// runs.
+/// Returns 3, whatever --sms says, so that each block processes several tiles even in small runs.
 inline int resident_blocks() {
   return 3;
 }
 
 // ------------------------------------------------------------------------------------- barriers
 
-/// A reference to an mbarrier, element i of an array in shared memory.
+/// A reference to an mbarrier: element i of an array in shared memory. Faults if i is outside it.
 class MbarrierRef {
  public:
   MbarrierRef(const Smem<Mbarrier>& array, int64_t i) : place_(array.place(i)) {
     const auto& [name, at, begin, end, element] = place_;
-    if (at < begin || at >= end) fault("mbarrier {}[{}] of {}", name, i, (end - begin) / element);
+    if (at < begin || at >= end)
+      fault("mbarrier {}[{}]: the array has {}", name, i, (end - begin) / element);
   }
 
   void init(int count) const { this_block->async().init(place_, count); }
@@ -92,8 +93,8 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
                            Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
                            barrier.place());
 }
-/// Counts those bytes of the box that are inside the array. Faults for a negative coordinate, which
-/// the chip forbids.
+/// Counts those bytes of the box that are inside the array as global writes, and reads of the same
+/// number from shared memory. Faults for a negative coordinate, which the chip forbids.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
@@ -120,7 +121,7 @@ inline void bulk_load(MbarrierRef barrier, Smem<float> target, Hbm<const float> 
       Async::floats("bulk_load", source.array(), source.byte(0), target.place(0), n),
       barrier.place());
 }
-/// Counts a read and a write of each byte of global memory, like atomicAdd.
+/// Counts a read and a write of each byte of global memory, like atomicAdd, and shared reads.
 inline void bulk_add(Hbm<float> target, Smem<float> source, int n) {
   this_block->async().store(
       EventKind::bulk_add,
@@ -151,8 +152,8 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// Faults if the start address exceeds its 14 bits; on the chip it would overflow into the next
-/// field.
+/// Faults if the new start address exceeds its field of 14 bits; on the chip it would overflow into
+/// the next field.
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)

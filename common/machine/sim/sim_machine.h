@@ -25,8 +25,8 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// Stands for fp16 or bf16, whichever is the run's I/O type. One compiled kernel serves both types,
-/// which halves compile time.
+/// Stands for fp16 or bf16, whichever is the run's I/O type; with_io_type() sets it. One compiled
+/// kernel serves both types, which halves compile time.
 struct IoFloat {
   static inline bool is_bf16 = false;
   uint16_t bits = 0;
@@ -52,8 +52,8 @@ inline void __syncthreads(Where where = Where::current()) {
 }
 
 /// Runs a collective: every lane publishes `mine`, and the last lane to arrive runs compute(lanes,
-/// n), where lanes[i] points to lane i's `mine` and n is the number of lanes. The mask must name
-/// all lanes.
+/// n), where lanes[i] points to lane i's `mine` and n is the warp's number of lanes. Faults if the
+/// mask leaves out one of them.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
                 Where where = Where::current()) {
@@ -63,8 +63,8 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
-/// Unlike the other collectives, orders memory, too: after it, as after a barrier of the block,
-/// lanes may read what another lane has copied asynchronously.
+/// Waits for all lanes and, unlike the other collectives, orders memory: after it, as after a
+/// barrier of the block, lanes may read what another lane has copied asynchronously.
 inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
@@ -131,8 +131,8 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// Returns 2^x and counts one exponential, unless `counted` is false because another lane counts
-/// the same one. Faults for a NaN, which might otherwise go unnoticed in a row whose weight is 0.
+/// Returns 2^x and counts one exponential. Pass `counted` = false where another lane counts the
+/// same one. Faults for a NaN, which might otherwise go unnoticed in a row whose weight is 0.
 inline float exp2_fast(float x, bool counted = true) {
   this_block->count_exps(counted);
   check_waited_for(x);
@@ -170,7 +170,8 @@ void whole_warp(const char* name, Lane& mine, Compute compute) {
   collective(name, 0xffffffff, mine, compute);
 }
 
-/// Counts the bank conflicts of an ldmatrix or stmatrix. A lane's `at` is the byte offset of a row.
+/// Counts the bank conflicts of an ldmatrix or stmatrix of four matrices: for each, the passes over
+/// shared memory beyond the first. A lane's `at` is the byte offset of its row.
 template <class Lane>
 void count_conflicts(Lane* const* lanes) {
   for (int m = 0; m < 4; ++m) {
@@ -212,9 +213,9 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 // ------------------------------------------------------------------------------------------ launch
 
-/// When a kernel starts. On the simulator even an early kernel runs after the previous one, but
-/// faults if a thread that has not waited touches what the previous kernel wrote, or writes what
-/// the previous kernel read.
+/// When a kernel starts. On the simulator even an early kernel runs after the previous one, but a
+/// thread of it that has not called wait_for_kernel_before() faults if it touches what the previous
+/// kernel wrote, or writes what that kernel read.
 enum class Start { after, early };
 inline void let_next_kernel_start() {
   this_block->let_next_kernel_start();

@@ -1,4 +1,5 @@
-// Gives simulated kernels global and shared memory whose every access is checked and counted.
+// Gives simulated kernels global and shared memory (Hbm, Smem) whose every access is checked and
+// counted. gpu_machine.h documents the functions that kernels call.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 
 namespace ladder::sim {
 
-/// Faults if x comes from an accumulator that a wgmma still owns. Arithmetic keeps a NaN's payload
-/// and changes at most its sign and its quiet bit.
+/// Faults if x comes from an accumulator that a wgmma still owns, whose registers hold the NaN
+/// kOwnedByWgmma. Arithmetic changes at most a NaN's sign and its quiet bit, not its payload.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -19,9 +20,9 @@ inline void check_waited_for(float x) {
 
 // ---------------------------------------------------------------------------------- global memory
 
-/// An element of a writable array, which is read when its value is used and written when it is
-/// assigned to. Never bind it to a variable: `auto x = S[i]` copies on the gpu but would read later
-/// here, so uses of such an x do not compile for the simulator. Write `float x = S[i]`.
+/// An element of a writable array: what S[i] returns. It is read when its value is used and written
+/// when it is assigned to. Write `float x = S[i]`, never `auto x = S[i]`, which would copy on the
+/// GPU but read later here; uses of such an x do not compile for the simulator.
 template <class T, class Pointer>
 class Ref {
  public:
@@ -116,7 +117,7 @@ class Hbm {
  private:
   template <class U>
   friend class Hbm;
-  /// Returns the address of element 0, for accesses that have already been counted.
+  /// Returns the address of element [0], for accesses that have already been counted.
   T* data() const { return static_cast<T*>(array_->contents()) + origin_; }
   template <Access access, class U>
   void count_wide(const char* what) const {
@@ -141,7 +142,7 @@ Hbm<T> hbm(Array& array) {
 
 template <class T>
 class Smem;
-/// Defines the type that [] on shared memory returns.
+/// Defines the type that [] on shared memory returns: Ref, or MbarrierRef for mbarriers.
 template <class T>
 struct InShared {
   using Ref = sim::Ref<T, Smem<T>>;
@@ -170,6 +171,7 @@ class Smem {
     check_aligned(what, "to", sizeof(U));
     write(place_, x);
   }
+  /// Return element i's byte offset in the block's shared memory, and its place.
   int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
   [[gnu::always_inline]] SharedPlace place(int64_t i) const {
     return place_ + i * int64_t{sizeof(T)};
@@ -199,7 +201,8 @@ class Smem {
 };
 
 /// Hands out the block's dynamic shared memory front to back. Every thread of a block must take the
-/// same arrays in the same order.
+/// same arrays in the same order. `name` names an array in messages and traces; `panel` and `row`
+/// are the bytes per panel of a swizzled tile, and per row of a panel (0: not swizzled).
 class SharedMemory {
  public:
   template <class T>
@@ -244,7 +247,7 @@ auto read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
   return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
 }
-// The target may be in global or shared memory.
+/// Writes a chunk to global or shared memory.
 template <class Pointer, class T>
 void write_chunk(Pointer target, const Chunk<T>& chunk) {
   target.store_as("write of a chunk", chunk);

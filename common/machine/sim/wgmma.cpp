@@ -12,7 +12,7 @@
 namespace ladder::sim {
 namespace {
 
-constexpr unsigned kOwnedOperand = 0x7fed7fed;
+constexpr unsigned kOwnedOperand = 0x7fed7fed;  // marks a left operand's registers in flight
 
 /// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”).
 /// All members are in bytes. Lines have 128 bytes with 128-byte swizzle, or 64 with 64-byte
@@ -29,8 +29,7 @@ struct Descriptor {
     if (bits >> 62 == 0 || bits >> 62 == 3)
       fault(
           "wgmma: a matrix descriptor without swizzle, or with one of 32 bytes: not supported by "
-          "the "
-          "simulator");
+          "the simulator");
   }
   /// Returns the byte offset of the 16 bytes that begin with element k of row i; `element` is the
   /// number of bytes per element.
@@ -87,7 +86,7 @@ void Warpgroup::fence_registers(const void* registers, size_t bytes) {
   std::erase_if(lane().ended, [&](const std::shared_ptr<Chain>& chain) {
     const int l = block_.running() % 128;
     float* const d = chain->lanes[l];
-    if (d != registers) return false;
+    if (d != registers) return false;  // this call does not name the chain's accumulator
     check_untouched(l, *chain);
     for (int i = 0; i < chain->N / 2; ++i) d[i] = chain->sum(l, i);
     return true;
@@ -103,7 +102,7 @@ void Warpgroup::fence_registers(const void* registers, size_t bytes) {
     std::copy(was.contents.begin(), was.contents.end(), a);
     return true;
   });
-  std::erase_if(lane().fenced, [&](const auto& fenced) {  // older entries there
+  std::erase_if(lane().fenced, [&](const auto& fenced) {  // older entries that overlap this one
     return fenced.first < begin + bytes && begin < fenced.first + fenced.second.size();
   });
   lane().fenced[begin].assign(begin, begin + bytes);
@@ -176,8 +175,8 @@ void Warpgroup::issue(const Wgmma& wgmma, float* d, unsigned* a) {
   if (op.wgmma != wgmma || op.group != lane().group || (chain.lanes[l] && chain.lanes[l] != d))
     fault("lanes of a warpgroup disagree on a wgmma: its descriptors, shape or accumulator");
   if (chain.N != N)
-    fault("wgmma m64n{}k{} on the accumulator of an m64n{}k{} not waited for", N, wgmma.k(),
-          chain.N, chain.k);
+    fault("wgmma m64n{}k{} on the accumulator of an m64n{}k{} that was not waited for", N,
+          wgmma.k(), chain.N, chain.k);
   if (chain.lanes[l]) {
     check_untouched(l, chain);
   } else {
@@ -264,7 +263,7 @@ void Warpgroup::done_with(const SharedPlace& place, int64_t bytes) const {
   for (const Op& op : ops_)
     for (const int64_t at : op.reads)
       if (at >= place.at && at < place.at + bytes)
-        fault("releases {}, which a wgmma not waited for still reads",
+        fault("releases {}, which a wgmma is still reading: wait for it first",
               (place + (at - place.at)).text());
 }
 
@@ -333,7 +332,7 @@ void Warpgroup::finish(Op& op) {
 
 // ------------------------------------------------------------------------- ldmatrix, mma.m16n8k16
 
-// These are not in the header, because every kernel would then compile them again, optimised less.
+// Not in sim_machine.h, because each kernel would then compile these again, and optimised less.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed) {
   using Row = std::array<uint16_t, 8>;
   struct Lane {

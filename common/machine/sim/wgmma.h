@@ -1,7 +1,8 @@
-// A warpgroup of 128 threads: its asynchronous products (wgmma) and its registers (setmaxnreg).
-// From a wgmma's issue to its wait, its accumulator and its left operand in registers hold marker
-// values, so that a premature access is caught. The wait, or a later fence, must name the wgmma's
-// registers; otherwise a compiler might move other uses of these registers before the wait.
+// Simulates a warpgroup of 128 threads: its asynchronous products (wgmma) and its registers
+// (setmaxnreg). From a wgmma's issue to its wait, its accumulator and its left operand in registers
+// hold marker values, so that a premature access is caught. The wait, or a later fence, must name
+// these registers (hold() in sim_hopper.h); only then do they get the sums and the operand's values
+// back. Without that name a compiler might move other uses of the registers before the wait.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@ struct Wgmma {
   Element element;
   bool a_in_registers, transposed_a, transposed_b;
   uint64_t a, b;  // descriptors
-  int scale_d;
+  int scale_d;    // 0: the product overwrites the sums; 1: it is added to them
   bool operator==(const Wgmma&) const = default;
   int bytes() const { return element == Element::e4m3 ? 1 : 2; }  // per element
   int k() const { return 32 / bytes(); }
@@ -46,14 +47,14 @@ class Warpgroup {
 
   int registers = 0;  // per thread, as set by setmaxnreg; 0: not set yet
 
-  // These are called on fibers.
+  // These functions concern the running thread.
   /// Handles a fence or wait that names `bytes` bytes of registers.
   void fence_registers(const void* registers, size_t bytes);
   /// Issues a wgmma for one lane. `d` points to the lane's N/2 accumulator registers, `a` to its 4
   /// registers of the left operand; `a` is null if that operand is in shared memory.
   void issue(const Wgmma& wgmma, float* d, unsigned* a);
-  void commit();
-  void wait(int groups_left, Where where);
+  void commit();                            // closes the thread's group of wgmmas
+  void wait(int groups_left, Where where);  // until at most `groups_left` groups are in flight
   /// Faults if a product not waited for still reads any of the `bytes` bytes from `place` on.
   void done_with(const SharedPlace& place, int64_t bytes) const;
   /// Faults if the ending thread has not waited for a product, or has not named the product's left
@@ -65,10 +66,10 @@ class Warpgroup {
   bool deliver();
 
  private:
-  // The wgmmas on one accumulator, from the first until the accumulator is named after they end.
+  /// The wgmmas on one accumulator, from the first until the accumulator is named after they end.
   struct Chain {
-    int N = 0, k = 0, ops = 0;
-    float* lanes[128] = {};
+    int N = 0, k = 0, ops = 0;     // the wgmmas' shape; how many are in flight
+    float* lanes[128] = {};        // each lane's accumulator registers
     std::vector<float> sums;       // 64 × N
     float& sum(int lane, int i) {  // the element in the lane's register i
       const auto [row, column] = accumulator_element(lane, i);
@@ -83,12 +84,12 @@ class Warpgroup {
     std::vector<int64_t> reads;              // byte offsets of the 16-byte chunks that it reads
   };
   struct Lane {
-    int64_t issued = 0;
+    int64_t issued = 0;         // number of wgmmas issued so far
     int group = 0, waited = 0;  // the current group; groups below `waited` have been waited for
     std::map<const char*, std::vector<char>> fenced;  // named registers and their contents
     struct Operand {
       std::array<unsigned, 4> contents;
-      int64_t last_op;
+      int64_t last_op;  // number of the last wgmma that reads it
     };
     std::map<unsigned*, Operand> operands;      // left operands, until they are named
     std::vector<std::shared_ptr<Chain>> ended;  // chains that ended but were not named since
@@ -105,8 +106,8 @@ class Warpgroup {
   Block& block_;
   SharedBytes& memory_;
   const int first_thread_;
-  std::deque<Op> ops_;  // wgmmas not waited for
-  int64_t first_op_ = 0;
+  std::deque<Op> ops_;    // wgmmas not waited for
+  int64_t first_op_ = 0;  // number of ops_.front()
   Lane lanes_[128];
   int waiting_ = 0;  // number of waiting threads
   int done_ = 0;     // the waiting threads need the end of all groups below this
