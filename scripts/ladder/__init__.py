@@ -1,1 +1,1 @@
-"""The code behind the commands in scripts, with one module per concern."""
+"""The code behind the commands in scripts. scripts/README.md says which folder does what."""

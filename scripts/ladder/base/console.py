@@ -1,4 +1,5 @@
-"""Runs commands, ends them with a message and an exit status, and formats their text."""
+"""Runs a command's main function, ends it with a message and an exit status, parses its options,
+and formats what it prints. All commands in scripts use this module."""
 
 from __future__ import annotations
 
@@ -12,14 +13,13 @@ import sys
 import textwrap
 from typing import Any, Callable, Iterable, NoReturn, TextIO
 
-WIDTH = 100
+WIDTH = 100  # columns of the text that commands print
 
 GOOD, WRONG_RESULT, BAD_USAGE, NO_DEVICE = range(4)
 # Exit status → severity; higher is worse. Any other status is a crash, worse than all of these.
 SEVERITY = {GOOD: 0, NO_DEVICE: 1, BAD_USAGE: 2, WRONG_RESULT: 3}
 
-
-# The errno of a failed file operation → advice.
+# The errno of a failed file operation → the advice that ends the error message.
 WAYS_OUT = {
     errno.EACCES: 'If root made it, sudo chown -R "$USER" . in the clone makes all files yours',
     errno.EROFS: "Work on a writable copy of the clone, or choose another path",
@@ -27,7 +27,7 @@ WAYS_OUT = {
 
 
 class CommandError(Exception):
-    """An error that ends the command with a message and an exit status."""
+    """An error that ends the command: run_command() prints the message and exits with `status`."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class CommandError(Exception):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Returns " Did you mean 05/rows?" if a known word is close to this one, else ""."""
+    """Returns " Did you mean 05/rows?" if one of the known words resembles `word`, else ""."""
     near = difflib.get_close_matches(word, [*known], 1)
     return f" Did you mean {near[0]}?" if near else ""
 
@@ -50,14 +50,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with the message and, for an unknown option, the closest known one."""
+        """Exits with BAD_USAGE and the message; suggests a known option for an unknown one."""
         unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
         options = [name for action in self._actions for name in action.option_strings]
         super().error(message + (f".{suggestion(unknown[1], options)}" if unknown else ""))
 
 
 def some_of(*names: str) -> Callable[[str], list[str]]:
-    """Returns an argparse type that accepts a comma-separated list of these names."""
+    """Returns an argparse type that turns a comma-separated list of these names into a list."""
     def chosen(text: str) -> list[str]:
         words = [word for word in text.split(",") if word]
         for word in words:
@@ -68,14 +68,14 @@ def some_of(*names: str) -> Callable[[str], list[str]]:
 
 
 def show(what: str) -> None:
-    """If stderr is a terminal, shows progress on a line that the next call overwrites."""
+    """If stderr is a terminal, shows progress in a line that the next call overwrites or clears."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
 
 
 class Paint:
     """Colours text for a stream if the stream is a terminal with colours and NO_COLOR is not set.
-    `code` is an SGR number, or None for no colour."""
+    `code` is a terminal's number for a colour or style, such as BOLD, or None for plain text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.on = (stream.isatty() and not os.environ.get("NO_COLOR")
@@ -89,21 +89,22 @@ BOLD, DIM, RED, GREEN, CYAN = "1", "2", "31", "32", "36"
 
 
 def wrap(text: str, indent: str = "") -> list[str]:
-    """Wraps a text at spaces to at most WIDTH columns, and returns its lines."""
+    """Returns a text's lines, wrapped at spaces to at most WIDTH columns, `indent` included."""
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent,
                          break_long_words=False, break_on_hyphens=False)
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Runs work() and returns the exit status: work()'s or a CommandError's own, BAD_USAGE after an
-    OSError, or 128 plus the signal's number. Error messages start with `name`, the command."""
+    """Runs work() and returns the exit status: that of work() or of a CommandError, BAD_USAGE after
+    an OSError, or 130 after Ctrl-C. SIGTERM ends it with 143. Error messages start with `name`, the
+    command. Also sets up signals, environment variables and encodings for all commands."""
     def terminated(*_: Any) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly when a reader such as head exits
     for variable in [one for one in os.environ if one.startswith("GTEST_")]:
-        del os.environ[variable]  # would select cases, or change output that the scripts parse
+        del os.environ[variable]  # tests would skip cases or print what the scripts cannot parse
     streams: list[Any] = [sys.stdout, sys.stderr]  # Any, because TextIO declares no reconfigure()
     for stream in streams:
         stream.reconfigure(encoding="utf-8", errors="replace")  # in every locale

@@ -2,8 +2,7 @@
 generic code reads.
 
 Everything else about a step comes from its own registration, through `--list`. A new rung needs an
-entry here only if a figure singles it out.
-"""
+entry here only if a figure singles it out."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ FLASH_V1, FLASH_V2 = ("04_flash_v1", "flash_v1"), ("05_flash_v2", "large_tiles")
 
 # ---- workloads ----
 
-# The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048.
+# The FlashAttention-2 paper's workload: batch × N = 16k tokens, heads × d = 2048 (hidden size).
 TOKENS, HIDDEN = 16 * 1024, 2048
 LADDER_LENGTH = 2048  # N in the ladder's table and the speed-up figures
 PROFILED_LENGTH = 4096  # N in the runs under Nsight Compute
 
-# Attention shapes of real models. They are measured in the type that --dtype chooses.
+# A real model's name → its attention shape, measured in the type that --dtype chooses.
 MODELS = {line["model"]: Point(*Point.key(line))
           for line in read_lines(os.path.join(os.path.dirname(__file__), "models.jsonl"))}
 
 # Folders of inputs for --load: a trained model's tensors; and 64 queries and 16k keys drawn from
-# N(0, 1), with 1 added to V, so that sums grow with N.
+# N(0, 1), with 1 added to V, so that the sums in PV grow with the number of keys.
 CAPTURED, SHIFTED_V = "scripts/results/captured", "build/inputs/shifted_v"
 
 # ---- figures ----
 
-# (rung, step, kernel) of kernels whose rate is plotted against shared-memory traffic; and peers.
+# (rung, step, kernel) of the kernels in the figure shared_roof, and PyTorch's backends in it.
 SHARED_ROOF = [("06_backward", step, "key_gradients") for step in (
     "split_sums", "wgmma", "producer", "transposed", "bulk_add", "ahead", "split", "sm90")]
 SHARED_ROOF_PEERS = ["cudnn", "flash"]
@@ -41,15 +40,16 @@ SHARED_ROOF_PEERS = ["cudnn", "flash"]
 # Steps on the roofline in addition to each rung's default.
 ROOFLINE_EXTRA = [("01_tiled_matmul", "tile")]
 
-# Steps whose requested bytes, and steps whose times, are plotted against Bc, the keys per tile.
+# The steps whose requested bytes (COUNTED) or times (TIMED) are plotted against Bc, keys per tile.
 BLOCK_SIZE_COUNTED = [FLASH_V1, ("05_flash_v2", "swap")]
 BLOCK_SIZE_TIMED = [FLASH_V1]
 
 # Rungs whose steps the simulator also counts under the causal mask, to show the tiles they skip.
 CAUSAL_COUNTED = ["04_flash_v1", "05_flash_v2"]
 
-# The FP8 step's errors with several settings, compared with a step in the I/O type. `rows` are
-# (label, settings): NONE plus one setting shows its gain, ALL minus one what is lost without it.
+# The errors of the FP8 step (`step`) with several settings, compared with those of a step that
+# multiplies in the I/O type (`beside`). `rows` are (label, settings): NONE plus one setting shows
+# what that setting gains, and ALL minus one shows what is lost without it.
 NONE = {"scale": "tensor", "hadamard": "off", "p_scale": "off", "two_level": "off"}
 ALL = {"scale": "tile", "hadamard": "on", "p_scale": "on", "two_level": "on"}
 QUANTISED: dict[str, Any] = {
@@ -73,7 +73,7 @@ QUANTISED: dict[str, Any] = {
         ("captured", Point(1, 2, 256, 64, True, "fp16"), ["--load", CAPTURED], "load"),
         ("V + 1, 16k keys", Point(1, 1, 64, 64, False, "fp16", 1, 16384), ["--load", SHIFTED_V],
          "load")],
-    # Head sizes for timing the step; no other step is timed at the last one.
+    # The head sizes for timing `step`. No other step is timed at the last one.
     "head_dims": [64, 128, 256],
     # FlashAttention-3's own kernel with e4m3 inputs, run on an H200 on another day: TFLOP/s at each
     # length, keyed by (d, causal). `matmul` is cuBLAS's rate in that run, in TFLOP/s.

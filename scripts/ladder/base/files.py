@@ -1,4 +1,4 @@
-"""Finds, reads and writes files. A file is written whole or not at all."""
+"""Finds, reads and writes the repository's files. A file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def paths_in(folder: str, pattern: str) -> list[str]:
 
 
 def read(path: str) -> str:
+    """Returns a file's text; bytes that are not UTF-8 become U+FFFD."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
@@ -38,14 +39,14 @@ def read(path: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> list[Any]:
-    """Parses a text with one JSON value per line. The values are cached, because result files are
-    large and read often, so callers must not change them."""
+    """Returns the values of a text with one JSON value per line. They are cached, because result
+    files are large and read often. Callers must not change them."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def read_lines(path: str) -> list[Any]:
-    """Returns the values of a file with one JSON value per line, or [] if there is no such file.
-    Raises CommandError for a line that is not JSON."""
+    """Returns what parsed() does for a file, or [] if there is no such file. Raises CommandError
+    for a line that is not JSON."""
     try:
         return parsed(read(path))
     except FileNotFoundError:
@@ -72,8 +73,8 @@ def file_of(gpu: str | None) -> str:
 
 
 def newest_measured(folder: str = RESULTS) -> str | None:
-    """Returns the result file with the most recent date in its lines, which README and figures show
-    by default, or None if no GPU was measured. If two dates are equal, the last file name wins."""
+    """Returns the path of the result file with the most recent date in its lines, or None if no GPU
+    was measured. README and figures show it by default. If dates are equal, the last name wins."""
     dated = []
     for path in paths_in(folder, "*.jsonl"):
         dates = [line["date"] for line in read_lines(path)
@@ -87,7 +88,8 @@ def newest_measured(folder: str = RESULTS) -> str | None:
 
 
 def write_whole(path: str, content: str | bytes) -> None:
-    """Writes a file and, if necessary, its folders. An interruption leaves the old file intact."""
+    """Writes a file (a string as UTF-8), and makes its folders if they are missing. If it is
+    interrupted, the old file stays as it was."""
     part = f"{path}.part-{os.getpid()}"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:

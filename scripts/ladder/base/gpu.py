@@ -1,4 +1,4 @@
-"""Finds the facts stated in every line of results: GPU, driver, CUDA version, commit and date."""
+"""Finds the facts that all lines of a GPU's results repeat: GPU, driver, CUDA, commit and date."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def output_of(*command: str) -> str:
 
 
 def commit() -> str | None:
-    """Returns the hash of HEAD, or None outside a git checkout. "+changes" follows if tracked files
-    differ, other than results and pages, which do not affect measurements."""
+    """Returns 12 digits of HEAD's hash, or None outside a git checkout. "+changes" follows if any
+    tracked file is modified, except results and pages, which no measurement uses."""
     head = output_of("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = output_of("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no", "--",
                         ".", ":(exclude)scripts/results", ":(exclude)*.md")
@@ -31,7 +31,8 @@ def commit() -> str | None:
 
 
 def machine(given_commit: str | None) -> tuple[str, Record]:
-    """Returns the first GPU's name and the other facts. Raises CommandError if there is no GPU."""
+    """Returns the first GPU's name, and a record with driver, cuda, commit and date (UTC). The
+    commit is `given_commit` or else git's. Raises CommandError if there is no GPU."""
     gpus = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, _, driver = gpus.partition("\n")[0].partition(", ")
     if not driver:

@@ -1,8 +1,8 @@
-"""Lists a Hopper SM's rates per cycle, with which figures and tables compare measurements."""
+"""Lists the peak rates of one Hopper SM per cycle, for comparison with measured rates."""
 
-# NVIDIA's H100 white paper: 989.4 TFLOP/s, dense bf16, 132 SMs, 1.83 GHz.
+# FLOPs, dense bf16. NVIDIA's H100 white paper: 989.4 TFLOP/s from 132 SMs at 1.83 GHz.
 MATMUL_FLOPS = 4096
-# CUDA C++ Programming Guide, throughput of arithmetic instructions on 9.0: results per cycle.
+# Exponentials. CUDA C++ Programming Guide, arithmetic instructions, compute capability 9.0.
 EXPS = 16
-# CUDA C++ Programming Guide: 32 banks of 4 bytes, read or written.
+# Bytes of shared memory, read or written: 32 banks of 4 bytes (CUDA C++ Programming Guide).
 SHARED_BYTES = 128

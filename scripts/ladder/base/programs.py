@@ -16,28 +16,28 @@ from ladder.base.records import Record
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step as built for one device, from a line of --list. common/rung.h explains the fields;
-    `program` is the path of the step's program."""
-    rung: str
+    """A step as built for one device: the fields of a line of --list, which Step in common/rung.h
+    explains, and `program`."""
+    rung: str  # "05_flash_v2"
     name: str
-    device: str
-    default: bool
-    by_name_only: bool
+    device: str  # "gpu" or "sim"
+    default: bool  # whether the program runs this step if --step names none
+    by_name_only: bool  # whether it is an aside: no default step builds on it
     summary: str
     colour: str
-    backward: bool
+    backward: bool  # whether it includes a backward pass
     deterministic: bool
-    needs: str
-    exact_architecture: bool
+    needs: str  # compute capability: "7.5" or newer; "9.x" for an exact architecture
+    exact_architecture: bool  # whether it runs only on GPUs of one major version
     tiles: list[list[int]]  # [max_d, Br, Bc]
-    grid_limit: list[int]  # largest N without, with the mask; 0: none
+    grid_limit: list[int]  # the largest N to measure: [without mask, causal]; 0: no limit
     settings: Sequence[Any] = ()  # [name, [value]]
     idea: str = ""
-    change: Sequence[str] = ("", "", "")  # the count its idea is about, how it moves, options
-    after: str = ""
+    change: Sequence[str] = ("", "", "")  # a count, how the idea moves it, options that show it
+    after: str = ""  # the step that it follows in its rung; "" for the rung's first
     decoding: bool = False
     source: str = ""
-    program: str = ""
+    program: str = ""  # path of the program; "" if the step comes from a result file
 
     @property
     def key(self) -> tuple[str, str]:
@@ -46,25 +46,25 @@ class Step:
 
     @property
     def repeats(self) -> bool:
-        """Returns whether the step is another one in a different form (05/flat): an aside without a
-        count of its own. The grids and tables of times leave it out."""
+        """Returns whether the step only rewrites another step in a different form, as 05/flat does:
+        it is an aside without a count of its own. Grids and tables of times leave it out."""
         return self.by_name_only and not self.decoding and not self.change[0]
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """Returns the tiles [(Br, Bc)] for a head size: those with the smallest sufficient
-        max_d."""
+        """Returns the compiled tiles [(Br, Bc)] for a head size: those with the smallest max_d that
+        is at least `head_dim`."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 
     def registered(self) -> Record:
-        """Returns the fields that a result file keeps, under the names that it uses."""
+        """Returns the fields that a result file keeps, under its names ("step" for `name`)."""
         left_out = ("device", "idea", "decoding", "source", "program")
         return {"step" if name == "name" else name: value for name, value in vars(self).items()
                 if name not in left_out}
 
 
 def step_of(line: Record, **more: Any) -> Step:
-    """Makes a Step from its fields in --list or in a result file, plus the fields `more`."""
+    """Returns the Step with the fields of a line of --list or of a result file, and `more`."""
     fields = dict(line)
     return Step(name=fields.pop("step"), **fields, **more)
 
@@ -84,8 +84,8 @@ class Ladder:
         return [step for step in self.steps if step.rung == rung]
 
     def before(self, step: Step) -> Step | None:
-        """Returns the step that this one follows, or None. A rung's first step follows the nearest
-        step of an earlier rung that every GPU runs and that is about the same pass."""
+        """Returns the step that `step` follows, or None. A rung's first step follows the last step
+        of the earlier rungs that every GPU runs, is no aside and is about the same pass."""
         for other in reversed(self.steps[:self.steps.index(step)]):
             if (other.name == step.after if other.rung == step.rung else
                     not other.exact_architecture and not other.by_name_only
@@ -100,12 +100,13 @@ class Ladder:
         return portable[-1] if portable else None
 
     def stands_for_its_rung(self, step: Step) -> bool:
-        """Returns whether comparisons of rungs use this step; others show only their own gain."""
+        """Returns whether comparisons of rungs show this step. Other steps appear only where the
+        gain of each step is shown."""
         return step.default or step == self.last_portable(step.rung)
 
     def beside_peers(self) -> dict[str, str]:
-        """Returns the rungs that are compared with PyTorch's attention: under "fwd" the last one
-        without a backward pass, under "bwd" the last one with it."""
+        """Returns the rungs that are compared with PyTorch's attention: under "fwd" the last rung
+        without a backward pass, under "bwd" the last rung with one."""
         compared = {}
         for rung in self.rungs():
             compared["bwd" if any(step.backward for step in self.of(rung)) else "fwd"] = rung
@@ -128,7 +129,7 @@ def steps_of(program: str) -> list[Step]:
 
 def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
     """Raises CommandError if `words` contain --list, one of `more`, or an option under Output in
-    --help. Scripts parse the output of several programs, which would also all save to one place."""
+    --help, because scripts parse what programs print, and all programs would save to one file."""
     _, shown, _ = run_quietly([program, "--help"])
     refused = re.findall(r"\n  (--\w+)", shown.partition("\nOutput")[2].partition("\n\n")[0])
     for option in (word.partition("=")[0] for word in words):
@@ -138,7 +139,8 @@ def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
 
 
 def json_lines(text: str, name: str) -> list[Record]:
-    """Parses a program's output, a JSON object per line; raises CommandError for anything else."""
+    """Returns the objects that a program printed as JSON, one per line. For anything else, raises
+    CommandError, with the program's `name`."""
     try:
         # Python accepts NaN and Infinity, which are not JSON; int() rejects them.
         return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]
@@ -148,9 +150,9 @@ def json_lines(text: str, name: str) -> list[Record]:
 
 
 def run_json(command: Sequence[str]) -> tuple[int, list[Record], str]:
-    """Runs a program with --json; returns its status (negative for a signal), its records, and the
-    last lines of stderr. Output that is not JSON makes the status WRONG_RESULT, unless the program
-    failed, because then a line may be cut off."""
+    """Runs a program with --json. Returns its status (negative for a signal), its records, and the
+    last lines of stderr. If it succeeded but its output is not JSON, the status is WRONG_RESULT. (A
+    program that fails may leave a line unfinished.)"""
     status, out, message = run_quietly([*command, "--json"])
     try:
         return status, json_lines(out, os.path.basename(command[0])), message
@@ -165,8 +167,8 @@ def rungs() -> list[str]:
 
 
 def programs_in(folder: str) -> dict[str, str]:
-    """Returns {name: path} of the rungs' programs in a folder, without test programs. Raises
-    CommandError if there are none."""
+    """Returns {"00_naive": path, …} for the rungs' programs in a folder, without test programs.
+    Raises CommandError if there are none."""
     programs = {os.path.basename(path): path
                 for path in paths_in(folder, "[0-9][0-9]_*")
                 if not path.endswith("_test") and os.access(path, os.X_OK)}
@@ -183,15 +185,16 @@ def ladder_of(programs: dict[str, str], device: str) -> Ladder:
 
 
 def ready(command: str, *words: str) -> bool:
-    """Runs a function of ready.sh; returns whether it succeeded. Messages start with `command`."""
+    """Runs a function of ready.sh, words[0], with the other words as arguments; returns whether it
+    succeeded. Messages start with `command`."""
     path = os.path.join(ROOT, "scripts/ladder/front/ready.sh")
     return not subprocess.run(["bash", "-eo", "pipefail", "-c", 'source "$1"; "${@:2}"', command,
                                path, *words], check=False).returncode
 
 
 def run_quietly(command: Sequence[str]) -> tuple[int, str, str]:
-    """Runs a program; returns its status (negative for a signal), its stdout, and the last six
-    lines of its stderr, which hold the error message."""
+    """Runs a program. Returns its status (negative for a signal), its stdout, and the last six
+    lines of its stderr, among which is the error message."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                           encoding="utf-8", errors="replace")
     lines = [line.rstrip() for line in done.stderr.splitlines() if line.strip()]

@@ -1,4 +1,5 @@
-"""Reads values from records, which are the objects that a program prints with --json."""
+"""Reads values from records, the JSON objects that a program prints with --json, one per pass.
+common/CONTRACTS.md lists their keys."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Any, Dict
 from ladder.base.console import WRONG_RESULT, CommandError
 from ladder.base.text import NO_VALUE
 
-# An object that a program prints with --json or --list, or a line of a result file.
+# A JSON object: a record, a line of --list or a line of a result file.
 Record = Dict[str, Any]
 
-# The ways a count may move from one step to the next. A step registers one for its idea.
+# The ways a count may move from one step to the next → a test of its values before and after.
 MOVES = {"less": lambda before, after: after < before, "more": lambda before, after: after > before,
          "to 0": lambda before, after: before > 0 == after,
          "from 0": lambda before, after: before == 0 < after}
@@ -20,8 +21,8 @@ MOVES = {"less": lambda before, after: after < before, "more": lambda before, af
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A workload: the inputs' shape and type, under the names that records use. By default,
-    kv_heads equals `heads`, and seqlen_kv equals `seqlen`."""
+    """A workload: the inputs' shape and I/O type, under the names that records use. kv_heads = 0
+    stands for `heads`, and seqlen_kv = 0 for `seqlen`."""
     batch: int
     heads: int
     seqlen: int
@@ -46,7 +47,7 @@ class Point:
         return f"d {self.head_dim}, {'causal, ' if self.causal else ''}N {self.seqlen}{keys}"
 
     def decoding(self) -> bool:
-        """Returns whether each head has a single query and several keys."""
+        """Returns whether this is decoding: one query per head, and several keys."""
         return self.seqlen == 1 < self.seqlen_kv
 
 
@@ -57,8 +58,8 @@ def total(record: Record, kind: str, unit: str = "bytes") -> int | None:
 
 
 def count_of(record: Record, count: str) -> int | None:
-    """Returns the count under this key or, for a key such as "hbm_sectors", the sum of its reads
-    and writes (hbm_read_sectors, …). Raises CommandError if the record has neither."""
+    """Returns the count under the key `count` or, for a key such as "hbm_sectors", the sum of
+    hbm_read_sectors and hbm_write_sectors. Raises CommandError if the record has neither."""
     kind, _, unit = count.rpartition("_")
     if not {count, f"{kind}_read_{unit}"} & record.keys():
         raise CommandError(f"a step's .change names {count}, which no record has; "
@@ -67,15 +68,15 @@ def count_of(record: Record, count: str) -> int | None:
 
 
 def requested(record: Record) -> int | None:
-    """Returns the bytes that the kernels request from global memory: the simulator's count or, on a
-    GPU, the formula that equals it."""
+    """Returns the bytes that the kernels request from global memory, reads plus writes: the
+    simulator's count or, on a GPU, the prediction of the step's traffic(), which equals it."""
     counted = total(record, "requested")
     return total(record, "model") if counted is None else counted
 
 
 def flops(record: Record) -> float:
-    """Returns the FLOPs as the papers count them: 4·N·N_kv·d per head forward, half of that under
-    the causal mask, and 2.5 times that backward."""
+    """Returns the FLOPs of all heads as the papers count them: 4·N·N_kv·d per head forward, half of
+    that under the causal mask, and 2.5 times the forward pass's FLOPs backward."""
     forward = (4 * record["seqlen"] * record["seqlen_kv"] * record["head_dim"] * record["heads"]
                * record["batch"] / (2 if record["causal"] else 1))
     return forward * (2.5 if record["direction"] == "bwd" else 1)
@@ -92,8 +93,8 @@ def uneven_counts(record: Record) -> str | None:
 
 
 def largest_error(record: Record) -> float | None:
-    """Returns the largest error in O or the gradients, leaving out LSE, which has its own
-    tolerance: None if nothing was checked, and infinity if a value that should be finite is not."""
+    """Returns the largest difference from float64 in O or the gradients (LSE has another
+    tolerance), None if nothing was checked, or infinity if a value is wrongly not finite."""
     errors = [e for name, e in (record.get("errors") or {}).items() if e and name != "lse"]
     if any(e.get("nonfinite") for e in errors):
         return math.inf
@@ -101,7 +102,7 @@ def largest_error(record: Record) -> float | None:
 
 
 def error_text(record: Record) -> str:
-    """Returns the largest error to two digits, as tables show it."""
+    """Returns largest_error() to two digits, as tables show it."""
     error = largest_error(record)
     if error is None:
         return NO_VALUE
@@ -109,7 +110,8 @@ def error_text(record: Record) -> str:
 
 
 def shape_text(record: Record) -> str:
-    """Returns a workload in words, without kv-heads and seqlen-kv if they have their defaults."""
+    """Returns a workload in words, such as "batch 1, heads 8, seqlen 1024, head-dim 64, fp16",
+    without kv-heads and seqlen-kv if these equal heads and seqlen."""
     usual = {"kv_heads": record["heads"], "seqlen_kv": record["seqlen"]}
     words = [f"{name.replace('_', '-')} {record[name]}"
              for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")

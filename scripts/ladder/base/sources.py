@@ -1,4 +1,5 @@
-"""Finds the source files of the ladder's steps by name, and compares two of them."""
+"""Finds the source files of the ladder's steps by name, takes them apart into definitions, and
+compares two of them line by line."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from ladder.base.console import BAD_USAGE, CommandError, suggestion
 from ladder.base.files import ROOT, paths_in, read
 from ladder.base.programs import Step, rungs
 
-# Matches a definition at namespace scope in clang-format's layout: its comment, then #if … #endif
-# or a head whose last line ends the definition or opens a brace. A line that starts with } closes
-# the brace; an array's is closed by the first line that ends in };.
+# Matches a definition at namespace scope in clang-format's layout: its comment, and then #if …
+# #endif or the lines of its head. The head's last line ends the definition or opens a brace. The
+# next line that starts with } closes that brace; an array's initialiser ends at }; instead.
 DEFINITION = re.compile(
     r"(?:^//.*\n)*(?:^#if .*\n(?:.*\n)*?#endif\n|"
     r"(?:^(?![#/}\n]|namespace).*[^;{}\n]\n)*?^(?![#/}\n]|namespace)"
@@ -22,8 +23,9 @@ DEFINITION = re.compile(
 
 
 def included(path: str, text: str) -> dict[str, str]:
-    """Returns {path: text} of the headers that a file includes, directly or not, by a path relative
-    to the including file. Each header comes after those that it includes."""
+    """Returns {path: text} for the headers that a file includes, directly or not, with #include "…"
+    relative to the including file. All paths are relative to the repository. Each header comes
+    after the headers that it includes."""
     found: dict[str, str] = {}
     for name in re.findall('#include "(.*)"', text):
         header = os.path.normpath(os.path.join(os.path.dirname(path), name))
@@ -34,8 +36,8 @@ def included(path: str, text: str) -> dict[str, str]:
 
 
 class Source:
-    """A .cu file of a rung. `step` is the name of the step that it registers, or ""; `headers` is
-    what included() returns."""
+    """A .cu file of a rung: `rung` ("05_flash_v2"), `step` (the name of the step that it registers,
+    or ""), `name` (as messages show it: "05", "05/rows"), and `headers`, from included()."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,7 +48,7 @@ class Source:
         name = re.search(r'^ +\.name = "(\w+)"', self.text, re.MULTILINE)
         self.step = name[1] if name else ""
         stem = os.path.basename(file)
-        # What may follow the rung and a slash to name this file, besides the step's name.
+        # The words that name this file after the rung and a slash, in addition to the step's name.
         self.names = {stem, file, "" if file == "attention" else stem}
         self.name = self.rung[:2] + (f"/{stem}" if file != "attention" else "")
 
@@ -58,7 +60,7 @@ def read_sources() -> list[Source]:
 
 
 def named(names: list[str], steps: list[Step]) -> list[Step]:
-    """Returns the steps with these names, in any form that find() accepts."""
+    """Returns those of `steps` that `names` name, in any form that find() accepts."""
     by_name = {step.key: step for step in steps}
     sources = [source for source in read_sources() if (source.rung, source.step) in by_name]
     chosen = [find(sources, name) for name in names]
@@ -66,8 +68,9 @@ def named(names: list[str], steps: list[Step]) -> list[Step]:
 
 
 def find(sources: list[Source], name: str, what: str = "") -> Source:
-    """Returns the source with this name; a file's name takes precedence over a step's. If none has
-    it, raises CommandError, listing all names; `what`, a sentence, says what else is allowed."""
+    """Returns the source with this name, such as "05", "05_flash_v2" or "05/rows". A file's name
+    takes precedence over a step's. If there is none, raises CommandError with a list of all names,
+    preceded by `what`, a sentence that says which other words the option accepts."""
     rung, _, wanted = re.sub(r"(/|\.cu)$", "", name).partition("/")
     in_rung = [source for source in sources if rung in (source.rung, source.rung[:2])]
     matching = [source for source in in_rung if wanted in source.names] + \
@@ -90,14 +93,15 @@ def find(sources: list[Source], name: str, what: str = "") -> Source:
 
 def cases_of(sources: list[Source], step: Source) -> str:
     """Returns the GoogleTest filter for all of a step's cases in the suite."""
-    # Leaves out steps whose names start with this step's name.
+    # A case is called STEP_CASE, so the filter has to exclude steps such as STEP_tile.
     others = [source.step for source in sources if source.step.startswith(f"{step.step}_")]
     cases = [f"*/{name}:*/{name}_*" for name in (step.step, *others)]
     return f"{cases[0]}-{':'.join(cases[1:])}"
 
 
 def names_of(definition: str) -> set[str]:
-    """Returns the names that a definition defines: none for an operator, several for an #if."""
+    """Returns the names that a match of DEFINITION defines: none for an operator, several for an
+    #if."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))
@@ -125,12 +129,12 @@ class Diff:
                                                autojunk=False)
 
     def counts(self) -> tuple[int, int, int]:
-        """Returns the numbers of added, removed and kept lines."""
+        """Returns the numbers of added, removed and kept lines, in this order."""
         kept = sum(block.size for block in self.matcher.get_matching_blocks())
         return len(self.new.lines) - kept, len(self.old.lines) - kept, kept
 
     def hunks(self, context: int) -> Iterator[list[str]]:
-        """Yields the lines of each hunk, as diff -U prints them; the first is the @@ line."""
+        """Yields the lines of each hunk as diff -U `context` prints them, the @@ line first."""
         for group in self.matcher.get_grouped_opcodes(context):
             first, last = group[0], group[-1]
             lines = [f"@@ -{first[1] + 1},{last[2] - first[1]} "

@@ -8,8 +8,8 @@ NO_VALUE = "–"
 
 
 def in_units(value: float | None, units: list[str]) -> str:
-    """Returns a value to three digits in the first of `units` (factors of 1000) that leaves at most
-    three before the point. Integers below 1000 keep their digits; None becomes NO_VALUE."""
+    """Returns a value, given in units[0], to three digits. Each unit is 1000 times the one before;
+    the first that leaves at most three digits before the point is used. None becomes NO_VALUE."""
     if value is None:
         return NO_VALUE
     for unit in units[:-1]:
@@ -37,8 +37,8 @@ def bytes_text(count: float | None) -> str:
 
 
 def counts_text(count: str, *numbers: int) -> list[str]:
-    """Returns several values of the count with this key as texts in one style: exact if all are
-    short, else rounded, with a unit or a prefix."""
+    """Returns values of the count whose key is `count` as texts in one style: bytes in B, kB, …;
+    others exactly if all are below 100,000 (or a million, if one is 0), else in k, M, …"""
     exact = max(numbers) < (100_000 if all(numbers) else 1_000_000)
     return [bytes_text(number) if number and count.endswith("_bytes") else f"{number:,}"
             if exact or not number else in_units(number, ["", "k", "M", "G", "T"]).replace(" ", "")
@@ -51,7 +51,7 @@ def time_text(milliseconds: float | None) -> str:
 
 
 def rate_text(number: float | None) -> str:
-    """Returns a rate or a ratio to two or three digits, without a unit."""
+    """Returns a rate or a ratio to three digits, or two below 0.1, without a unit."""
     if number is None:
         return NO_VALUE
     return f"{number:.2g}" if number < 0.1 else three_digits(number)
@@ -60,7 +60,7 @@ def rate_text(number: float | None) -> str:
 def plain(text: str) -> str:
     """Returns Markdown as plain text for a terminal: links, formulas and code lose their markup."""
     parts: list[str] = re.split(r"^```.*\n", text, flags=re.MULTILINE)
-    for i in range(0, len(parts), 2):  # every second one is fenced
+    for i in range(0, len(parts), 2):  # the parts between are fenced code, which stays as it is
         part: str = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", parts[i])
         part = re.sub(r"\$([^$]+)\$", lambda match: formula(str(match[1])), part)
         parts[i] = part.replace("`", "")
@@ -68,7 +68,7 @@ def plain(text: str) -> str:
 
 
 def formula(tex: str) -> str:
-    """Returns a TeX formula as plain text for a terminal."""
+    """Returns a TeX formula as plain text; knows only the commands that exercises use."""
     tex = re.sub(r"\\frac(\w|\{\w+\})(\w|\{\w+\})", r"\1/\2", tex)
     for old, new in (("\\cdot", "·"), ("\\infty", "∞"), ("\\mathrm", ""), ("\\circ", "∘"),
                      ("\\le", "≤"), ("\\approx", "≈"), ("\\lVert", "‖"), ("\\rVert", "‖"),

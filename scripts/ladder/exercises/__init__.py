@@ -1,1 +1,1 @@
-"""Reads, builds and checks the lessons' exercises, for scripts/exercise."""
+"""Reads the exercises from lessons and rungs, builds and checks answers, for scripts/exercise."""

@@ -1,6 +1,6 @@
 """Runs the bug hunts in the rungs' exercises.py. A copy of a step's file with a ready-made mistake
-runs on the simulator; the reader sees the symptoms and, once its line has been found, the
-mistake."""
+runs on the simulator. The reader sees the symptoms and looks for the wrong line; once that line has
+been found, the mistake is explained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Observed(NamedTuple):
 
 
 class MutatedSource:
-    """A file of the repository with a bug hunt's mistake. `text` holds its lines, `was` the
+    """The repository's file `path` with a bug hunt's mistake. `text` holds its lines, `was` the
     original's lines that differ, and `lines` the line numbers, from 1, that are correct answers."""
 
     def __init__(self, mistake: BugHunt, path: str) -> None:
@@ -42,15 +42,15 @@ class MutatedSource:
         self.old = edited(read(os.path.join(ROOT, path)), mistake.opened).splitlines()
         self.text = edited("\n".join(self.old), mistake.edits).splitlines()
         both = self.old, self.text
-        same = len(os.path.commonprefix(both))
-        end = len(os.path.commonprefix([lines[same:][::-1] for lines in both]))
+        same = len(os.path.commonprefix(both))  # equal lines before the mistake
+        end = len(os.path.commonprefix([lines[same:][::-1] for lines in both]))  # and after it
         missing = end == len(self.text) - same
         self.was = self.old[same:len(self.old) - end]
         # The copy's wrong lines or, where lines are missing, the lines on both sides of the gap.
         self.lines = range(same + 1 - missing, len(self.text) - end + 1 + missing)
 
     def seen(self, build: str, copy: str) -> Observed:
-        """Builds the copy, runs it at all SHAPES and ORDERS, and returns what went wrong."""
+        """Builds the file `copy`, runs it at all SHAPES and ORDERS, and returns what went wrong."""
         program = Program(build, self.path, copy)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             ran = {shape: [pool.submit(program.run, f"{options} --check full --schedule {order}")
@@ -61,7 +61,7 @@ class MutatedSource:
         for shape in SHAPES:
             runs = [run.result() for run in ran[shape]]
             told = [said_of_outputs(run) or short_of(run) for run in runs]
-            ordered = len(set(told)) > 1
+            ordered = len(set(told)) > 1  # whether the symptom depends on the order of threads
             for run in runs:
                 if not run.records:
                     faults.setdefault(short_of(run), run.last_words().partition(": ")[2])
@@ -86,7 +86,7 @@ class MutatedSource:
 
 
 def short_of(run: ProgramRun) -> str:
-    """Returns a run's symptom in a few words, such as "o, lse wrong"."""
+    """Returns a run's symptom in a few words, such as "o, lse wrong", "a fault" or "never ends"."""
     if not run.records:
         return "never ends" if "deadlock" in run.err else "a fault"
     return f"{', '.join(wrong_outputs(run))} wrong" if wrong_outputs(run) else "correct"
@@ -99,6 +99,7 @@ def read_bug_hunts() -> dict[str, MutatedSource]:
 
 
 def as_json(name: str, hunt: MutatedSource, more: dict[str, Any]) -> str:
+    """Returns the JSON object that --json prints for a bug hunt, with the fields `more`."""
     return json.dumps({"exercise": name, "file": hunt.path, "asks": "the wrong line",
                        "shows": hunt.mistake.shows, **more}, ensure_ascii=False)
 
@@ -125,8 +126,9 @@ def show_hint(name: str) -> int:
 
 def show(name: str, line: int | None, build: str, folder: str, command: str,
          in_json: bool = False) -> int:
-    """Prints a bug hunt's symptoms or, if `line` answers it, the mistake itself. Without a name,
-    prints the list. Returns the exit status; raises CommandError for a wrong line."""
+    """Prints a bug hunt's symptoms or, if `line` is a correct answer, the mistake. If `name` is "",
+    prints the list. Returns the exit status; raises CommandError for a wrong line (except in JSON).
+    The copy is written below `folder`, and `command` is scripts/exercise, for messages."""
     known = read_bug_hunts()
     if not name:
         print("\n".join(as_json(name, one, {}) if in_json else f"{name:<14}{one.mistake.shows}"

@@ -1,7 +1,7 @@
-"""Checks build tasks, in which a reader turns a copy of the preceding step into the next one. The
-copy is compiled in the real step's place, under its name, and runs the suite's cases on the
-simulator; its counts are compared with the real step's. Each rung's exercises.py lists its tasks
-and, for each, the counts on which the preceding step falls short."""
+"""Checks build tasks: a reader turns a copy of the preceding step into the next step of the course,
+the real step. The copy is compiled in the real step's place, under its name, and runs the suite's
+cases on the simulator; then its counts are compared with the real step's. Each rung's exercises.py
+lists its tasks and, for each, the checks that the preceding step fails (BuildTask.fails)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ladder.exercises.kinds import BuildTask, Stage, Verdict
 from ladder.exercises.lessons import of_rungs
 from ladder.exercises.program import OTHER_BITS, Case, Program, ProgramRun
 
-# The runs whose counts are compared.
+# The runs whose counts are compared: a shape's name → the program's options.
 SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
           "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
           "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
+# Names of checks. BY_CASES are about cases; OTHERS sum up the arrays that a task does not name.
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"
 OTHERS = "other arrays", "sectors of other arrays"
 OUTPUT = tuple(f"{name}: " for name in ("o", "lse", "dq", "dk", "dv"))  # prefixes of output errors
 ORDER, UNIT = "order of blocks", "work of the tensor cores"
 UNJUDGED = "the order of threads is checked once all results are correct"
-# Counts that must reach at least a quarter of the real step's.
+# Counts of the tensor cores' work, which must reach at least a quarter of the real step's.
 UNITS = "products", "sram_operand_bytes", "matmul_flops"
-
 
 # Code that a copy must not contain: (True to search kernels only, pattern, reason).
 NOT_IN_A_COPY = [
@@ -52,8 +52,9 @@ NOT_IN_A_COPY = [
 
 
 class Task:
-    """A build task with two sources: `real`, the real step's, and `old`, the preceding step's (for
-    a rung's first step, the last step in the previous rung that runs on every GPU)."""
+    """A build task (`check`) with its sources: `real`, the real step's; `old`, the preceding step's
+    (for a rung's first step, the previous rung's last portable one); and `begin`, the text that the
+    reader starts from."""
 
     def __init__(self, task: BuildTask, real: Source, sources: list[Source]) -> None:
         after = re.search(r'\.after = "(\w+)"', real.text)
@@ -86,7 +87,7 @@ class Task:
                               for source in (self.old, real))
 
     def start(self) -> str:
-        """Returns the text that the reader starts from."""
+        """Returns the text that the reader starts from, for scripts/exercise."""
         return self.begin.text
 
     def diffs(self) -> list[str]:
@@ -95,8 +96,8 @@ class Task:
 
     @property
     def hints(self) -> list[str]:
-        """Texts on the idea's place in the lesson, the functions that change, and the diff's
-        hunks."""
+        """The hints in order: where the lesson explains the idea, the functions that change, and
+        each hunk of the diff; for a task with stages, each stage's hint and its lines."""
         was, now = self.was, self.now
         changes = [f"{how} {', '.join(sorted(names))}" for how, names in (
             ("new:", now.keys() - was), ("gone:", was.keys() - now),
@@ -113,9 +114,9 @@ class Task:
                 *(f"\n{hunk}" for hunk in map(code_of, self.diffs()) if hunk)]
 
     def blanks(self) -> str:
-        """Returns the real step's file with each new stretch of kernel code replaced by the
-        preceding step's lines, except for code that has moved into a header. Raises CommandError if
-        the file does not compile that way."""
+        """Returns the real step's file after replacing each new stretch of kernel code by a comment
+        and the preceding step's lines, unless these have moved into a header. Raises CommandError
+        if the file would not compile."""
         if not self.check.blanks:
             raise CommandError(f"{self.real.name} has no --blanks: without its new lines the file "
                                "does not compile. --hint shows the new lines one by one", BAD_USAGE)
@@ -137,8 +138,8 @@ class Task:
         return "\n".join([*lines, ""]).replace("namespace {\n\n", f"namespace {{\n\n{gone}", 1)
 
     def registered(self, text: str) -> str:
-        """Returns a copy's text with its step registered under the real step's name and place. Line
-        numbers do not change. Raises CommandError if the registration is gone."""
+        """Returns a copy's text, whose step is now registered under the real step's name and after
+        its predecessor. Lines keep their numbers. Raises CommandError without a registration."""
         place = r' \.(?:formerly = \{[^}]*\}|after = "\w+"|aside = true|is_default = [^,]*),'
         now = "".join(re.findall(place, self.real.text))
         text = re.sub(r'\.rung = "\w+",', f'.rung = "{self.real.rung}",', re.sub(place, "", text))
@@ -153,8 +154,8 @@ class Task:
 
 
 def code_of(hunk: str) -> str:
-    """Returns a hunk without the head comment and the registration, or "" if the rest changes only
-    comments or one name."""
+    """Returns a diff's hunk without the file's head comment and the registration, or "" if the
+    other lines change only comments or one name."""
     at, *lines = hunk.splitlines()
     while lines and re.match(r".(//|$)", lines[0]):
         del lines[0]
@@ -177,8 +178,8 @@ def read_tasks() -> dict[str, Task]:
 
 
 def built(task: Task, build: str, path: str) -> Program:
-    """Builds a reader's copy as the real step. Raises CommandError for code that a copy must not
-    contain, or with the compiler's first error."""
+    """Builds a reader's copy, the file `path`, as the real step. Raises CommandError for code that
+    a copy must not contain (NOT_IN_A_COPY) or include, or with the compiler's first error."""
     text = read(path)
     code = re.sub("//.*", "", text)
     own = re.sub("//.*", "", "\n".join([task.real.text if task.check.stages else "",
@@ -208,7 +209,8 @@ def built(task: Task, build: str, path: str) -> Program:
 
 
 def counts_of(record: Record) -> dict[str, int]:
-    """Returns the counts of a record by name: its own, and each array's bytes and sectors."""
+    """Returns a record's counts by name: its own, each array's bytes ("K") and its sectors ("K
+    sectors"), each the sum of reads and writes over all kernels."""
     counts = {key: value for key, value in record.items() if type(value) is int}
     for kernel in record.get("kernels", ()):
         for array, count in kernel["arrays"].items():
@@ -218,15 +220,16 @@ def counts_of(record: Record) -> dict[str, int]:
 
 
 def arrays_of(*records: Record) -> list[str]:
+    """Returns the sorted names of the arrays that the records' kernels access."""
     return sorted({array for record in records for kernel in record["kernels"]
                    for array in kernel["arrays"]})
 
 
 def compared(task: Task, shape: str, *records: Record) -> list[Check]:
-    """Checks a copy's counts. `records` are those of the preceding step, the real step and the
-    copy. A count that the step is meant to change must move at least halfway from the preceding to
-    the real step's, so that other tile sizes pass. The workspace, and the total over all other
-    arrays, may each be 1.5 times the real step's: another sound kernel may spend more."""
+    """Checks a copy's counts at a shape. `records` are those of the preceding step, the real step
+    and the copy. A count that the step is meant to change must move at least halfway from the
+    preceding step's to the real step's, so that other tile sizes pass. The workspace, and the total
+    over all other arrays, may each be 1.5 times the real step's: a good kernel may spend more."""
     arrays, checks = arrays_of(*records), []
     counts = [counts_of(record) for record in records]
     others = {name: [array + way for array in arrays if array + way not in task.check.fails]
@@ -238,6 +241,7 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
             continue
         old, real, mine = (of_step.get(name, 0) for of_step in counts)
         own = name in task.check.fails and real != old
+        # How far the copy's count may be from the real step's.
         room = abs(old - real) // 2 if own else max(real, old) // 2
         if name == OTHERS[0]:
             room = sum(counts[1].get(array, 0) for array in arrays) // 2
@@ -260,7 +264,7 @@ def compared(task: Task, shape: str, *records: Record) -> list[Check]:
         better = name not in others and (mine > real if rises else mine < real)
         checks.append(Check(name, held, 1 if held else min(mine, real) / max(mine, real), said,
                             better))
-    # A copy must not move the real step's tensor-core work to where it is not counted.
+    # If a copy's products count as almost nothing, it computes them where they are not counted.
     idle = [f"{unit}: {mine:,}; {real:,} in the step of the course" for unit in UNITS
             for real, mine in [(counts[1][unit], counts[2][unit])] if mine < real / 4]
     checks.append(Check(UNIT, not idle, float(not idle), "; ".join(idle) + f" ({SHAPES[shape]})"))
@@ -274,7 +278,8 @@ def unit(name: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record:
-    """Returns the last record that one of the ladder's own steps prints, cached for later calls."""
+    """Returns the last record that one of the course's own steps prints; later calls get it from a
+    cache. Raises CommandError if the run fails."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
         raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
@@ -282,7 +287,7 @@ def counted_by(build: str, step: Source, options: str) -> Record:
 
 
 def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, list[Check]]:
-    """Returns a copy's checks by name, one for each shape in `mine`."""
+    """Returns the checks of a copy's counts by name, one per shape; `mine` is {shape: record}."""
     found: dict[str, list[Check]] = {}
     for shape, record in mine.items():
         before, real = (counted_by(build, step, SHAPES[shape]) for step in (task.old, task.real))
@@ -292,21 +297,21 @@ def compared_all(task: Task, build: str, mine: dict[str, Record]) -> dict[str, l
 
 
 def lacking(task: Task, build: str) -> set[str]:
-    """Returns the names of the counts on which the preceding step falls short."""
+    """Returns the names of the counts whose checks the preceding step fails."""
     found = compared_all(task, build, {shape: counted_by(build, task.old, options)
                                        for shape, options in SHAPES.items()})
     return {name for name, each in found.items() if not all(one.held for one in each)}
 
 
 def shown(names: Collection[str]) -> list[str]:
-    """Returns the names without the sectors of arrays whose bytes are listed too."""
+    """Returns the names of counts, without an array's sectors if its bytes are listed too."""
     return [name for name in names
             if not name.endswith(" sectors") or name.partition(" ")[0] not in names]
 
 
 def targets(task: Task, build: str) -> str:
-    """Returns a table of the counts that must change or may rise, with the preceding step's value
-    and the real step's, and a sentence about the trade-off that the step makes."""
+    """Returns what the task demands: a table of the counts that must change or may rise, with the
+    preceding step's value and the real step's, and a sentence on the trade-off; or the stages."""
     if task.check.stages:
         return "\n".join(["The kernel's body is empty. Write it in these stages:",
                           *(f"  {stage.name}: {stage.asks}" for stage in task.check.stages),
@@ -318,7 +323,7 @@ def targets(task: Task, build: str) -> str:
     arrays = arrays_of(*(counted_by(build, step, options) for step in (task.old, task.real)
                          for options in SHAPES.values()))
 
-    def change(name: str) -> list[tuple[int, int]]:
+    def change(name: str) -> list[tuple[int, int]]:  # (preceding, real step's), one per shape
         return [(old.get(name, 0), real.get(name, 0)) for old, real in counts]
     own = shown([name for name in task.check.fails if name not in (*BY_CASES, UNIT)])
     price = [name for name in [*arrays, "workspace_bytes", "smem_bytes"] if name not in own
@@ -358,8 +363,8 @@ def targets(task: Task, build: str) -> str:
 
 
 def times(task: Task, build: str, path: str) -> str:
-    """Times the preceding step, the copy and the real step on the GPU; returns one line for each.
-    Raises CommandError with the message of a run that failed."""
+    """Times the preceding step, the copy (the file `path`) and the real step on the GPU; returns
+    one line for each. Raises CommandError with the message of a run that failed."""
     real, lines = task.real, [f"A run of {TIMED}:"]
     mine = built(task, build, path)
     made = linked(build, real.rung, *compiled(build, real.rung, real.path, mine.made, mine.folder,
@@ -385,7 +390,8 @@ def check(task: Task, copy: Program) -> Verdict:
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})
     records = [run.records[-1] for run in of_copy.runs.values() if run.records]
     if any(record["block_kv"] and 256 % record["block_kv"] for record in records):
-        # The cases' values change at keys 256 and 512. A tile across one rounds P differently.
+        # These cases' values change at keys 256 and 512, where tiles of the usual sizes end. Other
+        # tiles contain both kinds of values, and round P differently.
         of_copy = of_copy._replace(cases=[case for case in of_copy.cases
                                           if not case.name.startswith("tiles_that_")])
     checks = of_results(of_copy)
@@ -404,7 +410,8 @@ def check(task: Task, copy: Program) -> Verdict:
 
 
 def check_stages(task: Task, copy: Program) -> Verdict:
-    """Returns the verdict on the stages, checked in order up to the first not reached."""
+    """Returns the verdict on a copy of a task with stages, which are checked in order up to the
+    first that is not reached. Each stage reached earns an equal fraction of the points."""
     lines: list[str] = []
     stages = [(stage.name, False, "not checked yet") for stage in task.check.stages]
     for reached, stage in enumerate(task.check.stages):
@@ -427,7 +434,7 @@ def check_stages(task: Task, copy: Program) -> Verdict:
 
 
 def of_stage(task: Task, stage: Stage, copy: Program) -> tuple[list[Check], list[Case]]:
-    """Returns the checks of one stage, and the cases that they judge."""
+    """Returns the checks of one stage of a copy, and the cases that these checks judge."""
     options = stage.runs or [*SHAPES.values()]
     runs: Mapping[str, ProgramRun]
     if stage.right:
@@ -461,15 +468,15 @@ def rerun_of(cases: Sequence[Case]) -> str:
 
 
 def smallest(cases: Sequence[Case]) -> list[Case]:
-    """Returns the smallest case that shows each distinct fault, smallest first."""
+    """Returns one case for each distinct fault, the smallest that shows it; smallest first."""
     wrong = {case.said: case for case in sorted(cases, key=size_of, reverse=True) if case.said}
     return [*reversed(wrong.values())]
 
 
 def of_results(copy: Judged) -> list[Check]:
     """Returns three checks: that results are correct; that they do not depend on the order of
-    threads (judged only if all are correct in the usual order); and that traffic() equals the count
-    in the cases that finished."""
+    threads (judged only if all are correct in the usual order); and that traffic() predicts the
+    bytes that the simulator counts, in the cases that finished."""
     right = [not case.said for case in copy.cases]
     same = [not (case.said.startswith(OTHER_BITS) or all(right) and case.said)
             for case in copy.orders]
@@ -508,9 +515,9 @@ def order_of_blocks(copy: Program) -> Check:
 
 def verdict_of(task: Task, checks: Sequence[Check], cases: Sequence[Case]) -> Verdict:
     """Returns the verdict, which lists the checks that hold, then the failed ones, nearest first.
-    The fraction of the points is the product of three fractions: the checks that the preceding step
-    fails and the copy passes; the other checks that the copy passes; and the results that are
-    correct. It is halved if any result is wrong."""
+    The fraction of the points is the product of three fractions: of the checks that the preceding
+    step fails (task.lacks), those that the copy passes; of the other checks, those that it passes;
+    and of the results, those that are correct. It is halved if any result is wrong."""
     own = [one.held for one in checks if one.name in task.lacks]
     right = [one for one in checks if one.name in (RESULTS, ORDERS)]
     others = [one.held for one in checks if one not in right and one.name not in task.lacks]

@@ -1,5 +1,5 @@
-"""Checks code, for every kind of exercise and for the steps themselves: a run's results, the cases
-of the test suite, and whether a count changes as it should."""
+"""Checks code, for every kind of exercise and for the steps themselves: whether a run's results are
+correct, whether the cases of the test suite pass, and whether a count changes as it should."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MUST = {"less": "must fall", "more": "must rise", "to 0": "must fall to 0",
 
 
 class Check(NamedTuple):
-    """The outcome of one check of a copy, and the line about it that the reader gets."""
+    """The outcome of one check of a reader's copy, and the line about it that the reader gets."""
 
     name: str
     held: bool
@@ -30,10 +30,9 @@ class Check(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Move:
     """A demand that a count differ from the preceding step's, in a run with 256 queries: a step's
-    registered `.change`, or an additional demand of its build task, which may also name
-    `product_blocks`, the blocks of the kernels that multiply matrices."""
+    registered `.change`, or an additional demand of its build task."""
 
-    count: str
+    count: str  # a key of records, or product_blocks: the blocks of kernels that multiply matrices
     how: str  # a key of MOVES
     more: str = ""  # options in addition to --seqlen 256
 
@@ -56,7 +55,8 @@ class Move:
 
 
 def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
-    """Returns the errors that exceed their tolerance, keyed by output."""
+    """Returns {output: its record of errors} for the outputs that exceed their tolerance or contain
+    values that are not finite."""
     return {name: error for record in run.records
             for name, error in (record["errors"] or {}).items()
             if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
@@ -74,7 +74,7 @@ def said_of_outputs(run: ProgramRun, of: Collection[str] = ()) -> str:
 
 def wrong_in(run: ProgramRun, of: Collection[str] = ()) -> str:
     """Returns what is wrong with a run's results, and where, or ""; if `of` names outputs, only
-    these count. A step that subtracts no maximum is excused where its sums overflow."""
+    these count. A step that subtracts no maximum may be wrong where its sums overflow."""
     if not run.records:
         return run.last_words()
     if "so this failure is expected" in run.err:
@@ -87,8 +87,8 @@ def wrong_in(run: ProgramRun, of: Collection[str] = ()) -> str:
 
 
 def uneven_in(run: ProgramRun) -> str:
-    """Returns the first kernel whose count differs from its traffic(), with both numbers, or "" if
-    there is none."""
+    """Returns the name of the first kernel whose requested bytes differ from those that traffic()
+    predicts, with both numbers; "" if there is none."""
     return next((f"{kernel['name']}: {uneven_counts(kernel)}" for record in run.records
                  for kernel in record["kernels"] if uneven_counts(kernel)), "")
 

@@ -1,7 +1,7 @@
-"""Defines the kinds of exercises. Numbers, Change and Experiment have check(), which returns a
-Verdict. Each rung's exercises.py lists its exercises. A number that a program counts also appears
-in the lesson's answer, in a console block that a test runs and compares.
-"""
+"""Defines the kinds of exercises that a rung's exercises.py lists: Words, Numbers, Change and
+Experiment in EXERCISES, BuildTask in BUILD_TASKS, BugHunt in BUG_HUNTS. Numbers, Change and
+Experiment have check(), which returns a Verdict. `asks` says what the reader hands in; `minutes`
+and `points` are what the exercise takes and earns; `file` is the file to change, in the rung."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Verdict(NamedTuple):
 
 def verdict_of(cases: Sequence[Tuple[str, str]], right: str, shared: bool = False) -> Verdict:
     """Returns the verdict on [(case, what is wrong with it or "")]. Its text names the first wrong
-    case or, without one, is `right`. With `shared`, each correct case earns an equal fraction of
-    the points."""
+    case or, if all are correct, is `right`. With `shared`, each correct case earns an equal
+    fraction of the points; otherwise a wrong case leaves none."""
     wrong = [f"Not yet: {case}: {said}." for case, said in cases if said]
     return Verdict(not wrong, wrong[0] if wrong else right, cases,
                    shared * (1 - len(wrong) / len(cases)))
 
 
-# Options of two causal runs that vary everything a formula depends on.
+# Two causal runs for checking requested bytes; all that a formula may depend on differs in them.
 COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
            "--batch 2 --heads 4 --kv-heads 2 --seqlen 100 --seqlen-kv 150 --head-dim 40 --causal")
 
@@ -56,7 +56,8 @@ class Words:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """A calculation, whose answers are one or more numbers."""
+    """A calculation, whose answers are one or more numbers. If a program counts them, the lesson's
+    answer shows them in a console block, which a test runs and compares."""
 
     name: str
     answers: dict[str, float]  # the quantity asked for → its value
@@ -83,7 +84,8 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to a file of the rung, after which all cases pass and traffic() equals the count."""
+    """A change to a file of the rung, after which all cases of the test suite pass and the bytes
+    that traffic() predicts equal the bytes that the simulator counts."""
 
     name: str
     file: str
@@ -110,10 +112,10 @@ class Change:
 
 
 class Mistake(NamedTuple):
-    """A mistake in an Experiment. `shows` says how to recognise it: by the outputs that are wrong
-    in runs with given options, {options: outputs}, or by a function of the program."""
+    """A mistake in an Experiment. `shows` says how to recognise it: {options of a run: the outputs
+    that are wrong in it}, or a function that returns whether a program has the mistake."""
     shows: Union[Dict[str, Set[str]], Callable[[Program], bool]]
-    seen: str  # what the reader has observed by then
+    seen: str  # the observation, for the verdict
     solution: Edits
 
     def is_seen(self, program: Program) -> bool:
@@ -127,7 +129,7 @@ class Mistake(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A task to make one of `mistakes` on purpose in a file of the rung."""
+    """A task to make one of `mistakes` on purpose in a file of the rung, and to see its effect."""
 
     name: str
     file: str
@@ -148,9 +150,9 @@ class Experiment:
 
 
 class Stage(NamedTuple):
-    """A part of a kernel that a reader writes from an empty body. It is reached if its outputs are
-    correct in all of its runs and each count in `at_least` is high enough in the first run. In the
-    last stage no count may exceed one and a half times the real step's."""
+    """A part of a kernel that a reader writes from an empty body. It is reached if the outputs in
+    `right` are correct in all of `runs` and each count in `at_least` is high enough in the first of
+    them. In the last stage no count may exceed 1.5 times that of the real step."""
 
     name: str
     asks: str  # what to write
@@ -168,10 +170,10 @@ class BuildTask:
 
     name: str
     minutes: int
-    # The counts that the idea is about, on which the preceding step falls short: the bytes or
-    # sectors of an array, workspace_bytes, or another count of a record. A test compares this list.
+    # The counts that the idea is about; the preceding step fails their checks. "K" stands for an
+    # array's bytes, "K sectors" for its sectors; others are keys of records. A test compares them.
     fails: Sequence[str]
-    moves: Sequence[Tuple[str, str]] = ()  # a Move's fields, for counts besides the registered one
+    moves: Sequence[Tuple[str, str]] = ()  # fields of further Moves besides the registered .change
     longest_first: bool = False  # whether the blocks with the most work must start first
     cases: Sequence[str] = ()  # options of runs that must be correct, besides the suite's cases
     blanks: bool = False  # whether the file compiles with the kernels' new lines taken out
@@ -193,7 +195,7 @@ class BugHunt(NamedTuple):
     shows: str  # the symptoms, as in bug_hunts.Observed.line; a test compares them
     why: str  # the explanation, shown once the reader has found it
     edits: Edits
-    opened: Edits = ()  # harmless edits made first, which write out a library call
+    opened: Edits = ()  # edits made before, which replace a library call by its code
 
 
 Check = Union[Words, Numbers, Change, Experiment]
@@ -201,7 +203,7 @@ Check = Union[Words, Numbers, Change, Experiment]
 
 def wrong_or_unlike(run: ProgramRun, predicted: int) -> str:
     """Returns what is wrong with a run's results, or with its requested bytes, which must equal
-    both traffic() and the predicted bytes; "" if nothing is."""
+    both those that traffic() predicts and `predicted`; "" if nothing is wrong."""
     asked = requested(run.records[-1]) if run.records else predicted
     return wrong_in(run) or uneven_in(run) or (
         "" if asked == predicted else

@@ -1,4 +1,5 @@
-"""Reads the exercises: their texts from the lessons, their checks from the rungs' exercises.py."""
+"""Reads the exercises: their texts from the lessons, their checks from the rungs' exercises.py. A
+text and a check belong together if they have the same rung and name."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ sys.path.append(ROOT)  # makes a rung's exercises.py importable
 
 
 class Exercise(NamedTuple):
-    """An exercise: its texts as plain text, the lesson's path, and its check."""
+    """An exercise: its texts as plain text, the lesson's path, its rung and its check."""
 
     title: str
     task: str
@@ -72,12 +73,12 @@ def read_exercises() -> dict[str, Exercise]:
 
 
 def written() -> list[list[str]]:
-    """Returns [lesson, name, title, task, hints, answer] for each exercise in the lessons."""
+    """Returns [lesson, *WRITTEN's groups: name, title, task, hints, answer] for each exercise."""
     return [[os.path.relpath(path, ROOT), *texts] for path in course_pages() for texts in
             WRITTEN.findall(read(path).partition("\n## Exercises\n")[2].partition("\n## ")[0])]
 
 
 def of_rungs(what: str) -> list[tuple[str, Any]]:
-    """Returns (rung, entry) for each entry of the list named `what` in the rungs' exercises.py."""
+    """Returns (rung, entry) for each entry of the rungs' lists of this name, such as EXERCISES."""
     return [(rung, one) for rung in rungs() if os.path.exists(f"{ROOT}/{rung}/exercises.py")
             for one in getattr(importlib.import_module(f"{rung}.exercises"), what, ())]

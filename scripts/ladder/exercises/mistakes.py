@@ -1,5 +1,5 @@
-"""Edits sources to plant mistakes. Readers look for mistakes in bug hunts and make them in
-experiments, and the tests imitate code that readers may hand in."""
+"""Edits the text of sources. Bug hunts plant mistakes, solutions of exercises are stored as edits,
+and the tests imitate code that readers may hand in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Builds a reader's copy in place of a step's file, and runs it, with given options and in all
-cases of the test suite."""
+"""Builds a reader's copy in place of a step's file, and runs it on the simulator, with given
+options and in all cases of the test suite."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ladder.base.records import Record
 from ladder.base.sources import Source, cases_of, read_sources
 
 SECONDS = 5  # processor time allowed to a run; the slowest step's runs take a third of it
+# Exit status of a run that a signal ended → what the reader is told; {} becomes SECONDS.
 ENDS = {-signal.SIGKILL: "it did not end within {} seconds of processor time, or it waits forever",
         -signal.SIGSEGV: "it accesses memory that is not its own, or its stack overflows"}
 OTHER_BITS = "another order of threads changes the bits of "
@@ -31,7 +32,8 @@ NOT_RUN = "it was not run, because an earlier case ended the program"
 
 
 class ProgramRun(NamedTuple):
-    """What a run of the program printed; `records` is empty if it failed."""
+    """The result of a run: its exit status (negative for a signal), its records, one per pass, or
+    [] if it failed, and its messages; after a failure, their last line gives the reason."""
 
     status: int
     records: list[Record]
@@ -46,14 +48,14 @@ class Case(NamedTuple):
     """The outcome of one case of the test suite, or of a run that is judged like one."""
 
     name: str
-    said: str  # what is wrong with its results, "" if they are correct
+    said: str  # what is wrong with its results; "" if they are correct
     uncounted: str = ""  # what is wrong with its counts, although it finished
     options: str = ""  # the program's options that repeat it
-    safer: bool = False  # correct although the real step's sums overflow here
+    safer: bool = False  # whether it is correct although the real step's sums overflow here
 
 
-# What the suite prints about a case: its name, its messages and, if it finished, the outcome and
-# the options.
+# What the suite prints about a case. Groups: its name, its messages and, if it finished, the
+# outcome and the options. WRONG and UNCOUNTED find the message that becomes said or uncounted.
 CASE = re.compile(r"\[ RUN      \] [^\n]*/(\w+)\n(.*?)(?:\[ +(OK|FAILED) +\] [^\n]*/\1\b"
                   r"(?:[^\n]* --step \w+ ([^\n]*) \(\d+ ms\)$)?|\Z)", re.MULTILINE | re.DOTALL)
 WRONG = re.compile(r'C\+\+ exception with description "((?:.|\n)*?)" thrown'
@@ -64,8 +66,8 @@ UNCOUNTED = re.compile(r"^ +(formula)$|^(workspace \w+: .*)", re.MULTILINE)
 
 
 class Program:
-    """A rung's program, limited in time and memory, that runs the step of one file. With a `copy`
-    (a path; `text` replaces its content), the program is built with the copy in the file's place.
+    """A rung's program, limited in time and memory, that runs the step of `file`. With `copy`, the
+    path of a reader's file, the program is built with that file's text (or `text`) in its place.
     Raises CommandError if the rung is not built, or with the compiler's first error."""
 
     def __init__(self, build: str, file: str, copy: str = "", text: str = "") -> None:
@@ -82,7 +84,7 @@ class Program:
             fcntl.lockf(lock, fcntl.LOCK_EX)  # held until this process ends: one check at a time
             self.made = os.path.join(self.folder, os.path.basename(file))
             name = os.path.abspath(copy)  # traces name this path, so the explorer shows the copy
-            with contextlib.suppress(OSError):  # remove an earlier build
+            with contextlib.suppress(OSError):  # removes an earlier build, so that none looks new
                 os.remove(os.path.join(self.folder, self.rung))
             write_whole(self.made, f'#line 1 "{name}"\n{text or read(copy)}')
             try:
@@ -97,7 +99,7 @@ class Program:
             self.included = [file for file in listed if file != self.made]
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
-        """Runs one of the copy's programs; returns its status, negative for a signal, and its
+        """Runs `program` within the limits. Returns its status, negative for a signal, and its
         stdout and stderr together."""
         if self.stopped:  # another run would only reach the limit again
             return GOOD, NOT_RUN
@@ -114,7 +116,7 @@ class Program:
             return status, out.read().decode(errors="replace")
 
     def run(self, options: str, *more: str) -> ProgramRun:
-        """Runs the step on the simulator. `options` is split at spaces, `more` is not."""
+        """Runs the step on the simulator. `options` is split at spaces; `more` are single words."""
         status, said = self.printed(self.path, "--step", self.step, *options.split(), *more,
                                     "--device", "sim", "--json")
         records = []
@@ -157,8 +159,8 @@ class Program:
         return self.some(self.suite, f"Schedules.*/{self.step}")
 
     def some(self, suite: str, tests: str, **environment: str) -> list[Case]:
-        """Runs the cases that a GoogleTest filter chooses. The list includes the cases that did not
-        run because an earlier one ended the program."""
+        """Runs the cases of a test program that the GoogleTest filter `tests` chooses. The list
+        includes the cases that did not run because an earlier one ended the program."""
         status, said = self.printed(suite, f"--gtest_filter={tests}", **environment)
         found = []
         for name, text, end, options in CASE.findall(said):
@@ -182,6 +184,6 @@ class Program:
 
 
 def ending(status: int, said: str) -> str:
-    """Returns what ended a run: a limit, a signal, or else the last line it printed."""
+    """Returns what ended a run with this status and output: a limit, a signal, or its last line."""
     died = ENDS.get(status, f"it ended with status {status}" if status < 0 else "")
     return died.replace("{}", str(SECONDS)) or said.rstrip("\n").split("\n")[-1]

@@ -1,5 +1,6 @@
 """Compiles a changed copy of a source with the build's own commands, and links it with the build's
-other objects. The copy is an answer to an exercise, or contains a mistake that a test planted."""
+other objects. The copy is an answer to an exercise, or contains a mistake that a test planted.
+`build` is the build folder, `program` the name of a program or of its test (05_flash_v2_test)."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ def changed(build: str, program: str, file: str, copy: str, folder: str) -> str:
 
 def compiled(build: str, program: str, file: str, copy: str, folder: str, *more: str,
              gpu: bool = False) -> tuple[str, str]:
-    """Compiles `copy` as the build compiles `file`, with -Og: fast to compile, and fast enough to
-    run. Returns the paths of the file's object and of the copy's."""
-    # For the simulator, a kernel is compiled through a stub that includes it.
+    """Compiles `copy` as the build compiles `file`, for the simulator with -Og, which compiles fast
+    and runs fast enough. Returns the paths of the file's object and of the copy's object."""
+    # For the simulator, the build compiles a stub, FILE.cu.cpp, that includes FILE.cu.
     source = f"/{file}.cpp" if file.endswith(".cu") and not gpu else f"/{file}"
     command = next((words for words in commands(build, program)
                     if any(word.endswith(source) for word in words)), None)
@@ -46,16 +47,16 @@ def compiled(build: str, program: str, file: str, copy: str, folder: str, *more:
     compiling: list[str] = []
     for word in command:  # renames the dependency file as well
         compiling += [*flags, copy] if word.endswith(source) else [word.replace(old, new)]
-    # Template instantiation may never terminate. (nvcc is not limited, because it reserves over
-    # 4 GB.)
+    # The limit stops templates whose instantiation never ends. (nvcc has none, because it reserves
+    # over 4 GB of memory.)
     run_tool(compiling if gpu else limited(300, *compiling), build,
              "Not yet: it does not compile: {}", WRONG_RESULT)
     return old, new
 
 
 def linked(build: str, program: str, old: str, new: str, folder: str, *more: str) -> str:
-    """Links a program in `folder` with the new object in place of the old one; returns its path.
-    Raises CommandError with the linker's first error."""
+    """Links a program in `folder` with the object `new` in place of `old`, with the additional
+    words `more`; returns its path. Raises CommandError with the linker's first error."""
     linking = commands(build, program, "-s")[-1]
     made = os.path.join(folder, program)
     linking[linking.index(f"bin/{program}")] = made
@@ -67,7 +68,7 @@ def linked(build: str, program: str, old: str, new: str, folder: str, *more: str
 
 
 def commands(build: str, program: str, *options: str) -> list[list[str]]:
-    """Returns the commands with which Ninja builds a program, as lists of words."""
+    """Returns the commands with which Ninja builds a program, each split into words."""
     try:  # by the target's path, because target names repeat in other folders
         out = subprocess.run(["ninja", "-t", "commands", *options, f"bin/{program}"], check=True,
                              cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
@@ -80,7 +81,8 @@ def commands(build: str, program: str, *options: str) -> list[list[str]]:
 
 
 def run_tool(command: Sequence[str], build: str, message: str, status: int) -> None:
-    """Runs a compiler or linker; raises CommandError with the first error that it reports."""
+    """Runs a compiler or linker in `build`. If it fails, raises CommandError with this status and
+    `message`, whose {} becomes the first error that it reports."""
     done = subprocess.run(command, cwd=build, stdin=subprocess.DEVNULL, capture_output=True,
                           encoding="utf-8", errors="replace")
     if done.returncode:

@@ -1,1 +1,1 @@
-"""The explorer, which shows the simulator's traces on an HTML page."""
+"""The explorer: Python prepares the simulator's traces, and JavaScript in web plays them."""

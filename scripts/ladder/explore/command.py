@@ -1,4 +1,4 @@
-"""Runs steps with --trace and writes the explorer's page, for scripts/explore."""
+"""Implements scripts/explore: runs one or two steps with --trace and writes the explorer's page."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COMMAND = "scripts/explore"
 DEFAULT_STEPS = ["04", "05/large_tiles"]
 SMALL = ["--seqlen", "256", "--heads", "1", "--head-dim", "64"]
 SMALL_TILES = ["--block-q", "64", "--block-kv", "64"]
-# For a step that decodes: one query per head; eight query heads share two heads of K and V.
+# For a step that decodes: one query per head, and four query heads per head of K and V.
 DECODING = ["--seqlen", "1", "--seqlen-kv", "1024", "--heads", "8", "--kv-heads", "2",
             "--head-dim", "64", "--set", "splits=4"]
-# A lesson that asks for numbers first → (the pane's index, what the reader is to count).
+# A lesson that asks for numbers first → (index of the step on the page, what the reader counts).
 ASKED = {"00_naive/README.md": (0, ["K is read"]),
          "01_tiled_matmul/README.md": (0, ["each of Q, K, P and V is read"]),
          "01_tiled_matmul/tensor_cores.md": (1, ["K is read"]),
@@ -135,8 +135,8 @@ def made(asked: argparse.Namespace) -> tuple[str, int]:
 
 def question_of(number: int, pane: dict[str, Any], records: list[Record],
                 words: list[str]) -> dict[str, Any]:
-    """Returns, for the pane that a lesson asks about, the lesson's question and answer and the
-    numbers counted from the trace; {} for any other pane or command."""
+    """Returns {"asked": the lesson's question, its answer, and the numbers counted from the trace}
+    if a lesson shows the command `words` and asks about its step `number`; else {}."""
     for shown in shown_in_lessons():
         asked, parts = ASKED.get(shown.lesson, (None, [""]))
         if (shown.words, asked) == (words, number) and shown.question and records:
@@ -158,7 +158,7 @@ def times(what: str, pane: dict[str, Any]) -> float:
 # ---- running ----
 
 def chosen(asked: argparse.Namespace) -> list[Step]:
-    """Returns the steps that the command line names, or the default ones."""
+    """Returns the steps that the command line names, or else DEFAULT_STEPS."""
     programs = programs_in(asked.bin or os.path.join(ROOT, "build/bin"))
     refuse_output(programs[min(programs)], asked.options, "--step", "--device")
     return named(asked.steps or DEFAULT_STEPS, ladder_of(programs, "sim").steps)

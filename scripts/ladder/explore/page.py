@@ -26,7 +26,7 @@ BYTES = ("requested_read_bytes", "requested_write_bytes", "distinct_read_bytes",
 
 def pane_of(trace: Trace, records: list[Record], command: str) -> dict[str, Any]:
     """Returns all that the page needs to know about one step, ready for JSON. `records` are those
-    that the program printed; the list is empty after a fault."""
+    that the program printed, or [] after a fault; `command` is shown as the summary's tooltip."""
     meetings = put_in_order(trace)
     trace.events = [event for events in trace.blocks().values()
                     for event in sorted(events, key=lambda event: event.ticks[0])]
@@ -60,7 +60,7 @@ def block_of(place: tuple[int, int], events: list[Event]) -> dict[str, Any]:
 
 def page_event(event: Event) -> dict[str, Any]:
     """Returns an event as the page stores it, under the same names, omitting empty fields (but
-    keeping zeros) and `shared`, from which `holds` and `tile` were computed."""
+    keeping zeros) and `shared`, because `holds` and `tile` say what the page needs of it."""
     members = {**vars(event), "shared": None, "category": event.category(),
                "engine": event.engine(),
                "source": event.source and event.source.name,

@@ -1,6 +1,6 @@
-"""Finds which tiles of S the events of a trace compute, and what shared memory holds. Kernels
-report neither, so this module follows rows of Q and K into shared memory and on to the products
-that read them."""
+"""Finds which tiles of S the events of a trace compute, and what shared memory holds. Kernels do
+not report this, so put_tiles() follows the rows of Q and K, event by event, into shared memory and
+on to the products that read them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ PIECE = 64  # bytes of shared memory that are followed as one unit
 
 
 class Rows(NamedTuple):
-    """Rows of an array, or COMPUTED or ZEROS."""
+    """Rows [first, last) of an array in HBM, or COMPUTED or ZEROS."""
 
     array: str | None
     first: int
-    last: int  # one past the last row
+    last: int
 
 
 COMPUTED = Rows(None, 0, 1)  # values that did not come from HBM
 ZEROS = Rows("", 0, 1)       # zeros past an array's last row
 # Index of a piece of a shared-memory array → the rows that it holds, and the event that wrote them.
 Pieces = Dict[int, Tuple[Rows, Event]]
-# Start and end in bytes, array, first row, last row (inclusive), the last event that wrote there.
+# Start and end in bytes, array, first row, last row (included), the last event that wrote there.
 Stage = Tuple[int, int, Optional[str], int, int, Event]
 # Array → the rows of it that a warp has read. The array read most recently comes last.
 RowsSeen = Dict[Optional[str], Rows]
@@ -40,8 +40,8 @@ def union_rows(rows: Rows, others: Rows | None) -> Rows:
 
 
 def put_tiles(trace: Trace, meetings: Sequence[Meeting]) -> None:
-    """Sets `tile` in events that multiply rows of Q and K (rows are numbered across all heads), and
-    `holds` in all events: the contents of the shared-memory arrays that an event writes."""
+    """Sets `tile` in events that multiply rows of Q and K (numbered across all heads) and, in all
+    events, `holds`: what the shared-memory arrays that an event writes contain afterwards."""
     width = {name: size // trace.rows_of(name) for name, size in trace.arrays.items()}
     for (launch, _), events in trace.blocks().items():
         starts = {name: begin for name, begin, _ in trace.launches[launch]["shared"]}
@@ -64,8 +64,9 @@ def rows_of(array: str, begin: int, end: int, width: dict[str, int]) -> Rows:
 
 def follow(event: Event, starts: dict[str, int], held: dict[str, Pieces], seen: RowsSeen,
            width: dict[str, int]) -> list[str]:
-    """Sets an event's rows and tile, and records its reads in `seen` and its writes in `held`.
-    Returns the names of the shared-memory arrays that it writes."""
+    """Sets an event's rows and tile, and records its reads in `seen` (its warp's) and its writes in
+    `held` (its block's). `starts` are the shared arrays' offsets in bytes, `width` the bytes of a
+    row of each array in HBM. Returns the names of the shared arrays that the event writes."""
     reads: RowsSeen = {}
     written: list[str] = []
     if event.ranges:
@@ -119,9 +120,9 @@ def stages(pieces: Pieces, meetings: Sequence[Meeting]) -> list[Stage]:
 
 
 def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[int, int, Rows]]:
-    """Returns [(begin, end, rows)] for the bytes that an event writes to `places`. They come from
-    the ranges that it reads in HBM, byte by byte if the sizes agree; if it reads none, they are
-    computed values or zeros."""
+    """Returns [(begin, end, rows)]: the rows that an event writes to the ranges of bytes `places`.
+    The bytes come from the ranges that the event reads in HBM, in order if the sizes agree; if it
+    reads none, they are computed values or zeros."""
     if event.direction != "read" or not event.ranges:
         return [(begin, end, ZEROS if event.kind == "zeros" else COMPUTED)
                 for begin, end in places]
@@ -142,9 +143,9 @@ def contents(event: Event, places: Ranges, width: dict[str, int]) -> list[tuple[
 
 
 def tile_of(seen: Sequence[Rows]) -> list[int] | None:
-    """Returns the tile of S that a product computes from the rows read last, or None if these are
-    not rows of Q and K. Other arrays, but no computed values, may have been read between the
-    two."""
+    """Returns the tile of S that a product computes: [first query, past the last, first key, past
+    the last] from the rows that its warp read last, or None if these are not rows of Q and K.
+    Between the two, the warp may have read other arrays, but not S, P or computed values."""
     if seen and seen[-1].array in ("Q", "K"):
         for rows in reversed(seen[:-1]):
             if rows.array in ("Q", "K"):

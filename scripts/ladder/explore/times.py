@@ -2,8 +2,7 @@
 
 Ticks give an order, not a duration. Each event of a warp takes one tick, and a wait ends one tick
 after the start of the last event that it waits for. The blocks of a kernel start together, and
-kernels run one after the other.
-"""
+kernels run one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class Meeting(NamedTuple):
     """The events that must happen before one wait ends: one phase of an mbarrier, one round of a
     barrier, or the groups of copies or products that one wait completes."""
 
-    title: str
+    title: str  # in words for the page, such as "mbarrier Q_full[0], phase 0"
     parts: list[Event]
 
 
@@ -76,13 +75,13 @@ def meet(events: list[Event], meetings: list[Meeting]) -> None:
 
 
 def put_in_order(trace: Trace) -> list[Meeting]:
-    """Sets every event's ticks and the meeting that it waits for; returns all meetings."""
+    """Sets the ticks, `awaits` and `lands` of all events of a trace; returns all meetings."""
     meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
-        # In the trace, a wait may precede the events that it waits for, so this repeats until no
-        # tick changes. The limit of 50 ends the loop for traces of faults, in which warps may wait
-        # for each other in a cycle.
+        # In the trace, a wait may precede the events that it waits for, so the loop repeats until
+        # no tick changes. In the trace of a fault, warps may wait for each other in a cycle, so the
+        # loop ends after 50 rounds at most.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False
@@ -106,16 +105,16 @@ def put_in_order(trace: Trace) -> list[Meeting]:
 
 
 def end_of(event: Event, meetings: list[Meeting]) -> int:
-    """Sets and returns an event's end: one tick after its start or, if later, the start of the last
-    event that it waits for."""
+    """Sets and returns an event's last tick: one after its start or, if that is later, one after
+    the start of the last event that it waits for."""
     parts = meetings[event.awaits].parts if event.awaits is not None else []
     event.ticks[1] = 1 + max(part.ticks[0] for part in (event, *parts))
     return event.ticks[1]
 
 
 def put_landings(events: list[Event]) -> None:
-    """Appends to each event's ticks the tick at which its work completes: when the earliest wait
-    for its meeting ends or, if it has no meeting, when the event itself ends."""
+    """Appends to each event's ticks the tick when its work completes: the end of the earliest wait
+    for its meeting (`lands`) or, without a meeting, the end of the event itself."""
     over: dict[int | None, int] = {}
     for event in events:
         end = event.ticks[1]

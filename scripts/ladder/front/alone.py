@@ -1,7 +1,8 @@
 """Implements scripts/run --alone: writes a step, and the parts of common/ that it needs, as one
 file that nvcc compiles by itself. In that file, alone.cu replaces the contract (rung.h) and the
 harness. The I/O type, head size and tile are fixed, so the file needs no plan; for a backward step
-it contains only the backward pass."""
+it contains only the backward pass. alone() puts the file together. Sources are edited as text; the
+patterns rely on clang-format's layout, and on DEFINITION, which matches one definition."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ NVCC = "nvcc -O3 -std=c++20 -arch=native -o"
 FRAME = os.path.join(ROOT, "scripts/ladder/front/alone.cu")
 HEAD_SIZE = 64  # of the workload in FRAME
 TILE = 64 * 128  # elements of the largest tile that fits into 99 KB, which every GPU from 8.0 has
-PARTS = {"split_kv": 4}  # step → the number of parts that it splits the keys into
+PARTS = {"split_kv": 4}  # step → the number of parts into which it splits the keys; others: 1
 TYPE = re.compile(r"^(?:struct|class|enum|using) ", re.MULTILINE)
 
 
 def value(text: str, start: int) -> str:
-    """Returns the expression from `start` to before the comma, semicolon or bracket that ends
-    it."""
+    """Returns the C++ expression that begins at text[start], without the comma, semicolon or
+    bracket that ends it."""
     depth, end = 0, start
     while end < len(text) and (depth > 0 or text[end] not in ",;)}"):
         depth += (text[end] in "({[") - (text[end] in ")}]")
@@ -34,7 +35,8 @@ def value(text: str, start: int) -> str:
 
 
 def words(code: str) -> set[str]:
-    """Returns the code's words, except std's, and "f(n" for each call of f with n arguments."""
+    """Returns the code's identifiers, except those in std::, and the string "f(n" for each call of
+    f with n arguments, so that needed() can tell overloads apart."""
     code, before = re.sub(r"//.*|\bstd::\w+", "", code), ""
     found = set(re.findall(r"\w+", code))
     while code != before:  # removes the innermost brackets first
@@ -46,8 +48,8 @@ def words(code: str) -> set[str]:
 
 
 def resolve(text: str, used: Container[str]) -> str:
-    """Resolves #ifdef and #ifndef, taking a name as defined if it is in `used`, and drops the code
-    for GPUs before 8.0."""
+    """Returns the text with #ifdef and #ifndef resolved, where the names in `used` count as
+    defined, and without the code for GPUs before 8.0."""
     def chosen(block: re.Match[str]) -> str:
         first = block[3] == ">=" if block[3] else (block[2] in used) != bool(block[1])
         return block[4] if first else block[5] or ""
@@ -57,25 +59,27 @@ def resolve(text: str, used: Container[str]) -> str:
 
 
 def inner(text: str) -> str:
-    """Returns the content of a file's namespace."""
+    """Returns what a file's namespace ladder contains, without the lines that enclose it."""
     return text.partition("namespace ladder")[2].partition("\n")[2].rpartition("}  // namespace")[0]
 
 
 def common(path: str, seen: set[str]) -> str:
-    """Returns a header of common/ for the GPU, after those that it includes, except `seen`."""
+    """Returns the code of a header of common/ for the GPU, preceded by that of the headers that it
+    includes. Leaves out the simulator's headers and those in `seen`, and adds its own to `seen`."""
     file = os.path.join(ROOT, "common", path)
     if path in seen or "/sim/" in path or not os.path.exists(file):
         return ""
     seen.add(path)
     text = resolve(read(file), ())
+    # Removes headings of sections, and members and comments that only the harness needs.
     return "".join(common(other, seen) for other in re.findall('#include "(.*)"', text)) + \
         re.sub(r"// -----.*\n|/// GPUs before 8\.0 .*\n|  DType dtype = .*\n|(?<=0\.125f;)     |"
                r"  bool operator==.*\n\n?", "", inner(text))
 
 
 def body(source: Source) -> str:
-    """Returns a step's file from its first definition on, without its registration, preceded by the
-    headers of its folder."""
+    """Returns the code of the headers of a step's folder, followed by that of its file without the
+    registration."""
     return re.sub(r"(?m)^(?:\}  // )?namespace(?: \{)?\n|^const Register (?:.*\n)*?\}\};\n", "",
                   "".join(map(inner, (*source.headers.values(), source.text))))
 
@@ -85,14 +89,15 @@ def file_of(source: Source) -> str:
 
 
 def needed(text: str, used: set[str]) -> str:
-    """Drops the definitions, and members of structs, that neither `used` nor other definitions use.
-    An overload counts as used if its parameters' types are used and some call has a number of
-    arguments that it accepts."""
+    """Returns the text without the definitions, and members of structs, that neither the words
+    `used` (from words()) nor other definitions use. An overload counts as used if its parameters'
+    types are used and some call passes a number of arguments that it accepts."""
     everything = DEFINITION.findall(text)
     types = set().union(*(names_of(one) for one in everything if TYPE.search(one)))
     names = [name for one in everything for name in names_of(one)]
 
     def is_used(one: str, by: set[str]) -> bool:
+        """Returns whether the words `by` use the definition `one`."""
         head = re.sub("//.*", "", one).partition("{\n")[0]
         called = names_of(one).union(re.findall(r", (\w+) =", head.partition("(")[0]))
         if TYPE.search(one) or all(names.count(name) < 2 for name in called):
@@ -108,6 +113,7 @@ def needed(text: str, used: set[str]) -> str:
         kept.update(more)
 
     def left(found: re.Match[str]) -> str:
+        """Returns what is left of a definition: nothing, all, or a struct's members in use."""
         head, begin, rest = found[0].partition("{\n")
         if found[0] not in kept or not begin or not TYPE.search(head):
             return found[0] if found[0] in kept else ""
@@ -120,8 +126,10 @@ def needed(text: str, used: set[str]) -> str:
 
 
 def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
-    """Turns a step's pass `name` into a template that contains the values from the plan. Returns
-    the step's text, the template's arguments, and statements that allocate workspace."""
+    """Turns the host function of a step's pass, `name` ("forward" or "backward"), which reads a
+    Plan and dispatches on type and sizes, into a template that computes the plan's values itself.
+    Returns the step's new text, the template's arguments for the main program in FRAME, and the
+    statements that allocate the workspace there. `parts` is the plan's number of parts."""
     there = defined(text)
     run, plan = there[name], there["plan" if name == "forward" else "backward_plan"]
     planned = re.sub(r"(?m)^  if \(plan\.parts > 1\)\n?.*\n", "", plan) if parts == 1 else plan
@@ -165,7 +173,8 @@ def direct(text: str, parts: int, name: str) -> tuple[str, str, str]:
 
 
 def alone(source: Source) -> str:
-    """Returns the text of a step's self-contained file."""
+    """Returns the text of a step's self-contained file: FRAME with the step's pass, and what it
+    needs of common/, at the lines #include "step" and "common"."""
     step, frame = body(source), read(FRAME).partition("\n\n")[2]
     name = "backward" if "backward" in defined(step) else "forward"
     step, arguments, workspace = direct(step, PARTS.get(source.step, 1), name)

@@ -83,7 +83,7 @@ build() {
   local turn='import fcntl; fcntl.flock(9, fcntl.LOCK_EX'
   if ! python3 -I -c "$turn | fcntl.LOCK_NB)" 2>/dev/null; then
     say "another build in this clone is running; waiting for it to end."
-    python3 -I -c "$turn)" || true # some network file systems have no locks
+    python3 -I -c "$turn)" || true # some network file systems lack locks
   fi
 
   # CMake caches its decisions, such as LADDER_CUDA. It must decide again with another compiler, in

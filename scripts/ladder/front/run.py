@@ -2,8 +2,7 @@
 this module.
 
 The programs do the work, and this module collects the results: `PROGRAM --list` names a rung's
-steps, and `PROGRAM --json` measures them.
-"""
+steps, and `PROGRAM --json` runs them and prints their counts and times. table.py formats these."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ COMMAND = "scripts/run"
 # The FlashAttention-2 paper's workload: 16k tokens in total, hidden size 2048, bf16.
 PAPER_2K = ["--batch", "8", "--seqlen", "2048", "--heads", "32", "--head-dim", "64",
             "--time", "50", "--dtype"]
-DRAM = ["--dram"]  # where the GPU's counters may not be read, the program only says so
+DRAM = ["--dram"]  # without access to the GPU's counters, a program prints a note instead
 
 
 def judge(run: StepRun, status: int, records: list[Record], message: str) -> None:
-    """Stores a program's records and message in the run, and sets the run's status: WRONG_RESULT
-    for a wrong result or count, 128 plus the signal's number for a crash, else `status`."""
+    """Stores what run_json() returned in the run. The run's status is WRONG_RESULT for a wrong
+    result or count, 128 plus the signal's number for a crash, and `status` otherwise."""
     lines = (line.removeprefix(f"{run.step.rung}: ") for line in message.splitlines())
     run.status, run.records, run.message = status, records, "\n".join(lines)
     if status < 0:
@@ -44,8 +43,8 @@ def judge(run: StepRun, status: int, records: list[Record], message: str) -> Non
 
 
 def go(runs: list[StepRun], options: list[str]) -> None:
-    """Runs one program's steps on one device in one process, so that they share inputs and
-    reference. If any step fails, reruns each on its own, to find out which failed and why."""
+    """Does the runs, of one program's steps on one device, in one process, so that the steps share
+    inputs and reference. If it fails, reruns each alone, to find out which step failed and why."""
     step, device, names = runs[0].step, runs[0].device, [run.step.name for run in runs]
     show(f"Running {step.rung} on the {MACHINES[device]} ...")
     status, records, message = run_json(
@@ -60,8 +59,8 @@ def go(runs: list[StepRun], options: list[str]) -> None:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Returns the options that scripts/run itself uses. `passed` holds the arguments for the
-    programs, and `words` all arguments except --all."""
+    """Returns the options that scripts/run itself uses: `device` and `all`. `passed` holds the
+    arguments for the programs, and `words` all arguments except --all."""
     parser = Parser(COMMAND, usage="scripts/run [options]", add_help=False,
                     allow_abbrev=False)
     parser.add_argument("--device", choices=["gpu", "sim", "auto"], default="auto")
@@ -72,8 +71,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def gpu_answers(program: str) -> tuple[str, str]:
-    """Returns (the I/O type to measure with on the GPU, "") or, without a usable GPU, ("", the
-    reason)."""
+    """Returns (the I/O type to measure with on the GPU, "") or, if `program` finds no usable GPU,
+    ("", the reason)."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse bf16
         status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,
@@ -86,7 +85,9 @@ def gpu_answers(program: str) -> tuple[str, str]:
 
 
 def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table]:
-    """Returns the tables to print. `gpu` is the I/O type for the GPU, or "" without a GPU."""
+    """Returns the tables to print, with runs that are still to be done: one table for the user's
+    options or, without any, one of requested bytes on the simulator and, on a GPU, one of times.
+    `gpu` is the I/O type from gpu_answers()."""
     def runs(device: str) -> list[StepRun]:
         return [StepRun(step, device) for step in steps if step.device == device
                 and (options.all or not step.by_name_only)]
@@ -111,7 +112,7 @@ def plan(steps: list[Step], options: argparse.Namespace, gpu: str) -> list[Table
 
 
 def next_steps(steps: list[Step]) -> list[str]:
-    """Returns lines that suggest what to do after the first table."""
+    """Returns the lines that suggest, after a run without options, what to do next."""
     sim = [step for step in steps if step.device == "sim"]
     others = sum(step.by_name_only or step.exact_architecture for step in sim)
     first, second = (f"{step.rung[:2]}/{step.name}" for step in sim[:2])

@@ -1,5 +1,5 @@
-"""Formats the tables that scripts/run prints: the story, with one number and a bar per step, and
-the details, with all columns."""
+"""Formats the tables that scripts/run prints. A table with a story shows one main number and a bar
+per step; a table of details has all columns (scripts/run with options or --all)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StepRun:
     """A run of one step on one device: its records, one per pass, or the message that says why
     there are none."""
     step: Step
-    device: str
+    device: str  # a key of MACHINES
     status: int = GOOD
     records: list[Record] = dataclasses.field(default_factory=list)
     message: str = ""
@@ -30,7 +30,7 @@ class StepRun:
 
 MACHINES = {"gpu": "GPU", "sim": "simulator"}
 
-# A column's heading → the function that formats its cell.
+# A column's heading → the function that formats a record's cell in that column.
 COLUMNS: dict[str, Callable[[Record], str]] = {
     "time": lambda record: time_text(record.get("time_ms")),
     "TFLOP/s": lambda record: rate_text(record.get("tflops")),
@@ -40,6 +40,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "workspace": lambda record: bytes_text(record.get("workspace_bytes")),
     "error": error_text}
 
+# A column's heading → its explanation below the tables; {} becomes the way bytes were counted.
 MEANINGS = {"requested": "bytes that the kernels read from and write to global memory, {}",
             "distinct": "the same, but each byte once per kernel, as if caches were perfect",
             "DRAM": "bytes that HBM served, by the GPU's counters",
@@ -53,9 +54,9 @@ class Story(NamedTuple):
     head: str
     value: Callable[[Record], float | None]
     text: Callable[[float | None], str]  # formats the number
-    less: str  # the word for a smaller number
+    less: str  # the word for a smaller number, as in "12.9× less"
     more: str
-    columns: list[str]
+    columns: list[str]  # keys of COLUMNS
     counts: bool  # whether a step whose idea changes another count is compared by that count
 
 
@@ -70,7 +71,7 @@ class Table(NamedTuple):
 TRAFFIC = Story("requested", requested, bytes_text, "less", "more", ["distinct"], True)
 TIME = Story("time", lambda record: record.get("time_ms"), time_text, "faster", "slower",
              ["TFLOP/s", "DRAM"], False)
-# A count that a step's idea is about → its name in the table, and its meaning below the table.
+# The key of a count that a step's idea is about → its name in the table, and its explanation below.
 CHANGED = {
     "hbm_sectors": ("sectors", "32-byte pieces of global memory that the warps' accesses touch"),
     "sram_read_bytes": ("loaded", "bytes read from shared memory"),
@@ -98,7 +99,7 @@ CHANGED = {
 
 def records_of(runs: list[StepRun], begin: int = 0) -> list[tuple[StepRun, Record]]:
     """Returns (run, record) for each row of a table: a run's records from index `begin` on, or one
-    empty record if its program failed. Runs that were refused or lack a device have no row."""
+    empty record if its program failed. Runs that were refused or lack a device get no row."""
     return [(run, record) for run in runs for record in run.records[begin:] or
             ([{}] if run.status not in (BAD_USAGE, NO_DEVICE) else [])]
 
@@ -113,7 +114,7 @@ def name_of(run: StepRun, record: Record) -> str:
 
 
 def known(header: list[str], rows: list[list[str]]) -> list[list[str]]:
-    """Returns the header and the rows without empty columns."""
+    """Returns [header, *rows] without the columns that are empty in all rows."""
     columns = [column for column in zip(header, *rows) if set(column[1:]) != {NO_VALUE}]
     return list(map(list, zip(*columns)))
 
@@ -146,7 +147,8 @@ def bar(value: float | None, low: int, high: int, width: int) -> str:
 
 def change_of(step: Step, record: Record, before: Record) -> str:
     """Returns how a step changes the count that its idea is about, such as "conflicts 100,352 → 0".
-    Returns "" if that count is requested bytes, is unknown, or does not change."""
+    `before` is the record of the step that it follows. Returns "" if that count is requested bytes,
+    is unknown, or does not change."""
     count = step.change[0]
     if count in ("", "requested_bytes") or not before or not record:
         return ""
@@ -170,9 +172,9 @@ def against(story: Story, value: float | None, before: float | None) -> str:
 
 def story_table(story: Story, runs: list[StepRun],
                 paint: Paint) -> tuple[list[str], list[str]] | None:
-    """Returns the header and the lines, or None if nothing was measured. Each step has one row, for
-    its backward pass if it has one. "vs above" compares the story's number or, for a step whose
-    idea changes another count, that count; if the number rose as well, both."""
+    """Returns the header and the table's lines, or None if nothing was measured. Each step fills
+    one row, for its backward pass if there is one. "vs above" compares the story's number or, for a
+    step whose idea changes another count, that count; if the story's number rose as well, both."""
     steps = records_of(runs, -1)
     values = [story.value(record) for _, record in steps]
     measured = [value for value in values if value]
@@ -185,7 +187,7 @@ def story_table(story: Story, runs: list[StepRun],
     for (run, record), value in zip(steps, values):
         before = above.get(is_backward(record), {})
         brings = against(story, value, story.value(before))
-        # Compares only with the step that this one follows (for a rung's first, the row above).
+        # Another count is compared only if the row above is the step that this one follows.
         follows = run.step.after in ("", before.get("step"))
         change = change_of(run.step, record, before) if story.counts and follows else ""
         if change:  # a rise of the story's number is shown too, as the cost
@@ -206,7 +208,7 @@ def story_table(story: Story, runs: list[StepRun],
 
 
 def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[str]] | None:
-    """Returns the header and the lines, with one row per record, or None without rows."""
+    """Returns the header and the table's lines, one row per record; None if there are no rows."""
     steps = records_of(runs)
     if not steps:
         return None
@@ -257,8 +259,8 @@ def print_tables(tables: list[Table]) -> None:
 
 
 def legend(heads: list[str], text: str, runs: list[StepRun]) -> list[str]:
-    """Returns lines that explain the tables' headings and the counts in their text; if all results
-    were checked and are correct, a last line says so."""
+    """Returns lines that explain the headings `heads`, and the counts of CHANGED that the tables'
+    text contains. If all results were checked and are correct, a last line says so."""
     records = [record for run in runs for record in run.records]
     right = all(run.status == GOOD for run in runs)
     counted = "counted by the simulator" + (" and equal to each step's formula" if right else "")

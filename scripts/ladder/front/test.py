@@ -1,4 +1,5 @@
-"""The Python part of scripts/test: builds and runs the tests. The shell part prints the help."""
+"""Implements scripts/test, which prints the help itself: builds the tests of the parts named, runs
+them with ctest (or, for a step, its rung's GoogleTest program), and sums up what they printed."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ KINDS = f"A part is {', '.join(PARTS)}, a rung (05) or a step (05/rows). "
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Returns the options, plus `parts` and `passed`, the words passed on to ctest. Parts must come
-    first, because a word after one of ctest's options belongs to that option."""
+    """Returns the options, plus `parts` (the leading words) and `passed` (all others, for ctest).
+    Parts must come first, because a word after one of ctest's options belongs to that option."""
     parser = Parser(COMMAND, add_help=False, allow_abbrev=False,
                     usage="scripts/test [PART...] [--preset NAME] [ctest options]")
     presets = json.loads(read(os.path.join(ROOT, "CMakePresets.json")))["configurePresets"]
@@ -46,11 +47,12 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def write_expected(preset: str, programs: str) -> int:
-    """Makes tests of whole texts rewrite their expected-output files. Returns the exit status."""
+    """Runs the tests that compare whole texts, with LADDER_WRITE_EXPECTED set: they then rewrite
+    the files of expected output. `programs` is the folder of the tests. Returns the exit status."""
     if not ready(COMMAND, "build", preset, "tests_harness", "tests_scripts",
                  *(f"tests_{rung}" for rung in rungs())):
         return WRONG_RESULT
-    # Empties the files to which several tests append, so that no text of a removed test remains.
+    # Several tests append to each of these files. Empty, they keep no text of a removed test.
     for path, head in (("harness/report.md", "# What report_test.cpp expects\n"),
                        ("suite/plans.jsonl", ""), ("suite/gpu_plans.jsonl", "")):
         write_whole(os.path.join(ROOT, "common/tests", path), head)
@@ -85,7 +87,7 @@ def main(words: list[str]) -> int:
 
     if "build_tasks" in named:
         os.environ["LADDER_BUILD_TASKS"] = "all"
-    os.chdir(ROOT)  # ctest finds the presets, which select asan's tests, only here
+    os.chdir(ROOT)  # ctest looks for CMakePresets.json here; the preset asan selects its tests
     labels = named + [rung for part, rung in rung_of.items() if part not in steps]
     status, said = GOOD, ""
     if labels or not parts:
@@ -107,7 +109,8 @@ def main(words: list[str]) -> int:
 
 
 def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
-    """Runs ctest; returns its status, and the output of its tests."""
+    """Runs ctest with a preset and options; returns its status and the output of all its tests,
+    from the log in the build folder `folder`."""
     log = os.path.join(folder, "Testing/Temporary/LastTest.log")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(log)
@@ -124,13 +127,15 @@ def run_ctest(preset: str, folder: str, options: list[str]) -> tuple[int, str]:
 # ---- the log of tests on a GPU ----
 
 GPU_LOG = os.path.join(RESULTS, "gpu_tests.jsonl")
+# In ctest's log: a test that runs on a GPU, by its name, and its output up to the next test.
 SUITE = re.compile(r"^\d+/\d+ Test: ([^\n]*\bGpu\w*|gpu_test)$(.*?)(?=^\d+/\d+ Testing: |\Z)",
                    re.MULTILINE | re.DOTALL)
 
 
 def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
-    """Replaces this GPU's line in the log with the outcome of this run, if any test ran on a GPU.
-    Returns WRONG_RESULT if compute-sanitizer found errors, else GOOD."""
+    """If any test ran on a GPU, replaces this GPU's line in GPU_LOG with the outcome of this run,
+    whose output is `said`, and runs the tools of --sanitize. Returns WRONG_RESULT if they found
+    errors, else GOOD."""
     suites = {name: tally(text) for name, text in SUITE.findall(said)}
     if not any(suite["ran"] for suite in suites.values()):
         return GOOD
@@ -142,7 +147,7 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
     for tool in options.sanitize:
         line["sanitizer"][tool] = {}
         for program in sorted(os.listdir(programs)):
-            if re.fullmatch(r"\d\d_\w+_test", program):  # minutes each, so saved at once
+            if re.fullmatch(r"\d\d_\w+_test", program):  # takes minutes, so each is saved at once
                 line["sanitizer"][tool][program] = sanitized(tool, programs, program)
                 write_whole(GPU_LOG, json_text([*others, line]))
     print(f"Wrote {os.path.relpath(GPU_LOG)}.")
@@ -152,9 +157,9 @@ def keep_gpu_log(options: argparse.Namespace, programs: str, said: str) -> int:
 
 
 def sanitized(tool: str, programs: str, name: str) -> Record:
-    """Runs a rung's GPU cases with a ragged shape, a single query or a single key under a
-    compute-sanitizer tool. Returns tally()'s counts and "errors", the number of errors that the
-    tool found."""
+    """Runs the GPU cases of a rung's test program `name` with a ragged shape, one query or one key
+    under a tool of compute-sanitizer. Returns tally()'s counts and "errors": how many the tool
+    found, or 1 if it printed no summary."""
     print(f"compute-sanitizer --tool {tool}: {name} ...", file=sys.stderr, flush=True)
     said = subprocess.run(
         ["compute-sanitizer", "--tool", tool, os.path.join(programs, name),
@@ -170,7 +175,7 @@ def sanitized(tool: str, programs: str, name: str) -> Record:
 
 # ---- the outcome ----
 
-# Lines that unittest and GoogleTest print.
+# Lines of unittest and GoogleTest: how many tests ran, why one was skipped, and that one failed.
 RAN = re.compile(r"^(?:Ran|\[=+\]) (\d+) tests? (?:in |from .* ran\.)", re.MULTILINE)
 SKIPPED = re.compile(r"\.\.\. skipped (['\"])(?P<python>.*)\1$"
                      r"|^\S+:\d+: Skipped\n(?:not run here: )?(?P<google>.*)$", re.MULTILINE)
@@ -184,7 +189,8 @@ def reasons_in(said: str) -> collections.Counter[str]:
 
 
 def tally(said: str) -> dict[str, int]:
-    """Returns the numbers of tests that ran, failed and were skipped, from their output."""
+    """Returns {"ran", "failed", "skipped"}, counted in the tests' output. A skipped test did not
+    run; a failed one did."""
     skipped = sum(reasons_in(said).values())
     return {"ran": max(0, sum(map(int, RAN.findall(said))) - skipped),
             "failed": len(FAILED.findall(said)), "skipped": skipped}

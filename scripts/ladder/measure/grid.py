@@ -1,4 +1,5 @@
-"""Plans what scripts/figures measures: grids of workloads, and the runs that options choose."""
+"""Plans what scripts/figures measures: grids of workloads, and the runs that options choose. plan()
+returns the runs; key() identifies a run and its lines in a result file."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
 from ladder.base.records import Point, Record
 
-# What identifies a line of a result file: see key().
+# What identifies a run and its line in a result file; key() returns it.
 Key = Union[str, Tuple[Any, ...]]
 
 GRIDS = ("quick", "paper", "long", "decode", "models", "profile")
-# The N of the figures for one N comes first, so that an interrupted run has the most useful times.
+# The N of the figures that show a single N is first: if interrupted, a run has measured it already.
 PAPER_LENGTHS = [2048, 4096, 1024, 8192, 512, 16384]
 HEAD_DIMS = [64, 128]
 LONG_LENGTHS = [16384, 65536, 32768, 8192, 4096]
@@ -32,15 +33,15 @@ DECODE_CACHES = [(1, 32, 32, 4096), (1, 32, 8, 4096), (1, 32, 8, 32768), (1, 32,
 SIM_LENGTHS = [128, 256, 512, 1024, 2048]
 CHECK_LENGTH = 1024
 
-# N for steps that do not stand for their rung, without and with the causal mask. They suffice to
-# show a step's own gain.
+# N for timing steps that do not stand for their rung: without a mask, and causal. These lengths
+# suffice to show a step's own gain.
 STEP_LENGTHS = [1024, 2048, 4096], [2048]
 
 # Backends of PyTorch's attention. The table of real models uses the first two.
 BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 UNCHECKED = ("--check", "off")
-PROFILED = (*UNCHECKED, "--time", "1")  # under ncu
+PROFILED = (*UNCHECKED, "--time", "1")  # options of a run under Nsight Compute (ncu)
 
 
 def paper_point(n: int, d: int, causal: bool, dtype: str) -> Point:
@@ -55,8 +56,8 @@ class Measurement(NamedTuple):
     options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """Returns the program and its options. On the simulator one head stands for many, so steps
-        plan for a GPU with one SM, which the head fills."""
+        """Returns the program and its options. On the simulator one head stands for many: with
+        --sms 1, a step plans for a GPU with a single SM, and one head fills it."""
         step, point = self.step, self.point
         shape: list[Any] = ["--batch", point.batch, "--heads", point.heads,
                             "--seqlen", point.seqlen, "--head-dim", point.head_dim]
@@ -70,7 +71,7 @@ class Measurement(NamedTuple):
         return [str(word) for word in words]
 
     def fields(self) -> Record:
-        """Returns the fields that all lines of this run share, including those of key()."""
+        """Returns the fields that all lines of this run share, those for key() among them."""
         return {"rung": self.step.rung, "step": self.step.name, **dataclasses.asdict(self.point),
                 "options": shlex.join(self.options)}
 
@@ -82,8 +83,8 @@ class Measurement(NamedTuple):
 
 class Peer(NamedTuple):
     """One run of PyTorch's attention with one of BACKENDS."""
-    library: str
-    direction: str
+    library: str  # one of BACKENDS
+    direction: str  # "fwd" or "bwd"
     point: Point
 
     def fields(self) -> Record:
@@ -107,12 +108,12 @@ def key(line: Record) -> Key:
 
 
 def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
-    """Returns whether a step is run at a point of a grid. It is not if either the step or the grid,
-    but not both, is for decoding, if the step is too slow there, or if it does not stand for its
-    rung and N is not in STEP_LENGTHS."""
+    """Returns whether a step is run at a point of a grid. It is not if only one of the two is for
+    decoding, if the step is too slow there (its registered grid_limit), or if it does not stand for
+    its rung and N is not in STEP_LENGTHS."""
     if step.decoding or point.decoding():
         return step.decoding and point.decoding()
-    # The N that gives the paper's workload, with B·H·N²·d = 16k·2048·N, the same work.
+    # The paper's workload, B·H·N²·d = 16k·2048·N, requires the same work if N is paper_n.
     paper_n = point.batch * point.heads * point.seqlen**2 * point.head_dim / (TOKENS * HIDDEN)
     limit = step.grid_limit[point.causal]
     return not (limit and paper_n > limit) and (
@@ -121,7 +122,7 @@ def grid_has(point: Point, step: Step, ladder: Ladder) -> bool:
 
 
 def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list[Work]:
-    """Returns the runs of the given steps that the options ask for, in order."""
+    """Returns, in order, the runs of `steps` that the options ask for; `ladder` has all steps."""
     dtype, usual = options.dtype, [step for step in steps if not step.decoding]
     if options.sim:
         return plan_sim(usual, dtype)
@@ -162,8 +163,8 @@ def plan(options: argparse.Namespace, ladder: Ladder, steps: list[Step]) -> list
 
 def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Sequence[str],
             point: Point) -> list[Work]:
-    """Returns our runs at a point, with PyTorch's directly before those of the rungs that are
-    compared with it."""
+    """Returns our runs at a point and PyTorch's, which come directly before those of the rungs
+    `compared` with it, so that the GPU is in the same state for both."""
     last = [measurement for measurement in ours if measurement.step.rung in compared]
     peers = [Peer(library, direction, point) for direction in ("fwd", "bwd")
              for library in libraries if not (point.decoding() and direction == "bwd")]
@@ -171,7 +172,7 @@ def in_turn(ours: list[Measurement], compared: Collection[str], libraries: Seque
 
 
 def checks(steps: list[Step], dtype: str) -> list[Work]:
-    """Returns runs that check every row of each step's output against float64."""
+    """Returns runs that check all rows of each step's outputs against float64."""
     point = Point(1, 2, CHECK_LENGTH, 64, False, dtype)
     return [Measurement(step, point, ("--check", "full", "--input", kind))
             for step in steps for kind in ("normal", "outliers")]
@@ -191,7 +192,7 @@ def wide_heads(steps: list[Step], dtype: str) -> list[Work]:
 
 
 def loaded(words: list[str]) -> list[str]:
-    """Returns a command's words with absolute paths for --load; writes SHIFTED_V if missing."""
+    """Returns a command's words with an absolute path after --load; writes SHIFTED_V if missing."""
     folder = os.path.join(ROOT, SHIFTED_V)
     if SHIFTED_V in words and not os.path.exists(os.path.join(folder, "v.npy")):
         draw = random.Random(0).gauss

@@ -2,8 +2,7 @@
 
 scripts/figures measure runs them in turn with our programs, seconds apart, and keeps both in one
 file. FLOPs are counted as in the papers: 4·N²·d·heads·batch forward, half of that if causal, and
-2.5 times that backward.
-"""
+2.5 times that backward."""
 
 from __future__ import annotations
 
@@ -17,11 +16,12 @@ from ladder.base.console import NO_DEVICE, CommandError
 from ladder.base.records import Point, Record, flops
 from ladder.measure.grid import Peer
 
-# PyTorch is imported only where it is needed, because all else works without it; its types are Any.
+# Our name for a backend → PyTorch's. PyTorch itself is imported only where it is needed, because
+# all other measurements work without it; therefore its types are Any.
 OF_PYTORCH = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
               "cudnn": "CUDNN_ATTENTION"}
 
-COPIED = 1 << 30  # bytes
+COPIED = 1 << 30  # bytes of the device copy whose rate is measured
 
 
 def import_torch() -> Any:
@@ -50,8 +50,8 @@ class Gpu:
 
     def time(self, run: Callable[[], Any], budget_ms: float) -> list[float]:
         """Returns run()'s times in ms, from 3 × `budget_ms` of samples after a warm-up of 2 ×
-        `budget_ms`. A batch queues flush, event, run and event repeatedly, and the host waits only
-        at its end."""
+        `budget_ms`. A batch repeats: flush the L2, record an event, run(), record an event. The
+        host waits only at its end."""
         run_ms = self.batch(run, 2)[0][-1]
         size = min(max(int(20 / max(run_ms, 1e-3)), 3), 50)  # about 20 ms of runs
         _, queueing_ms, span_ms = self.batch(run, size)
@@ -70,8 +70,8 @@ class Gpu:
 
     @functools.lru_cache(maxsize=None)
     def copy_bytes_per_s(self, budget_ms: float) -> float:
-        """Returns the rate of a device copy of 1 GiB, counting bytes read and written; measured
-        once."""
+        """Returns the rate of a device copy of COPIED bytes, in bytes read plus bytes written per
+        second; measured once."""
         source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
                           for _ in range(2))
         times = self.time(functools.partial(target.copy_, source), budget_ms)
@@ -84,8 +84,8 @@ class Gpu:
 
     def batch(self, run: Callable[[], Any], size: int,
               head_start_ms: float = 0.0) -> tuple[list[float], float, float]:
-        """Returns, in ms, each run's time, the host's time to queue all runs, and the GPU's time
-        from the first to the last."""
+        """Queues run() `size` times; first, the GPU waits for `head_start_ms`. Returns, in ms, each
+        run's time, the host's time to queue all, and the GPU's time from first to last."""
         cuda = self.torch.cuda
         events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(size)]
         if head_start_ms:
@@ -152,7 +152,7 @@ def timed(gpu: Gpu, library: str, direction: str, point: Point, budget_ms: float
 
 
 def reason(error: Exception) -> str:
-    """Returns one line on why a backend did not run. PyTorch itself warns about missing kernels."""
+    """Returns the first line of an error's text or, if that is empty, the error's type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -1,4 +1,5 @@
-"""Reads and writes result files, whose lines are JSON objects, each with all its fields."""
+"""Reads and writes result files. Each line is a JSON object that is complete by itself: its `kind`
+("run", "peer", "step", …), workload, results and machine (scripts/results/README.md)."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from ladder.measure.grid import SIM_LENGTHS, Key, key
 
 
 def counted_again(run: Record) -> bool:
-    """Returns whether results_test repeats this run on the simulator and compares all counts: it
-    does so at the smallest N, under the causal mask, and with other tile sizes."""
+    """Returns whether scripts/tests/results_test.py repeats this run on the simulator and compares
+    all counts. It does so at the smallest N, under the causal mask, and with other tile sizes."""
     return run["seqlen"] == min(SIM_LENGTHS) or "--block-q" in run["options"] or (
         run["causal"] and not run["options"])
 
 
 def kept(run: Record) -> Record:
-    """Returns the part of a program's record that figures, tables and tests read: all values but
-    null and, from a GPU, the kernels' names and times. From the simulator, kernels in runs that are
-    counted_again() or in the figure shared_roof are kept, with all their counts but 0."""
+    """Returns the part of a program's record that figures, tables and tests read: all values except
+    null, and of the kernels, on a GPU, the names and times; on the simulator, the counts above 0 of
+    those in runs that are counted_again() or in the figure shared_roof."""
     if run["device"] == "gpu":
         kernels = [{name: kernel[name] for name in ("name", "time_ms")}
                    for kernel in run["kernels"]]
@@ -40,8 +41,9 @@ def filled(counts: dict[str, Any]) -> dict[str, Any]:
 
 
 class Results:
-    """The lines of a result file by key(); a text holds all lines of one run. Every change is
-    written to the file at once. Raises CommandError for another GPU's file or another format."""
+    """The result file of `gpu`, or of the simulator if that is None; `texts` holds each run's lines
+    by key(). Every change is written to the file at once. Raises CommandError for another GPU's
+    file or another format."""
 
     def __init__(self, path: str, gpu: str | None) -> None:
         self.path = path

@@ -61,7 +61,7 @@ from ladder.measure.grid import (GRIDS, PROFILED, TOKENS, UNCHECKED, Measurement
 from ladder.measure.results import Results, kept
 
 COMMAND = "scripts/figures measure"
-# Field → ncu's metric: cycles per SM, cycles of all SMs, and the tensor cores' share of them in %.
+# Field → ncu's metric: cycles per SM, cycles of all SMs, and the tensor cores' percentage of them.
 METRICS = {
     "cycles": "sm__cycles_active.avg", "cycles_of_all": "sm__cycles_active.sum",
     "products_busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}
@@ -100,7 +100,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 class Bench:
-    """Writes measurements to a result file; each line repeats `about`, facts about the machine."""
+    """Writes measurements to a result file. Each line repeats `about`, which machine() returns."""
 
     def __init__(self, options: argparse.Namespace, ladder: Ladder, results: Results,
                  about: Record) -> None:
@@ -109,9 +109,10 @@ class Bench:
         self.failures = 0
 
     def go(self, works: list[Work]) -> None:
+        """Does those of the runs that are wanted(), in order, with a line on stderr for each."""
         self.find_pytorch()
         wanted = {key(work.fields()): work for work in works if self.wanted(work)}
-        self.results.texts.update(dict.fromkeys(wanted, ""))  # a stale line is worse than none
+        self.results.texts.update(dict.fromkeys(wanted, ""))  # removes old lines: they are stale
         self.results.save()
         for number, work in enumerate(wanted.values(), 1):
             print(f"[{number}/{len(wanted)}] {work.text()}", file=sys.stderr, flush=True)
@@ -121,8 +122,8 @@ class Bench:
                 self.ask_peer(self.pytorch, work)
 
     def wanted(self, work: Work) -> bool:
-        """Returns whether to do this run: with --again always, else if the file has no line for it.
-        A skipped run has one; a run that failed without a result has none, so it is tried again."""
+        """Returns whether to do a run: with --again always, else if the file lacks a line for it.
+        A skipped run left a line; a run that failed without a result did not, and is repeated."""
         return (self.options.again or not self.results.texts.get(key(work.fields()))) and (
             isinstance(work, Measurement) or bool(self.pytorch))
 
@@ -144,6 +145,7 @@ class Bench:
             self.pytorch.free()
 
     def put(self, kind: str, records: list[Record], measurement: Work | None = None) -> None:
+        """Writes a line of this kind for each record; they replace the lines of the same run."""
         fields = measurement.fields() if measurement else {}
         lines = [{"kind": kind, **fields, **record, **self.about} for record in records]
         self.results.put(key(fields) if measurement else kind,
@@ -174,7 +176,7 @@ class Bench:
         print(f"{measurement.text()}: failed {why}", file=sys.stderr)
 
     def profile(self, measurement: Measurement) -> None:
-        """Profiles the longest kernel of a step's pass (the backward pass, if it has one)."""
+        """Writes ncu's counters of the longest kernel of a step's last pass, and its time."""
         words = measurement.command()
         plain = measurement._replace(options=UNCHECKED).command()
         status, records, message = run_json(plain)
@@ -186,7 +188,7 @@ class Bench:
             ["ncu", "--csv", "--page", "raw", "--clock-control", "none", "--metrics",
              ",".join(METRICS.values()), "--nvtx", "--nvtx-include", f"{kernel['name']}/",
              "--launch-count", "1", *words])
-        # Keeps the lines with names, units and values, among messages of the program and ncu.
+        # Keeps ncu's three lines (names, units, values) and drops messages of the program and ncu.
         rows = list(csv.DictReader(line for line in said.splitlines() if line.startswith('"')))
         if status or len(rows) != 2:  # ncu's message says how to permit access to the counters
             return self.fail(measurement, f"under ncu:\n{message}\n{said}")
@@ -221,7 +223,7 @@ def main(words: list[str]) -> int:
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     results = Results(path, gpu)
-    # Steps for decoding have their own grid and are not listed. A step that the file lists stays
+    # Steps for decoding, with a grid of their own, are not listed. A step that the file lists stays
     # listed, even if its program is gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
     names = {step.key for step in ladder.steps}

@@ -1,5 +1,5 @@
-"""Builds the table of each step's tile and blocks per SM on each GPU, from the plans in
-gpu_plans.jsonl, which the suite's test GpuPlansAreAsWritten compares with the steps."""
+"""Builds the table of steps' tiles and blocks per SM on each kind of GPU, from gpu_plans.jsonl. The
+suite's test GpuPlansAreAsWritten compares that file with the plans that the steps make."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TWO_BLOCKS = ("01_tiled_matmul", "02_safe_softmax")  # of 8 warps, as __launch_b
 
 
 def blocks_of_sm(rung: str, kib: int, warps: int, smem_bytes: int) -> int:
-    """Returns the number of blocks that are guaranteed to fit on an SM. A block can get `kib` KiB
-    of shared memory; from compute capability 8.0 on, an SM has 1 KiB more, and CUDA reserves 1 KiB
-    per block. (An SM runs at least 32 warps, so their number is no limit.)"""
+    """Returns the number of blocks, of `warps` warps and `smem_bytes`, that are sure to fit on an
+    SM. A block can get `kib` KiB of shared memory. GPUs from 8.0 on (kib > 64) add 1 KiB per
+    SM, and reserve 1 KiB per block. (An SM runs at least 32 warps, so their number is no limit.)"""
     reserved = 1024 if kib > 64 else 0
     room = (1024 * kib + reserved) // (smem_bytes + reserved)
     return min(room, 2 if rung in TWO_BLOCKS else max(1, WARPS // warps))
 
 
 def cards_table(files: Files) -> list[str]:
-    """Returns a table of each rung's last step that every GPU runs and of all steps whose tile
-    depends on the GPU, for each step's last pass. A step has a line per head size. Steps with equal
-    lines are merged, and so are equal columns."""
+    """Returns a table of each rung's last portable step and of all steps whose tile depends on the
+    GPU, for each step's last pass (backward, if it has one). Each step fills one line per head
+    size, each kind of GPU one column. Equal lines of steps are merged, and so are equal columns."""
     memory: dict[str, int] = {}
     texts: dict[StepKey, dict[str, str]] = collections.defaultdict(dict)
     for step, capability, kib, _, *shapes in need(read_lines(PLANS)):

@@ -51,8 +51,8 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def draw(files: Files, out: str) -> None:
-    """Writes all FIGURES whose data are in the files into a folder, and reports each on stderr. An
-    unchanged figure is not redrawn, because another matplotlib would move its lines slightly."""
+    """Writes all FIGURES whose data are in `files` to the folder `out`, and reports each on stderr.
+    An unchanged figure is not redrawn, because another matplotlib would move its lines slightly."""
     for name, data in figure_data(files).items():
         path, marks = os.path.join(out, f"{name}.svg"), marks_of(name, data)
         if data and os.path.exists(path) and marks in read(path):
@@ -98,8 +98,8 @@ def renewed(path: str, files: Files) -> tuple[str, list[str]]:
 
 
 def stale(files: Files, out: str, pages: Iterable[str]) -> Iterator[str]:
-    """Yields a line for each figure in a folder, and each table on the pages, that does not match
-    the measurements or the code that makes it."""
+    """Yields a line for each figure in the folder `out`, and for each table on the pages, that does
+    not match the measurements or the code that makes it."""
     for name, data in figure_data(files).items():
         drawn = os.path.join(out, f"{name}.svg")
         text = read(drawn) if os.path.exists(drawn) else ""

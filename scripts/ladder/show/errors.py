@@ -14,8 +14,8 @@ from ladder.show.style import INK, Axis, Drawing, Pyplot, plots, row_axis
 
 
 def error(files: Files) -> Data:
-    """Returns a row per output of each step; for a step with a backward pass, only its gradients,
-    because an earlier rung provides its forward pass."""
+    """Returns a panel per kind of input, with a row per output of each step: its largest error and
+    its tolerance. A step with a backward pass shows only gradients; O is another rung's."""
     source = [r for r in files.gpu.records if "--check full" in r["options"]]
     panels = []
     for kind, title in (("normal", "input N(0, 1)"),
@@ -55,13 +55,14 @@ def draw_error(plt: Pyplot, data: Data) -> Drawing:
 
 
 def line_to_mark(axis: Axis, row: Data, y: float, x: float, end: float) -> None:
+    """Draws a row's mark at (x, y), and a thin line from it to x = `end`."""
     axis.plot([x, end], [y, y], color=row["colour"], lw=0.9, alpha=0.5)
     axis.plot(x, y, marker=row["marker"], color=row["colour"], ls="", markersize=7)
 
 
 def fp8_error(files: Files) -> Data:
-    """Returns, for each input in course.QUANTISED, the root mean square error of the step in the
-    I/O type, then of each choice of settings. Raises Missing if any run is missing."""
+    """Returns a panel per input in course.QUANTISED with root mean square errors of O: of the step
+    in the I/O type, and of FP8 with each choice of settings. Raises Missing if any is missing."""
     about, counted = course.QUANTISED, Measured(files.sim.path, "fp16")
     look = files.look(about["step"])
 
@@ -99,8 +100,8 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
 
 
 def fp8_errors(files: Files, setting: str = "") -> list[str]:
-    """Returns a sentence that compares FP8's errors: with all remedies, as multiples of the I/O
-    type's errors; with one ("05/hadamard"), as fractions of the errors without any."""
+    """Returns a sentence on FP8's errors for each input: with all remedies, as multiples of the I/O
+    type's errors; with one setting ("05/hadamard"), as fractions of the errors without any."""
     name = setting.partition("/")[2]
     chosen = {**course.NONE, name: course.ALL[name]} if name else course.ALL
     row = 1 + [settings for _, settings in course.QUANTISED["rows"]].index(chosen)
@@ -113,9 +114,9 @@ def fp8_errors(files: Files, setting: str = "") -> list[str]:
 
 
 def fp8_times_table(files: Files) -> list[str]:
-    """Returns two tables with one row per head size and mask. The first has the rates of the step's
-    attention kernel alone, of all its kernels and of the step that it follows. The second has the
-    rates of the attention kernel and of FlashAttention-3's own, as fractions of cuBLAS's rate."""
+    """Returns two tables with one row per head size and mask. The first has three rates: of the FP8
+    step's attention kernel alone, of all its kernels, and of the step that it follows. The second
+    has two: of that kernel and of FlashAttention-3's, as fractions of cuBLAS's rate."""
     step, released = course.QUANTISED["step"], course.QUANTISED["released"]
     timed = files.gpu.timed["fwd", step]
     rates = {shape: flops(r) / kernel["time_ms"] * 1e-9 for shape, r in timed.items()

@@ -1,8 +1,7 @@
 """Lists every figure and table with its functions.
 
-For a figure, the first function takes Files and returns plain data, or raises Missing; the second
-draws the data with matplotlib. For a table, one function takes Files and returns lines.
-"""
+For a figure, the first function takes Files and returns JSON-like data, or raises Missing; the
+second draws the data with matplotlib. For a table, one function takes Files and returns lines."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ FIGURES = {
     "shared_roof": Figure(memory.shared_roof, memory.draw_shared_roof),
     "error": Figure(errors.error, errors.draw_error),
     "fp8_error": Figure(errors.fp8_error, errors.draw_fp8_error),
-    # For one lesson each, up to the rung or step that its readers have met.
+    # Each for one lesson, and only up to the last rung or step that its readers have met.
     **{f"speedup_{name}": Figure(partial(lessons.speedup, last=last), lessons.draw_speedup)
        for name, last in (("tiles", "01 thread_tile"), ("tensor_cores", "01 pipeline"))},
     "traffic_naive": Figure(partial(lessons.counts, rung="00_naive"), lessons.draw_counts),
@@ -51,7 +50,7 @@ FIGURES = {
 
 
 def figure_data(files: Files) -> dict[str, Data | None]:
-    """Returns each figure's data under its name, or None where they are not measured."""
+    """Returns {figure's name: its data, or None if they are not measured}."""
     data_of: dict[str, Data | None] = dict.fromkeys(FIGURES)
     for name, figure in FIGURES.items():
         with contextlib.suppress(Missing):

@@ -1,4 +1,4 @@
-"""Cuts the course's figures down to the steps that one lesson's readers have met."""
+"""Cuts figures of rates.py and memory.py down to the steps that one lesson's readers have met."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ladder.show import memory, rates
 from ladder.show.measured import HEADS, Data, Files, need
 from ladder.show.style import Drawing, Pyplot, byte_tick, draw_lines, plots
 
-# The panels of memory.traffic for one head size, in order: a line's name, colour and marker.
+# The panels of memory.traffic for one head size, in order: each one's line, its colour and marker.
 COUNTS = (("requested", "#CC3311", "o"), ("distinct", "#0072B2", "s"), ("DRAM", "#009E73", "D"))
 
 
 def until(files: Files, figure: Callable[[Files], Data], items: str, last: str) -> Data:
-    """Returns a figure's data with the `items` of its panels ("bars", "lines" or "points") cut off
-    after the rung, or the step's label, `last`. Raises Missing if no panel has it."""
+    """Returns a figure's data, in which the lists `items` of all panels ("bars", "lines" or
+    "points") end with `last`, a rung or a step's label. Raises Missing if no panel has it."""
     data = figure(files)
     for panel in data["panels"]:
         ends = [i for i, one in enumerate(panel[items], 1) if last in (one["rung"], one["label"])]

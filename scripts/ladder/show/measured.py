@@ -1,4 +1,5 @@
-"""Reads result files, and names the steps, points and amounts that figures and tables show."""
+"""Reads result files, and names the steps, points and amounts that figures and tables show. Their
+functions get Files: one GPU's file and the simulator's."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ POINTS = [(d, causal) for d in HEADS for causal in (False, True)]
 
 
 class Missing(Exception):
-    """The error raised when the data of a figure or a table are not measured."""
+    """Raised by the function of a figure or table if its data are not measured."""
 
 
 def need(data: T | None) -> T:
@@ -51,7 +52,7 @@ def step_key(record: Record) -> StepKey:
 
 
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
-    """Returns bytes per head of a kind: requested, distinct, dram or workspace; None if unknown."""
+    """Returns bytes per query head of a kind: requested, distinct, dram or workspace; or None."""
     if not record:
         return None
     amount = (record["workspace_bytes"] if kind == "workspace" else
@@ -67,8 +68,8 @@ def of_the_paper(r: Record) -> bool:
 
 
 class Measured:
-    """A result file's lines for one I/O type, by default bf16 if the file has it. There are none if
-    the file does not exist."""
+    """The lines of the result file `path` for one I/O type, by default bf16 if the file has it. If
+    there is no such file, there are no lines."""
 
     def __init__(self, path: str, dtype: str | None = None) -> None:
         self.path = path
@@ -104,12 +105,12 @@ class Measured:
         return [r for r in self.records if fields <= r.items()]
 
     def plain(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """Returns what find() does, from runs with the step's own tiles and the usual inputs."""
+        """Returns what find() does, of runs with the step's own tiles and the usual inputs only."""
         return self.find(direction, options="--check off" if self.name else "", **wanted)
 
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
-        """Returns the paper workload's timed records, by (direction, contender) and in order of
-        N."""
+        """Returns the paper workload's timed records by (direction, contender), then by shape, in
+        the order of N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
@@ -176,11 +177,11 @@ class Files:
         steps = {**self.sim.steps, **self.gpu.steps}
         self.about = {step: steps[step] for step in sorted(steps, key=lambda step: step[0])}
         self.order = list(self.about)
-        self.base = self.order[0]  # the reference for all others
+        self.base = self.order[0]  # the ladder's first step, the reference for speed-ups
         self.ladder = Ladder(self.about.values())
 
     def at(self, way: str, n: int, d: int) -> dict[StepKey, Record]:
-        """Returns {step: timed record} of the paper's workload without a mask, in order."""
+        """Returns {step: timed record} of the paper's workload at N = n without a mask."""
         return {step: at[n, d, False] for step in self.order
                 if (n, d, False) in (at := self.gpu.timed[way, step])}
 

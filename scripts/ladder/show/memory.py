@@ -14,8 +14,8 @@ from ladder.show.style import (FAINT, INK, PEER_LINES, Drawing, Pyplot, byte_tic
 
 
 def traffic(files: Files) -> Data:
-    """Returns the bytes per head that each rung's default step moves: one row of panels per head
-    size, one column per kind of count."""
+    """Returns, for each rung's default step, a line of bytes per head against N: one row of panels
+    per head size, one column per kind of count."""
     panels = []
     for d in HEADS:
         for kind, title, measured in (
@@ -56,6 +56,7 @@ def draw_traffic(plt: Pyplot, data: Data) -> Drawing:
 
 
 def block_size(files: Files) -> Data:
+    """Returns two panels against Bc, with a line per step and d: requested bytes, and time."""
     panels = []
     for title, unit, measured, value, steps in (
             ("requested bytes, N = {} (simulator)", "bytes per head", files.sim,
@@ -96,8 +97,8 @@ def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, floa
     """Returns the time that shared memory needs in an iteration (one tile of Q with one of K),
     divided by the time of its products: for the bytes that products read, and for all bytes.
     Returns None if the kernel `key`, (rung, step, name), is not counted. A count is a·N² + b·N + c,
-    where a comes from iterations, b from tiles and c from persistent blocks. The count at 4N, minus
-    three times that at 2N, plus twice that at N, is 6a·N²."""
+    where a comes from iterations, b from tiles and c from persistent blocks. To find a: the count
+    at 4N, minus three times that at 2N, plus twice that at N, is 6a·N²."""
     rung, step, name = key
     counts = [kernel for n in COUNTED for record in files.sim.plain(
         "bwd", rung=rung, step=step, seqlen=n, head_dim=d, causal=False)

@@ -1,5 +1,5 @@
 """Finds where each step pays: the workload with its largest gain over the step that it follows, in
-time on the GPU, and in the count of its idea on the simulator."""
+time on the GPU and, on the simulator, in the count that its idea is about."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from ladder.show.measured import (Files, Measured, length_text, linked, markdown
 
 # Two times of a step may differ by this fraction, in one run and in two. Gains must exceed it.
 ONE_RUN, TWO_RUNS = 0.02, 0.05
+# A word in the key of a count → the word in the text.
 WORDS = {"exps": "exponentials", "flops": "FLOPs", "hbm": "global-memory",
          "matmul": "matrix-product", "products": "matrix instructions", "sram": "shared-memory"}
 
 
 class Pair:
-    """The records of a step and of the step that it follows, at one workload."""
+    """The records of a step (`new`) and of the step that it follows (`old`) at one workload. The
+    step is `ratio` times as fast (0: no times); `gain` is that minus ONE_RUN or TWO_RUNS."""
 
     def __init__(self, old: Record, new: Record) -> None:
         self.records = (old, new)
@@ -26,8 +28,8 @@ class Pair:
         self.place = place(new)
 
     def moved(self, step: Step) -> float:
-        """Returns how many times larger or smaller the step's count becomes; 0 if it does not move
-        as registered, or is registered for the other mask."""
+        """Returns how many times larger or smaller the count of the step's idea becomes; 0 if it
+        does not move as registered, or is registered for the other mask."""
         count, how, options = step.change
         if not count or self.records[1]["causal"] != ("--causal" in options):
             return 0
@@ -49,7 +51,7 @@ def place(record: Record) -> str:
 
 
 def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
-    """Returns a Pair for each workload that the file has for both steps, sorted by Point.key()."""
+    """Returns a Pair for each workload that `measured` has for both steps, by Point.key()."""
     before = {Point.key(r): r for r in measured.plain(way, rung=old.rung, step=old.name)}
     return sorted((Pair(before[Point.key(r)], r)
                    for r in measured.plain(way, rung=new.rung, step=new.name)

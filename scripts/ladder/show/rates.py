@@ -15,7 +15,7 @@ from ladder.show.style import (FAINT, INK, Axis, Drawing, Pyplot, byte_tick, dra
 
 
 def speedup(files: Files) -> Data:
-    """Returns the rates of the steps that stand for their rungs, and of PyTorch."""
+    """Returns a bar, TFLOP/s, per pass, d and step that stands for its rung, and per peer."""
     panels = []
     for way, d in itertools.product(("fwd", "bwd"), HEADS):
         timed = files.at(way, course.LADDER_LENGTH, d)
@@ -65,6 +65,7 @@ def bar_panels(plt: Pyplot, data: Data, note: str) -> tuple[Drawing, list[tuple[
 
 
 def speedup_steps(files: Files) -> Data:
+    """Returns a bar per pass, d and step: how many times as fast as the first step it is."""
     panels = []
     for way, d in itertools.product(("fwd", "bwd"), HEADS):
         timed = files.at(way, course.LADDER_LENGTH, d)
@@ -140,8 +141,8 @@ def draw_tflops(plt: Pyplot, data: Data) -> Drawing:
 
 
 def roofline(files: Files) -> Data:
-    """Returns the points of the roofline: one for each rung and, for decoding, one at the intensity
-    H/Hk for each such ratio, with the largest cache measured."""
+    """Returns the points of the roofline: one for each step that stands for its rung and, for
+    decoding, one for each ratio H/Hk, at that intensity, with the largest cache measured."""
     roofs, n, panels = files.gpu.roofs(), 4096, []
     for d in HEADS:
         points = []
@@ -203,7 +204,8 @@ CACHE_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8A6D00
 
 
 def decode(files: Files) -> Data:
-    """Returns the rates at which we and cuDNN read each cache, as fractions of a copy's rate."""
+    """Returns lines through the caches of one batch and H/Hk: the bytes of K and V, and how fast
+    our step and cuDNN read them, as fractions of a device copy's rate."""
     theirs = {Point.key(r): r
               for r in files.gpu.peers if r["library"] == "cudnn" and r["direction"] == "fwd"}
     lines: dict[str, dict[str, list[float]]] = {}
@@ -220,7 +222,7 @@ def decode(files: Files) -> Data:
 
 
 def cache_bytes(record: Record) -> int:
-    """Returns the bytes of K and V, at two bytes per element."""
+    """Returns the bytes of K and V together, at two bytes per element."""
     return 4 * record["batch"] * record["kv_heads"] * record["seqlen_kv"] * record["head_dim"]
 
 

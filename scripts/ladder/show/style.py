@@ -13,7 +13,7 @@ from ladder.base.files import ROOT
 from ladder.base.text import bytes_text
 from ladder.show.measured import Data, length_text
 
-# matplotlib's types, Any because it is imported only to draw: pyplot, a figure, one of its axes.
+# Types of matplotlib: pyplot, a figure, one of its axes. Any, because it is imported only to draw.
 Pyplot = Any
 Drawing = Any
 Axis = Any
@@ -29,8 +29,8 @@ DARK_PANEL, DARK_INK = "#0d1117", "#e6edf3"  # the colours of GitHub's dark page
 
 
 def mixed(colour: str, share: float, other: int = 0) -> str:
-    """Returns a colour such as "#0072b2", mixed with black or, for `other` = 255, with white;
-    `share` is the colour's fraction."""
+    """Returns a colour such as "#0072b2", mixed with black or, for `other` = 255, with white.
+    `share` is the colour's fraction in the mixture, from 0 to 1."""
     return "#" + "".join(f"{round(other + share * (channel - other)):02x}"
                          for channel in channels(colour))
 
@@ -118,8 +118,8 @@ def pyplot() -> Pyplot:
 
 def plots(plt: Pyplot, data: Data, size: tuple[float, float], note: str = "", columns: int = 0,
           **grid: Any) -> tuple[Drawing, list[tuple[Axis, Data]]]:
-    """Returns a figure of `size` inches with one axis per panel, in one row or in `columns`
-    columns, with a title and a note at its foot; and [(axis, panel)]."""
+    """Returns a figure of `size` (width, height) inches with one axis per panel of `data`, in one
+    row or in `columns` columns, with a title and a note at its foot; and [(axis, panel)]."""
     panels = data["panels"]
     columns = columns or len(panels)
     figure, axes = plt.subplots(-(-len(panels) // columns), columns, figsize=size, squeeze=False,
@@ -159,7 +159,7 @@ def two_marks(axis: Axis, point: Data, y: float, filled: float | None,
 
 def roof(axis: Axis, x: Sequence[float], y: Sequence[float], top: float, text: str,
          text_at: tuple[float, float]) -> None:
-    """Draws the line of the largest possible values, fills up to `top`, and writes its name."""
+    """Draws the line of the largest possible values, its area up to y = `top`, and its name."""
     axis.plot(x, y, color=INK, lw=1.4, zorder=2)
     axis.fill_between(x, y, top, color="#ececE6", zorder=0)
     axis.text(*text_at, text, ha="right", fontsize=8)

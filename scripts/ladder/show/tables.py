@@ -19,8 +19,8 @@ from ladder.show.rates import decode
 
 
 def door_table(files: Files) -> list[str]:
-    """Returns README's table at N = 2k: each rung's default on this GPU and, forward, its last step
-    that every GPU runs, with rates and their fractions of cuDNN's."""
+    """Returns README's table at N = 2k: each rung's default on this GPU and, for forward passes,
+    its last portable step, with their rates and these rates' fractions of cuDNN's."""
     n, rows = LADDER_LENGTH, []
     for step in files.order:
         way = files.own_way(step)
@@ -48,8 +48,8 @@ def door_table(files: Files) -> list[str]:
 
 def over(files: Files, rival: str,
          steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
-    """Returns how many times as fast as a rival the steps are, over all measured points in both I/O
-    types: each pass's geometric mean in words, and all (ratio, point), the worst first."""
+    """Returns how many times as fast as a rival `steps`, {pass: step}, are over all measured points
+    in both I/O types: the passes' geometric means in words, and all (ratio, point), worst first."""
     types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
     ratios = [[(ratio, point) for gpu in types
                for point, ratio in gpu.ratios(way, step, rival).items()]
@@ -59,8 +59,8 @@ def over(files: Files, rival: str,
 
 
 def headline(files: Files, whole: bool) -> list[str]:
-    """Returns a sentence that compares the last steps with cuDNN over all measured points; for
-    `whole`, a paragraph that adds FlashAttention-2 and the last steps that every GPU runs."""
+    """Returns a sentence that compares the last steps with cuDNN over all measured points; if
+    `whole`, a paragraph that adds FlashAttention-2 and the last portable steps."""
     rungs = need(files.ladder.beside_peers())
     need(set(rungs.values()) <= files.gpu.defaults.keys())
     last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
@@ -230,13 +230,13 @@ def decode_text(files: Files) -> list[str]:
 
 # ---- how busy kernels keep the units of an SM, from the GPU's counters ----
 
-SIDE = 128  # side of the square of S for which all steps are compared
+SIDE = 128  # cycles are scaled to a square of S with so many rows and columns
 
 
 def schedule_table(files: Files, rung: str, first: str, last: str) -> list[str]:
-    """Returns a model and the measurements for SIDE × SIDE elements of S: cycles of an SM, the
-    tensor cores' fraction of them, the clock and the rate, with one row per step from `first` to
-    `last`."""
+    """Returns a table for SIDE × SIDE elements of S: cycles of an SM, the tensor cores' fraction of
+    them, the clock and the rate. Two rows are a model, in which products and exponentials alternate
+    or overlap; the others are measured, one per step from `first` to `last`."""
     found = {(r["step"], r["head_dim"]): r for r in files.gpu.profile
              if r["rung"] == rung and r["kernel"] == "attention"}
     names = [step for its, step in files.order if its == rung

@@ -1,4 +1,5 @@
-"""Reads traces, which say what each warp did at each line of the source."""
+"""Reads the traces that a program writes with --trace: what each warp did at each line of the
+source. common/machine/trace.h defines them. Trace.of() runs a program and reads its trace."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from ladder.base.files import ROOT
 from ladder.base.programs import json_lines, run_quietly
 
 Ranges = list[tuple[int, int]]  # [begin, end) in bytes
-# Kinds of events are named as in common/machine/trace.h. TMA's loads complete on an mbarrier; for
-# TMA's stores, the warp that issued them waits.
+# An event's kind is a text of kEventTexts in common/machine/trace.h. TMA's loads complete on an
+# mbarrier; TMA's stores are awaited by the warp that issued them.
 LOADS, STORES = ("tma_load", "bulk_load"), ("tma_store", "bulk_add")
 
 # Keys of an event in a trace that become fields of Event unchanged.
@@ -24,6 +25,7 @@ WAITS = ("__syncthreads", "mbarrier_wait", "named_barrier_sync", "cp_async_wait"
          "tma_store_wait")
 SIGNALS = ("mbarrier_arrive", "named_barrier_arrive", "cp_async_commit", "exit")
 COPIES = (*LOADS, *STORES)
+# Events that end the stretch of a warp's events that merged() may join.
 BOUNDS = (*WAITS, *SIGNALS, *COPIES, "wgmma", "round")
 # Kind of asynchronous operation → the engine that performs it.
 ENGINES = {"read": "cp.async", "wgmma": "tensor cores", **dict.fromkeys(LOADS, "TMA"),
@@ -38,8 +40,9 @@ def place(text: str) -> tuple[str, int]:
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """What a warp did at one line: TraceEvent of common/machine/trace.h, under the same names, and
-    what the explorer derives. `ranges` are bytes of the array `name` in HBM."""
+    """What a warp did at one line. The fields up to `counts` are those of TraceEvent in
+    common/machine/trace.h; the explorer derives the others. `ranges` are the bytes of the array
+    `name` in HBM that the event accesses; `bytes` counts each as often as it is requested."""
 
     kind: str
     name: str = ""
@@ -51,10 +54,10 @@ class Event:
     warp: int = 0
     file: str = ""
     line: int = 0
-    start_line: int = 0  # the line after which a computation begins
+    start_line: int = 0  # the line of the event after which a computation begins
     bytes: int = 0
     ranges: Ranges = dataclasses.field(default_factory=list)
-    # (array of shared memory, 1 if written) → ranges.
+    # (array of shared memory, 1 if written or 0 if read) → ranges.
     shared: dict[tuple[str, int], Ranges] = dataclasses.field(default_factory=dict)
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     direction: str = ""          # "read" or "write", if it accesses HBM
@@ -63,12 +66,12 @@ class Event:
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
     # Array of shared memory → its contents.
     holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # [begin, end, and the tick at which the operation it starts completes].
+    # The ticks at which it begins and ends and, from put_landings() on, at which the operation that
+    # it starts completes.
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
-    # Indices of Meetings (ladder/explore/times.py): the one that ends its wait, and the one that
-    # its completion counts towards.
-    awaits: int | None = None
-    lands: int | None = None
+    # Indices of Meetings (ladder/explore/times.py).
+    awaits: int | None = None  # the meeting that ends its wait
+    lands: int | None = None   # the meeting that its completion is a part of
     index: int = -1  # its place among the page's events
 
     @classmethod
@@ -90,18 +93,18 @@ class Event:
         return self.direction == "read" and any(written for _, written in self.shared)
 
     def asked(self) -> tuple[str, str, str, int]:
-        """Returns a key shared by all TMA boxes of one tile."""
+        """Returns a key that is equal for all TMA copies of one tile. (A tile may need several.)"""
         return self.kind, self.name, self.barrier, self.number
 
     def engine(self) -> str:
-        """Returns the engine that performs what the event starts, or "" for none; for a TMA load,
-        followed by the array's name."""
+        """Returns the engine that performs the operation that the event starts, such as "tensor
+        cores" or, with the array, "TMA K"; "" if it starts none."""
         if self.lands is None or self.kind not in ENGINES:
             return ""
         return ENGINES[self.kind] + (" " + self.name if self.kind in LOADS else "")
 
     def category(self) -> str:
-        """Returns its category, which determines its colour on the page."""
+        """Returns the category that determines its colour on the page; app.js explains them."""
         if self.kind in (*WAITS, *SIGNALS):
             return "wait" if self.kind in WAITS else "signal"
         if self.direction:
@@ -122,9 +125,9 @@ class Event:
 
 
 class Trace:
-    """A run as write_trace() in common/harness/run.h writes it: `head`; `counts`, the names of
-    the counters; `plan`; `arrays`, {name: bytes}; `launches`; `events` in order; and `fault`, or
-    None."""
+    """A run as write_trace() in common/harness/run.h writes it: `head` (the step and the workload);
+    `counts`, the counters' names; `plan`; `arrays`, {name: bytes}; `launches`, one object for each
+    kernel; `events` in order; and `fault`, the error that ended the run, or None."""
 
     def __init__(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
@@ -138,8 +141,8 @@ class Trace:
 
     @classmethod
     def of(cls, program: str, options: list[str]) -> tuple[Trace, list[dict], int, str]:
-        """Runs a program with --trace; returns its trace, its records (none after a fault), status
-        and message. Raises CommandError if it wrote no trace."""
+        """Runs a program with --trace. Returns its trace, its records (none after a fault), its
+        status and the end of its stderr. Raises CommandError if it wrote no trace."""
         what = " ".join([os.path.basename(program), *options[:2]])
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace")
@@ -150,13 +153,13 @@ class Trace:
         return trace, [] if trace.fault else json_lines(said, what), status, message
 
     def rows_of(self, array: str) -> int:
-        """Returns an array's row count: that of Q or of K, whichever divides its size in bytes;
-        for partial results (05/split_kv), one per row of Q and split."""
+        """Returns the number of an array's rows over all heads: Q's or K's, whichever divides its
+        size in bytes. Partial results (05/split_kv) have one row per row of Q and split."""
         head = self.head
         queries = head["batch"] * head["heads"] * head["seqlen"]
         keys = head["batch"] * head["kv_heads"] * head["seqlen_kv"]
         if array.endswith("_parts"):
-            queries = self.arrays["l_parts"] // 4
+            queries = self.arrays["l_parts"] // 4  # l_parts holds one fp32 value per row
         of_keys = array.lstrip("d")[:1] in ("K", "V")
         for rows in (keys, queries) if of_keys else (queries, keys):
             if self.arrays[array] % rows == 0:
@@ -164,7 +167,7 @@ class Trace:
         return 1
 
     def blocks(self) -> dict[tuple[int, int], list[Event]]:
-        """Returns each block's events, in order, by (launch, block)."""
+        """Returns {(launch, block): the block's events in order}."""
         found: dict[tuple[int, int], list[Event]] = {}
         for event in self.events:
             found.setdefault((event.launch, event.block), []).append(event)
@@ -188,11 +191,11 @@ def union(some: Ranges, others: Ranges) -> Ranges:
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """Joins events that belong together: a warp's events at one line between two consecutive BOUNDS
-    events, in whatever order the compiler put them; and a copy by TMA with its accesses to HBM
-    and with the other boxes of its tile."""
+    """Returns the events, with those joined that belong together: a warp's events at one line
+    between two of BOUNDS, in whatever order the compiler put them; and a copy by TMA, its accesses
+    to HBM, and the other copies of the same tile."""
     kept: list[Event] = []
-    # Per warp: its events since the last of BOUNDS, by key; its last HBM access; its last bound.
+    # Per warp: its events since the last one of BOUNDS; its last HBM access; that one of BOUNDS.
     seen: dict[tuple, dict[tuple, Event]] = {}
     accesses: dict[tuple, Event | None] = {}
     last: dict[tuple, Event] = {}

@@ -1,4 +1,4 @@
-// The clock that all panes share, and the controls that move it.
+// Starts the page and runs the clock that all panes share, and the controls that move it.
 
 // Each key's name on the page, meaning, and action, which gets the explorer and whether Shift is
 // held. A button performs the action of the key in its data-key.
@@ -17,6 +17,7 @@ const KEYS = [
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , action]) => action));
 
 const explorer = {
+  // `now` is the current tick, with a fraction while playing; E acts on the pane number `shown`.
   panes: [], now: 0, playing: false, shown: 0,
 
   async start() {
@@ -59,11 +60,12 @@ const explorer = {
   seek(now) {
     this.show({ now: clamp(now, 0, this.last) });
   },
-  /// Moves to the tick at which the next (by = 1) or previous (by = -1) event begins; with `far`,
-  /// by a twentieth of the run.
+  /// Moves to where the next (by = 1) or previous (by = -1) event begins; with `far`, moves by a
+  /// twentieth of the run.
   go(by, far) {
     if (far) return this.seek(this.now + by * this.last / 20);
     this.pause();
+    // Times −by, so that in both directions the nearest event has the largest number below now.
     const moments = this.panes.flatMap(({ run }) => run.events.map((e) => -by * e.begin));
     this.seek(-by * most(moments.filter((t) => t < -by * this.now), (t) => t));
   },
@@ -127,6 +129,7 @@ const explorer = {
     });
     history.replaceState(null, "", "#" + new URLSearchParams(parts));
   },
+  /// Restores what settle() wrote. By default the clock is at the fault, if any, or at tick 0.
   fromFragment() {
     const parts = new URLSearchParams(location.hash.slice(1));
     const number = (name, otherwise) => Number(parts.get(name) ?? otherwise);

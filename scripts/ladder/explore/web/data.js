@@ -1,4 +1,4 @@
-// Unpacks the runs, which page.py stored as deflated JSON in base64.
+// Unpacks the steps' runs, which page.py stored in the page as deflated JSON in base64.
 
 async function unpack(element) {
   const packed = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
@@ -6,7 +6,8 @@ async function unpack(element) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/// A step's run: its events as scripts/ladder/trace/read.py describes them, and their blocks.
+/// A step's run, with the fields of pane_of() in page.py. Launches, blocks and events, which there
+/// refer to each other by index, become objects that do so directly.
 class Run {
   constructor(data) {
     Object.assign(this, data);
@@ -20,7 +21,7 @@ class Run {
         Object.assign(e, { run: this, launch, block, counts: e.counts || {}, begin, end, until });
       }
     }
-    this.last = most(this.events, (e) => e.end);
+    this.last = most(this.events, (e) => e.end);  // the run's last tick
     this.order = [...this.events].sort((a, b) => a.begin - b.begin || a.index - b.index);
   }
 }

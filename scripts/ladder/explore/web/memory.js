@@ -1,4 +1,4 @@
-// Draws an array in HBM as a map, in which a row stands for one or a few rows of the array. An
+// Draws an array in HBM as a map; each row of the map stands for one or a few rows of the array. An
 // array that is both read and written gets two maps: reads on the left, writes on the right.
 
 class MemoryView extends View {

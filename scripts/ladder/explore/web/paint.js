@@ -1,7 +1,7 @@
 // Draws on canvases, sharp at any pixel density, in the page's colours.
 
 const $ = (id) => document.getElementById(id);
-/// Returns a legend's entry: a patch of colour and its meaning.
+/// Returns the HTML of a legend's entry: a patch of a colour of the palette, and its meaning.
 const swatch = (colour, words, opacity = 1) => `<span class="legend">` +
   `<i style="background: var(--${colour}); opacity: ${opacity}"></i>${words}</span>`;
 
@@ -16,7 +16,7 @@ function readPalette() {
     rgb[name] = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
   }
 }
-/// Returns [red, green, blue] of a colour blended over the colour of an empty cell.
+/// Returns [red, green, blue] of a colour blended over an empty cell's; `opacity` is from 0 to 1.
 function mixed(name, opacity) {
   return rgb[name].map((part, k) => part * opacity + rgb.faint[k] * (1 - opacity));
 }
@@ -68,7 +68,7 @@ class View {
     const from = Math.max(x, this.left), until = Math.min(x + width, this.width);
     this.write(name, from + 3, y + height / 2, until - from - 6);
   }
-  /// Draws cells without seams at any size; colourOf(cell) returns [red, green, blue].
+  /// Draws cells, numbered row by row, without seams; colourOf(cell) returns [red, green, blue].
   picture(x, width, height, columns, rows, colourOf) {
     const canvas = new OffscreenCanvas(columns, rows), own = canvas.getContext("2d");
     const image = own.createImageData(columns, rows);

@@ -1,5 +1,6 @@
 // Shows one step in several views, drawn at the current tick of the clock that all panes share.
 
+// A counter's label, its unit, and the counts of the replay that it adds up.
 const COUNTED = [["Requested bytes", "B", "requested_read_bytes", "requested_write_bytes"],
                  ["Distinct bytes", "B", "distinct_read_bytes", "distinct_write_bytes"],
                  ["Sectors", "", "hbm_read_sectors", "hbm_write_sectors"],
@@ -86,7 +87,7 @@ class Pane {
     const { run, replay } = this;
     replay.seek(now);
     this.count();
-    const block = this.blockAt(now), glow = SPAN / 12;
+    const block = this.blockAt(now), glow = SPAN / 12;  // ticks that an access stays bright
     const begun = new Map();  // warp → its last event that has begun
     for (const e of block?.events || []) {
       if (e.begin <= now && e.file && !(e.begin < begun.get(e.warp)?.begin)) begun.set(e.warp, e);

@@ -1,7 +1,7 @@
 // Replays a run up to a tick. Every number on the page is counted here, event by event; at the end
-// the program's own counts are compared with them.
+// pane.js compares the counts with the program's own.
 
-const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;
+const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;  // most cells in a map, on a side of S
 
 /// Returns n's largest divisor in (most / 4, most] or, without one, the smaller of n and `most`.
 function parts(n, most) {
@@ -23,7 +23,7 @@ class Replay {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
       const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const side = () => ({  // `seen` has a flag per 2 bytes: addresses and sizes are even
+      const side = () => ({  // a flag of `seen` is for 2 bytes: all addresses and sizes are even
         bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
       return { array, width, rows, columns, inCell: array.bytes / rows / columns,
@@ -36,7 +36,7 @@ class Replay {
     this.counts = Object.fromEntries(this.run.counters.map((key) => [key, 0]));
   }
 
-  /// Applies exactly the events that begin at tick `now` or before.
+  /// Applies exactly the events that begin at tick `now` or before. Going back starts from 0.
   seek(now) {
     const { order } = this.run;
     if (this.done && order[this.done - 1].begin > now) this.clear();

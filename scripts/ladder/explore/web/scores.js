@@ -7,6 +7,7 @@ const LOOKS = { "computed": ["product", 0.6], "being computed": ["ink", 1],
                 "to come": ["faint", 1] };
 
 class ScoresView extends View {
+  /// Returns whether the causal mask hides all of a cell: its last query precedes its first key.
   masked(row, column, replay) {
     const { head } = this.pane.run;
     if (!head.causal) return false;

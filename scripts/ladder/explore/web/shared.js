@@ -1,4 +1,4 @@
-// Draws a block's shared memory: its arrays by name, their stages, and the rows per stage.
+// Draws a block's shared memory: a strip for each array, and in it the stages, each with its rows.
 
 class SharedView extends View {
   draw({ block, now }) {

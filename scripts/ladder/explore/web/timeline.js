@@ -66,6 +66,7 @@ class Timeline extends View {
     }
   }
 
+  /// Draws an operation in flight on the row of its engine.
   flight(e, { y, height }, from, to) {
     const { kind, rows } = e, width = Math.max(1.5, to - from - 1);
     const colour = e.category === "product" ? "product"
@@ -76,6 +77,7 @@ class Timeline extends View {
              0.5, thin ? "" : rows ? `${e.name} ${range(rows)}` : e.name);
   }
 
+  /// Draws an event on the row of its warp; a wait ends in a dark stroke, a signal is a small box.
   piece(e, { y, height }, from, to) {
     const w = Math.max(1.5, to - from), inner = w > 5 ? w - 1 : w, wait = e.category === "wait";
     const small = MEETS.includes(e.category) && !wait;
@@ -85,6 +87,7 @@ class Timeline extends View {
     if (wait) this.box("soft", from + inner - 1.5, y + 1, 1.5, height - 2);
   }
 
+  /// Frames the selected event and a fault; marks the events that the selected one waits for.
   selection(x) {
     const { run, selected } = this.pane;
     const mark = (e, colour) => {

@@ -1,5 +1,6 @@
 // Puts numbers with units, and events, into words.
 
+/// Returns a number to three digits with a prefix from k to T, such as "1.05 MB"; k is 1000.
 function scaled(value, unit) {
   for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (value >= 0.9995 * size) return (value / size).toPrecision(3) + " " + letter + unit;
