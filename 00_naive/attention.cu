@@ -7,7 +7,7 @@
 //   O = P·V            one thread for each element of O
 //
 // S and P are N × N_kv matrices and live in HBM between the kernels. No maximum is subtracted, so
-// exp overflows on large scores; 02 fixes that.
+// exp overflows on large scores; 02 fixes that. rung.h explains plan(), forward() and traffic().
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -63,7 +63,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kBlock), grid_blocks(p.N_kv, kBlock);  // throws if too long
+  grid_blocks(p.N, kBlock), grid_blocks(p.N_kv, kBlock);  // throws beyond 65,535 blocks
   const int64_t elements = int64_t{p.B} * p.H * p.N * p.N_kv;
   return {.head_dim = p.d,
           .warps = kBlock * kBlock / 32,
@@ -86,7 +86,7 @@ void forward(const Problem& p, const Plan&, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes: every thread reads all of its operands from global memory.
+/// Predicts the requested bytes, {array, read, written}: every thread reads all of its operands.
 Traffic traffic(const Problem& p, const Plan&) {
   const int64_t S = int64_t{p.B} * p.H * p.N * p.N_kv * kIoBytes;  // bytes of S or P
   const int64_t O = int64_t{p.B} * p.H * p.N * p.d * kIoBytes;

@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises and bug hunts; the lesson holds their
+texts. kinds.py describes the classes. A Change gives the requested bytes at the two shapes of
+kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from ladder.exercises.kinds import BugHunt, Change, Numbers
 EXERCISES = [
@@ -18,7 +20,8 @@ EXERCISES = [
         ('{"P", S * p.d, 0}, {"V", S * p.d, 0}', '{"P", PV, 0}, {"V", PV, 0}')]),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("future", "attention.cu", "whole tiles, ragged: correct; causal, few keys: o wrong",
             "A query attends to itself and to the keys before it. This mask compares with the next "

@@ -161,13 +161,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-int64_t smem_bytes(int columns, int stages) {
+int64_t smem_bytes(int columns, int stages) {  // per block; columns: of the product
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Takes three stages, or two where three do not fit in shared memory.
+/// Plans three stages, or two on a device whose shared memory is too small for three.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws beyond 65,535 blocks
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,

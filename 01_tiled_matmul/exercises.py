@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises, build tasks and bug hunts; the lessons
+hold their texts. kinds.py describes the classes. A Change gives the requested bytes at the two
+shapes of kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ def reads_what_nobody_wrote(program: Program) -> bool:
 
 
 def depends_on_the_order(program: Program) -> bool:
-    """Returns whether the result, without any fault, is wrong or depends on the thread order."""
+    """Returns whether no fault occurs, but the result is wrong or depends on the thread order."""
     runs = [program.run(f"--schedule {order}") for order in ("forward", "reverse")]
     return all(run.records for run in runs) and (
         any(run.status for run in runs)
@@ -37,7 +39,7 @@ EXERCISES = [
     Change("tiles_of_32", "tile.cu", [2_748_000, 2_592_000], [("kTile = 16;", "kTile = 32;")]),
 ]
 
-# Each task names the checks that the previous step fails.
+# Each names the step to write, the minutes, and the checks that the unchanged previous step fails.
 BUILD_TASKS = [
     BuildTask("tile", 60, ["K", "P", "Q", "V", "K sectors", "P sectors", "Q sectors", "V sectors"],
               blanks=True),
@@ -53,7 +55,8 @@ BUILD_TASKS = [
               unchecked="that the copies in flight bring the next tiles"),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("restless", "tile.cu",
             "always: o wrong, depending on thread order",
@@ -76,8 +79,8 @@ BUG_HUNTS = [
               "cp_async_wait<kStages - 1>();\n    __syncthreads();  // the slice is complete")]),
 ]
 
-# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
-# correct, text of the verdict).
+# Answers that build_tasks_test hands in, as (task, file, edits of the file, whether the answer is
+# correct, pattern of the verdict). In these edits the old text is a regular expression.
 ATTEMPTS = [
     ("01/tile", "01_tiled_matmul/tile.cu", [
         (r"void forward\((?:.|\n)*?\n}\n",
@@ -102,9 +105,9 @@ ATTEMPTS = [
         (r'"S", 2 \* S, 0', '"S", 3 * S, 0')], True, "safer than the step of the course"),
 ]
 
-# Mistakes that are compiled into the tests, as (file, text in the file, replacement, what the suite
-# then reports); "formula" says that traffic() differs from the count. In a replacement, ON says
-# whether the mistake is chosen, and WAS stands for the replaced text.
+# Mistakes that build_tasks_test compiles into the steps, as (file, text in the file, replacement,
+# pattern of what the suite then reports); "formula" means that traffic() differs from the count. In
+# a replacement, ON is true in the runs that make the mistake, and WAS stands for the replaced text.
 PLANTED = [
     # With the first mistake a thread reads bytes that no thread wrote; with the second, a thread
     # overwrites bytes that others still read.

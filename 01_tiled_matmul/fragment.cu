@@ -12,7 +12,7 @@
 //       a[2]: row g      columns 2t + 8, 2t + 9    C   c[0], c[1]: row g, columns 2t, 2t + 1
 //       a[3]: row g + 8  same columns                  c[2], c[3]: row g + 8, same columns
 //
-// There is no shared memory: warps that need the same elements each read them from HBM.
+// No shared memory is used: every warp reads its operands from HBM, even if others read the same.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -21,7 +21,7 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kRows = 16, kColumns = 8;  // of the product per block, which is one warp
+constexpr int kRows = 16, kColumns = 8;  // elements of the product per block (one warp)
 constexpr int kInner = 16;               // columns of A and rows of B per mma
 constexpr int kRowWarps = 4;             // softmax: warps per block, one per row
 
@@ -36,8 +36,8 @@ template <class T>
 __global__ void scores(Hbm<const T> Q, Hbm<const T> K, Hbm<T> S, Problem p) {
   const int64_t bh = blockIdx.x;
   const int g = threadIdx.x / 4, t = threadIdx.x % 4;
-  const int i = blockIdx.y * kRows + g;     // this lane's rows of A and C are i and i + 8,
-  const int j = blockIdx.z * kColumns + g;  // its column of B is j
+  const int i = blockIdx.y * kRows + g;     // this lane's rows of A and C: i and i + 8
+  const int j = blockIdx.z * kColumns + g;  // this lane's column of B
   const auto Q_i = Q + (p.q_row(bh) + i) * p.d;
   const auto K_j = K + (p.kv_row(bh) + j) * p.d;
   const bool row = i < p.N, row_8 = i + 8 < p.N, column = j < p.N_kv;
@@ -94,7 +94,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   const auto P_i = P + (bh * p.N + i) * pitch(p);
   const auto V_c = V + (p.kv_row(bh) * p.d + c);
   const bool row = i < p.N, row_8 = i + 8 < p.N;
-  // Packs elements j and j + 1 of a column of V: two loads, because they lie in different rows.
+  // Packs elements j and j + 1 of a column of V: two loads, because the two are in different rows.
   const auto column_pair = [&](int j) {
     const float v = j < p.N_kv ? float(V_c[int64_t{j} * p.d]) : 0;
     return pack<T>(v, j + 1 < p.N_kv ? float(V_c[int64_t{j + 1} * p.d]) : 0);
@@ -103,7 +103,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
   float o[4] = {};
   for (int first = 0; first < p.N_kv; first += kInner) {
     const int j = first + 2 * t;
-    const bool half = first + 8 < pitch(p);  // pitch(p) is a multiple of 8, too
+    const bool half = first + 8 < pitch(p);  // as above: pitch(p) is a multiple of 8
     const unsigned a[4] = {read_pair(P_i + j, row), read_pair(P_i + (8 * pitch(p) + j), row_8),
                            read_pair(P_i + (j + 8), row && half),
                            read_pair(P_i + (8 * pitch(p) + j + 8), row_8 && half)};
@@ -116,7 +116,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kRows), grid_blocks(p.N_kv, kColumns);  // throws if too long
+  grid_blocks(p.N, kRows), grid_blocks(p.N_kv, kColumns);  // throws beyond 65,535 blocks
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kRows,
           .block_kv = kColumns,

@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-int64_t smem_bytes(int columns) {
+int64_t smem_bytes(int columns) {  // per block, for this many columns of the product
   return array_bytes<fp16>((kBlockRows + columns) * kInner);
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws beyond 65,535 blocks
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

@@ -2,8 +2,8 @@
 //
 //   build/bin/01_tiled_matmul --step swizzle --seqlen 512
 //
-// Since `mma`: the chunks of each tile row are permuted in shared memory, so that ldmatrix reads
-// the 8 rows of a matrix from different banks.
+// Since `mma`: chunk c (8 elements) of a tile's row r is stored at place c ⊕ (r mod 8) of that row
+// in shared memory, so ldmatrix reads the 8 rows of a matrix from different banks.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-int64_t smem_bytes(int columns) {
+int64_t smem_bytes(int columns) {  // per block, for this many columns of the product
   return array_bytes<fp16>((kBlockRows + columns) * kInner);
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws beyond 65,535 blocks
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,

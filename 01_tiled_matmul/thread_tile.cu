@@ -140,7 +140,7 @@ __global__ void output(Hbm<const T> P, Hbm<const T> V, Hbm<T> O, Problem p) {
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kTile), grid_blocks(p.N_kv, kTile);  // throws if too long
+  grid_blocks(p.N, kTile), grid_blocks(p.N_kv, kTile);  // throws beyond 65,535 blocks
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kTile,
           .block_kv = kTile,

@@ -4,9 +4,9 @@
 //
 //   m_i = max_j S_ij,   P_ij = exp(S_ij − m_i) / Σ_j exp(S_ij − m_i)
 //
-// Since 01: three loops run over each row of S instead of two. One finds the maximum, one sums, and
-// one normalises. No exponent exceeds 0 any more, so nothing overflows, but S is read once more.
-// Everything else is as in 01.
+// Since 01: three loops run over each row of S instead of two. One finds the maximum, one adds up
+// the exponentials, one normalises. No exponent exceeds 0, so exp cannot overflow, but S is read
+// three times instead of twice. Everything else is as in 01.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -167,13 +167,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-int64_t smem_bytes(int columns, int stages) {
+int64_t smem_bytes(int columns, int stages) {  // per block; columns: of the product
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
-/// Takes three stages, or two where three do not fit in shared memory.
+/// Plans three stages, or two on a device whose shared memory is too small for three.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws if too long
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kScoreColumns);  // throws beyond 65,535 blocks
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
   const int64_t bytes = int64_t{p.B} * p.H * p.N * pitch(p) * kIoBytes;
   return {.block_q = kBlockRows,

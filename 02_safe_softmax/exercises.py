@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises, build tasks and bug hunts; the lesson
+holds their texts. kinds.py describes the classes. A Change gives the requested bytes at the two
+shapes of kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import math
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Words)
 def every_row_is_zero(program: Program) -> bool:
-    """Returns whether O is finite and zero, which is a relative error of 1."""
+    """Returns whether O is zero everywhere: finite, with a relative error of 1."""
     run = program.run("")
     error = run.records[0]["errors"]["o"] if run.records else {}
     return bool(error) and not error["nonfinite"] and math.isclose(error["rel"], 1, rel_tol=1e-3)
@@ -48,13 +50,14 @@ EXERCISES = [
         ('{"S", 3 * S, 0}', '{"S", 2 * seen + S, 0}')]),
 ]
 
-# Each task names the checks that the previous step fails.
+# Each names the step to write, the minutes, and the checks that the unchanged previous step fails.
 BUILD_TASKS = [
     BuildTask("safe", 30, ["results"], cases=("--seqlen 113 --scale 6.25 --input outliers",),
               blanks=True),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("nothing", "attention.cu", "whole tiles, ragged, causal: correct; few keys: o wrong",
             "The maximum of a row that attends to no key is −∞, and −∞ − (−∞) is NaN. The line "

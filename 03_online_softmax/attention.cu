@@ -103,7 +103,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
   const auto smem_bytes = [&](int warps) { return array_bytes<fp16>(warps * warp_elements(Dh)); };
   int warps = 4;
   while (Dh >= 128 && warps > 1 && smem_bytes(warps) > device.smem_bytes) warps /= 2;
-  grid_blocks(p.N, warps * rows_of_warp(Dh));  // throws if too long
+  grid_blocks(p.N, warps * rows_of_warp(Dh));  // throws beyond 65,535 blocks
   return {.block_q = rows_of_warp(Dh),
           .block_kv = kWarpKeys,
           .head_dim = Dh,

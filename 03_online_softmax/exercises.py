@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises, build tasks and bug hunts; the lesson
+holds their texts. kinds.py describes the classes. A Change gives the requested bytes at the two
+shapes of kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers
 EXERCISES = [
@@ -35,7 +37,7 @@ EXERCISES = [
 """)]),
 ]
 
-# Each task names the checks that the previous step fails.
+# Each names the step to write, the minutes, and the checks that the unchanged previous step fails.
 BUILD_TASKS = [
     BuildTask("softmax", 45, ["S", "S sectors"], blanks=True,
               unchecked="that no thread keeps a row of S in its registers"),
@@ -44,17 +46,18 @@ BUILD_TASKS = [
     BuildTask("one_pass", 45, ["K", "K sectors", "exp_count"], blanks=True),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("heavy", "one_pass.cu", "always: o wrong",
             "When the maximum grows, the sums so far have to be rescaled by alpha, o as well as l.",
             [("alpha * o[8 * c + e]", "o[8 * c + e]")]),
 ]
 
-# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
-# correct, text of the verdict).
+# Answers that build_tasks_test hands in, as (task, file, edits of the file, whether the answer is
+# correct, pattern of the verdict). In these edits the old text is a regular expression.
 ATTEMPTS = [
-    ("03/one_pass", "03_online_softmax/two_pass.cu", [  # no accessor counts a thread's own array
+    ("03/one_pass", "03_online_softmax/two_pass.cu", [  # keeps scores in an array of its own
         (r"o\[Dh\] = \{\};\n", "o[Dh] = {}, scores[4096];\n"),
         (r"const float s = score\(j\);", "const float s = scores[j] = score(j);"),
         (r"expf\(score\(j\) - m\)", "expf(scores[j] - m)"),

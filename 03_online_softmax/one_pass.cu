@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kRowThreads);  // throws if too long
+  grid_blocks(p.N, kRowThreads);  // throws beyond 65,535 blocks
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 

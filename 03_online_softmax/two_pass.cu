@@ -5,8 +5,8 @@
 //   first pass:   m and l of the row, by the recurrence of `softmax`
 //   second pass:  o = Σ_j exp(s_j − m)·V_j,       O = o / l
 //
-// Since `softmax`: nothing of size N × N is stored. Each score is computed twice, whenever it is
-// needed. A thread computes a whole row of O without tensor cores, so that the recurrence is easy
+// Since `softmax`: nothing of size N × N is stored. Each score is computed twice, once in each
+// pass. A thread computes a whole row of O without tensor cores, so that the recurrence is easy
 // to read; the tensor cores return in `one_pass_tile`.
 
 #include <cfloat>
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 Plan plan(const Problem& p, const DeviceInfo&, const TileRequest&) {
-  grid_blocks(p.N, kRowThreads);  // throws if too long
+  grid_blocks(p.N, kRowThreads);  // throws beyond 65,535 blocks
   return {.head_dim = padded_head_dim(p.d), .warps = kRowThreads / 32};
 }
 

@@ -47,7 +47,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
-/// Sets O = 0, l = 0 and m = −∞.
+/// Sets O = 0, l = 0 and m = −∞ for all B·H·N rows.
 __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Problem p) {
   const int64_t i = int64_t{blockIdx.x} * kElementwise + threadIdx.x;
   const int64_t rows = int64_t{p.B} * p.H * p.N;

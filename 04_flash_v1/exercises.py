@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lesson holds their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises and bug hunts; the lesson holds their
+texts. kinds.py describes the classes. A Change gives the requested bytes at the two shapes of
+kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from ladder.exercises.kinds import BugHunt, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
@@ -22,7 +24,8 @@ EXERCISES = [
         ('{"O_fp32", O_fp32 * Tc, O_fp32', '{"O_fp32", O_fp32 * (Tc - 1), O_fp32')]),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("units", "attention.cu", "always: lse wrong",
             "m is kept in units of ln 2, for exp2: LSE = m·ln 2 + ln l.",

@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises, build tasks and bug hunts; the lessons
+hold their texts. kinds.py describes the classes. A Change gives the requested bytes at the two
+shapes of kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from __future__ import annotations
 
@@ -16,24 +18,24 @@ from ladder.exercises.checks import wrong_outputs
 from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
                                     Program, Stage, Verdict, verdict_of, wrong_or_unlike)
 
-# ---- references for masks that the programs' own reference does not offer ----
+# ---- a reference for the masks of two exercises, which the programs' own reference lacks ----
 
-D = 8
-WINDOW, SINKS = 96, 4
-SHAPES = ((400, 400), (70, 400))   # queries and keys
-Attends = Callable[[int, int], bool]  # (a key, the query's last key under the causal mask)
+D = 8  # head size
+WINDOW, SINKS = 96, 4  # keys
+SHAPES = ((400, 400), (70, 400))   # (queries, keys)
+Attends = Callable[[int, int], bool]  # (key, the query's last key if the mask is causal)
 
 
 @functools.lru_cache(maxsize=None)
 def inputs(n: int, n_kv: int) -> list[list[list[float]]]:
-    """Returns the rows of Q, K and V: random multiples of 1/8, which are exact in 16 bits."""
+    """Returns the rows of Q, K and V, always the same: random multiples of 1/8 from −2 to 2."""
     draw = random.Random(0)
     return [[[draw.randint(-16, 16) / 8 for _ in range(D)] for _ in range(rows)]
             for rows in (n, n_kv, n_kv)]
 
 
 def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list[float]]]:
-    """Yields for each query its LSE and its row of O, over the keys that it attends to."""
+    """Yields (LSE, row of O) for each query, computed over the keys that it attends to."""
     q, k, v = inputs(n, n_kv)
     for i in range(n):
         last = i + n_kv - n
@@ -46,8 +48,8 @@ def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list
 
 @dataclasses.dataclass(frozen=True)
 class Mask(Change):
-    """Asks for a change of the mask. `predicted` holds the requested bytes for each of SHAPES,
-    provided that no tile is read in which no row attends to a key."""
+    """Asks for a change of the mask. `predicted` holds the requested bytes for each of SHAPES (not
+    of COUNTED) if a block reads only tiles with a key that one of its rows attends to."""
 
     attends: Attends
 
@@ -58,8 +60,8 @@ class Mask(Change):
                           "Right: each query attends to its keys, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
-        """Runs one shape and compares it with attention(). Returns one line that says what
-        is wrong, or None."""
+        """Runs one shape and compares LSE and O with attention(), then the bytes with `predicted`.
+        Returns one line that says what is wrong; "" or None if nothing is."""
         with tempfile.TemporaryDirectory() as folder:
             write_rows(folder, **dict(zip("qkv", inputs(n, n_kv))))
             run = program.run("--causal --check off", "--load", folder, "--save", folder)
@@ -75,7 +77,7 @@ class Mask(Change):
         return wrong_or_unlike(run, predicted)
 
 
-# ---- how a mistake is recognised ----
+# ---- how the mistakes of two Experiments are recognised ----
 
 
 def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
@@ -85,7 +87,8 @@ def both_wrong(program: Program, o_error: Callable[[float], bool]) -> bool:
 
 
 def splits_for_nothing(program: Program) -> bool:
-    """Returns whether the workspace holds m, l and O of 150 rows in fp32 for each of 8 parts."""
+    """Returns whether the keys of 150 heads are split into 8 parts, which the step itself does not
+    do: then the workspace holds m, l and O (128 columns) in fp32 for each head and part."""
     run = program.run("--seqlen 1 --seqlen-kv 512 --heads 150 --head-dim 128 --check off")
     return bool(run.records) and run.records[0]["workspace_bytes"] == 8 * 150 * (128 + 2) * 4
 
@@ -204,7 +207,7 @@ EXERCISES = [
     Numbers("vanishing", {"below the maximum": 6.93, "O": 0.517}, 0.005),
 ]
 
-# Each task names the checks that the previous step fails.
+# Each names the step to write, the minutes, and the checks that the unchanged previous step fails.
 BUILD_TASKS = [
     BuildTask("swap", 90, ["O_fp32", "Q", "l", "m", "O_fp32 sectors", "Q sectors", "l sectors",
                            "m sectors", "workspace_bytes"], moves=[("product_blocks", "more")]),
@@ -255,7 +258,8 @@ BUILD_TASKS = [
     BuildTask("q_registers", 45, ["sram_operand_bytes"], unchecked="that registers suffice"),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("edge", "attention.cu", "whole tiles, ragged, few keys: correct; causal: o, lse wrong",
             "A tile needs no mask if all of the warp's rows attend to all of its keys. The warp's "
@@ -310,8 +314,8 @@ BUG_HUNTS = [
             [("    wgmma_wait<groups>(S, Q_rows);", "    wgmma_wait<groups>(S);")]),
 ]
 
-# Answers that readers may hand in, as (task, file, edits of the file, whether the answer is
-# correct, text of the verdict).
+# Answers that build_tasks_test hands in, as (task, file, edits of the file, whether the answer is
+# correct, pattern of the verdict). In these edits the old text is a regular expression.
 ATTEMPTS = [
     ("05/skip", "05_flash_v2/rows.cu", [  # correct only at the checked shapes
         (r"const int keys = p\.N_kv;", "const int keys = p.N == 300 ? p.keys(min(block_row + Br, "
@@ -342,7 +346,8 @@ ATTEMPTS = [
      r"✓ stage 3.*\n✗ stage 4(?s:.)*✗ flops_under_copies: 0"),
 ]
 
-# Answers that are refused before they run, as (task, pattern in its file, replacement, message).
+# Answers that are refused before they run, as (task, pattern in its file, replacement, pattern of
+# the message). KERNEL and FIRST match where to insert: at a kernel's start, before all definitions.
 KERNEL, FIRST = r"__global__[^{;]*\{\n", r"(namespace \{\n)"
 REGISTERS = '\n/*\nconst Register step{{\n    .rung = "05",\n    .name = "rows",\n}};\n*/\n'
 REFUSED = [
@@ -366,9 +371,9 @@ REFUSED = [
     ("05/flat", r'(#include "rung.h")', r'\1\n#include "tile/rows.h"', "a part of common/tile"),
 ]
 
-# Mistakes that are compiled into the tests, as (file, text in the file, replacement, what the suite
-# then reports); "formula" says that traffic() differs from the count. In a replacement, ON says
-# whether the mistake is chosen, and WAS stands for the replaced text.
+# Mistakes that build_tasks_test compiles into the steps, as (file, text in the file, replacement,
+# pattern of what the suite then reports); "formula" means that traffic() differs from the count. In
+# a replacement, ON is true in the runs that make the mistake, and WAS stands for the replaced text.
 PLANTED = [
     ("hopper/fp8.cu", "return column_at(i)", "return ON ? i : column_at(i)", "max error"),
     ("hopper/fp8.cu", "exp2_fast(-of_V) * row_sum", "(ON ? 1 : exp2_fast(-of_V)) * row_sum",

@@ -1,4 +1,6 @@
-"""Checks for the exercises. The lessons hold their tasks, hints and answers."""
+"""Defines how scripts/exercise checks this rung's exercises, build tasks and bug hunts; the lessons
+hold their texts. kinds.py describes the classes. A Change gives the requested bytes at the two
+shapes of kinds.COUNTED. An edit replaces a text that occurs once in its file."""
 
 from ladder.exercises.kinds import BugHunt, BuildTask, Change, Experiment, Mistake, Numbers, Words
 EXERCISES = [
@@ -34,7 +36,7 @@ softmax_gradient(Hbm<const T> P, Hbm<T> dP, Hbm<const T> O, Hbm<const T> dO,
     Numbers("shared_memory", {"bytes of an iteration": 229_376}),
 ]
 
-# Each task names the checks that the previous step fails.
+# Each names the step to write, the minutes, and the checks that the unchanged previous step fails.
 BUILD_TASKS = [
     BuildTask("recompute", 180, ["P", "dP"]),
     BuildTask("stages", 60, ["flops_under_copies"], blanks=True),
@@ -46,7 +48,8 @@ BUILD_TASKS = [
               unchecked="that the product in flight is one whose result is used"),
 ]
 
-# Each plants a mistake in a step; the reader finds the mistake by its effects.
+# Each plants a mistake in a step. The reader sees the symptoms, listed for the shapes of
+# bug_hunts.SHAPES, and has to find the line; the explanation is shown afterwards.
 BUG_HUNTS = [
     BugHunt("alone", "stored.cu",
             "whole tiles, causal, few keys: correct; ragged: dk, dv wrong",

@@ -1,5 +1,5 @@
-"""Runs the tests in NAME_test.py: python3 scripts/tests NAME [WORD...]. First come the arguments of
-the test itself, such as the programs' folder, then those of unittest."""
+"""Runs the tests in NAME_test.py: python3 scripts/tests NAME [WORD...]. The words are first those
+that NAME_test.py takes, often the programs' folder (build/bin by default), then unittest's."""
 
 import importlib
 import sys

@@ -1,5 +1,5 @@
-"""Tests scripts/figures measure and the files that it writes, with stand-ins for the programs, the
-GPU and ncu. (results_test tests the grids.)"""
+"""Tests scripts/figures measure and the .jsonl files that it writes, with stand-ins for programs,
+GPU and Nsight Compute (ncu). results_test tests which runs are planned for the committed files."""
 
 import json
 import os
@@ -25,6 +25,8 @@ class FileTest(Scratch):
         self.assertEqual((read(path), os.listdir(self.root)), (before, ["out.jsonl"]))
 
     def test_newest_file_is_chosen_by_the_date_inside(self):
+        """Each case adds a file of three runs, the second on this date. Of equal dates, the last
+        file name wins; the simulator's runs do not count."""
         for name, date, newest in (("sim.jsonl", "", "none"),
                                    ("z1.jsonl", "2026-03-31", "z1.jsonl"),
                                    ("b1.jsonl", "2026-04-01", "b1.jsonl"),
@@ -63,7 +65,7 @@ class FileTest(Scratch):
 
 
 class FakeBench(FakeLadder):
-    """A test with four rungs and a GPU."""
+    """A test with stand-ins for four rungs and for nvidia-smi (two GPUs), and without PyTorch."""
 
     STEPS = {"00_naive": ["naive"], "04_flash_v1": ["flash_v1"],
              "05_flash_v2": ["swap", "large_tiles"], "06_backward": ["split_sums"]}
@@ -92,8 +94,8 @@ class BenchTest(FakeBench):
     def test_each_run_becomes_a_line_of_the_file(self):
         self.bench("--grid", "paper", "06")
         runs, called = self.lines("run"), self.calls()
-        # The step runs at each point up to its limits, then twice against float64; each run prints
-        # two records.
+        # The step runs at each point of the grid within its limits, then twice with --check full.
+        # Each run prints two records, forward and backward.
         self.assertEqual((len(called), len(runs), len(self.lines("step"))), (24, 2 * 24, 5))
         self.assertLessEqual(
             {"06_backward --device gpu --step split_sums --batch 8 --heads 32 --seqlen 2048 "
@@ -115,6 +117,7 @@ class BenchTest(FakeBench):
         before = self.lines("run")
         self.assertEqual(len(self.calls()), 5)
         os.unlink(self.at("build/bin/06_backward"))
+        # Each case: options, the number of new runs, and of all records in the file afterwards.
         for options, new, records in (
                 (("--time", "7"), 0, 6), (("05/swap", "--again"), 1, 6),
                 (("--grid", "long", "00"), 5, 11)):
@@ -131,7 +134,8 @@ class BenchTest(FakeBench):
 
     def test_steps_that_fail_are_reported(self):
         """An impossible run is skipped, with the reason, and a failed one is tried again. Lines
-        that --again should have replaced are removed."""
+        that --again should have replaced are removed. Each case: a step, its stand-in's answer, the
+        status and message of measuring it, and how many runs the next call makes."""
         needs = "00_naive needs 256.0 GiB of GPU memory; 79.1 are free."
         for rung, step, told, status, said, again in (
                 ("00_naive", "naive", {"status": 3, "err": f"00_naive: {needs}"}, 0,
@@ -194,7 +198,7 @@ class Peers(FakeBench):
         self.rung("05_flash_v2", ["swap", "large_tiles", "split_kv"], gpu=True)
         self.bench("--grid", "decode,,models")
         called = self.calls()
-        for step, shape, cache, mask in (  # other heads of K and V, other keys, both
+        for step, shape, cache, mask in (  # fewer heads and more keys; fewer heads; more keys
                 ("05_flash_v2 split_kv", "64 --heads 32 --seqlen 1 --head-dim 64",
                  "8 --seqlen-kv 8192", ""),
                 ("06_backward split_sums", "4 --heads 32 --seqlen 2048 --head-dim 128",

@@ -1,5 +1,5 @@
-"""Opens a page in a headless browser, and returns what a script finds in it. It needs only Debian's
-package chromium."""
+"""Opens a page of scripts/explore in a headless Chromium (Debian's package chromium), and returns
+what a script finds in it, for explore_test."""
 
 import json
 import pathlib
@@ -31,7 +31,8 @@ addEventListener("error", ({ message }) => fail(message));
 addEventListener("unhandledrejection", ({ reason }) => fail(reason));
 setTimeout(() => fail("it does not end"), 60000);
 </script><script>"""
-# Inserted after the page's script: helpers for tests, and a test.
+# Inserted after the page's script: helpers, and the test's script in place of {test}. `at` moves to
+# a tick, `press` sends keys to the focused element; `each` and `text` return one value per pane.
 TAIL = """<script>
 const drawn = () => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -55,12 +56,14 @@ const text = (selector) => each((pane) => pane.find(selector).textContent);
 
 
 def find():
-    """Returns the browser's path, or None."""
+    """Returns the path of the first of NAMES that is installed, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def found_in(page, script, fragment="", width=1280, colour="light"):
-    """Runs `script`, the body of an async function, once the page is ready; returns its result."""
+    """Opens the file `page` at `fragment` ("#t=41") in a window of `width` × 900 pixels, light or
+    dark. Runs `script`, the body of an async function, once the page is ready; returns its result,
+    a JSON value. Fails if the page reports an error or the script takes more than a minute."""
     with tempfile.TemporaryDirectory() as folder:
         path = write(folder, "page.html", text=read(page).replace("<script>", HEAD, 1)
                      + TAIL.replace("{test}", script))

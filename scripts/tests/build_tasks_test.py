@@ -1,6 +1,6 @@
-"""Tests build tasks: the preceding step fails exactly the listed checks, an empty kernel reaches no
-stage, and the real file gets all points. Kernels with planted mistakes end in bounded time, and the
-test suite finds the mistakes.
+"""Tests build tasks and bug hunts, as the rungs' exercises.py list them. In a build task, a copy of
+the preceding step fails exactly the listed checks and gets no points, and the real file gets all of
+them. Copies with planted mistakes end in bounded time, and the test suite finds the mistakes.
 
 `python3 scripts/tests build_tasks BIN` checks four steps and those whose file the last commit
 changed, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment, which
@@ -26,6 +26,7 @@ from ladder.trace.read import Trace
 BUILD = os.path.dirname(programs())
 TASKS = build_tasks.read_tasks()
 ALL = os.environ.get("LADDER_BUILD_TASKS") == "all"
+# Paths of files that the last commit or uncommitted edits change.
 TOUCHED = subprocess.run(["git", "diff", "--name-only", "HEAD^"], cwd=ROOT, check=False,
                          encoding="utf-8", capture_output=True).stdout.split()
 CHECKED = [name for name, task in TASKS.items() if ALL or task.file in TOUCHED
@@ -34,7 +35,7 @@ BUG_HUNTS = bug_hunts.read_bug_hunts()
 BROKEN = BUG_HUNTS if ALL else ("01/hasty", "05/tally", "06/alone")
 ATTEMPTS = [one for _, one in lessons.of_rungs("ATTEMPTS")]
 
-# ---- mistakes for every kernel, as in a rung's PLANTED; ARRAY is one of the kernel's arrays ----
+# ---- mistakes for every kernel, as in a rung's PLANTED; ARRAY names one of its arrays ----
 
 HEAD = re.compile(r"__global__[^{;]*\{\n")
 BY_ORDER, FORMULA = "depending on thread order", "formula"
@@ -52,13 +53,14 @@ for rung, (file, *planted_there) in lessons.of_rungs("PLANTED"):
 
 
 def mistakes_in(path):
+    """Returns (text or pattern, replacement, pattern of the report) for each mistake in a file."""
     text = read(ROOT, path)
     return [*(one for one in OF_ANY if one[0].search(text)), *OF_SOURCES.get(path, ())]
 
 
 def planted(path):
     """Returns a step's text with its own headers inlined and all mistakes planted; the environment
-    variable LADDER_MISTAKE selects the one that a run makes."""
+    variable LADDER_MISTAKE selects the one that a run makes, by its index in mistakes_in(path)."""
     text = read(ROOT, path)
     for header, inlined in reversed(included(path, text).items()):
         line = f'#include "{os.path.basename(header)}"\n'
@@ -70,7 +72,7 @@ def planted(path):
             name = array[1] if array else "kept.dQ_sum" if "Kept kept" in found[0] else ""
             return (now.replace("ON", f"(ladder::kMistake == {number})")
                     .replace("WAS", found[0]).replace("ARRAY", name))
-        alone = isinstance(was, str)
+        alone = isinstance(was, str)  # replaced once, anywhere; a pattern, in all kernels
         end = len(text if alone else text.partition("\nPlan plan(")[0])  # the end of the kernels
         text = re.sub(re.escape(was) if alone else was, changed, text[:end], count=int(alone)
                       ) + text[end:]
@@ -101,6 +103,8 @@ class TargetsTest(unittest.TestCase):
 
 class Judging(unittest.TestCase):
     def verdict(self, right, *said):
+        """Returns the verdict on a copy of 05/skip that passes all checks, except that only the
+        fraction `right` of its results is correct. `said` holds the messages of wrong cases."""
         names = [*build_tasks.BY_CASES, "LSE", *TASKS["05/skip"].lacks]
         return build_tasks.verdict_of(
             TASKS["05/skip"], [build_tasks.Check(name, name != build_tasks.RESULTS or right == 1,
@@ -114,8 +118,8 @@ class Judging(unittest.TestCase):
                           for share in (0.96, 1 - 4 / 5)], [9, 2])  # as a float, below 0.2
 
     def test_output_of_the_suite_is_read(self):
-        """A case that fails only by its formula has correct results, and any other failed case has
-        wrong ones; a case that did not end, or did not begin, is listed too."""
+        """A case whose only failure is a traffic() that differs from the count has correct results,
+        any other failed case wrong ones; a case that did not end or begin is listed too."""
         said = ("[====] Running 5 tests\n[ RUN      ] A/skip_a\n  formula\n[  FAILED  ] A/skip_a, "
                 "where GetParam() = 05 --step skip --batch 1 (2 ms)\n[ RUN      ] A/skip_b\n"
                 "[       OK ] A/skip_b (1 ms)\n[ RUN      ] A/skip_c\nelse\n[  FAILED  ] A/skip_c\n"
@@ -139,7 +143,7 @@ class Judging(unittest.TestCase):
 
 
 class BuildTasks(unittest.TestCase):
-    """Builds all copies at once, one per core."""
+    """Tests copies of steps. setUpClass builds them in parallel, one per core at a time."""
 
     @classmethod
     def setUpClass(cls):
@@ -155,6 +159,8 @@ class BuildTasks(unittest.TestCase):
 
     @classmethod
     def copy(cls, of, task, path, text):
+        """Builds the text in place of the source `path`, as an answer to the task if there is one.
+        The copy is stored in the folder `of`. Returns a Program."""
         copy = write(cls.folder, of, path, text=text)
         return build_tasks.built(task, BUILD, copy) if task else program.Program(BUILD, path, copy)
 
@@ -230,7 +236,7 @@ class BuildTasks(unittest.TestCase):
 
 class BugHunts(Scratch):
     """A bug hunt's runs show its listed symptoms; only the mistake's line is accepted; and nothing
-    reveals the mistake before that."""
+    reveals the mistake before the reader has named that line."""
 
     def exercise(self, *words):
         return self.run_it(os.path.join(SCRIPTS, "exercise"), "--break", *words, "--build", BUILD,
@@ -238,6 +244,7 @@ class BugHunts(Scratch):
 
     @mock.patch.object(bug_hunts.MutatedSource, "seen", lambda *_: bug_hunts.Observed("", "", []))
     def takes(self, name, line):
+        """Returns whether this line is accepted as the answer, without running the copy."""
         with contextlib.suppress(CommandError), contextlib.redirect_stdout(io.StringIO()):
             return bug_hunts.show(name, line, BUILD, self.root, "") == 0
 

@@ -1,9 +1,9 @@
 """Tests a rung's program from outside: scripts/tests cli BIN_DIR RUNG [unittest's options].
 
-Runs the program as a subprocess, on the simulator unless a test says otherwise. Class `Rung` is run
-for every rung. The other classes test what all programs share, and are run only for 06_backward,
-which has LSE, tiles and a backward pass. options_test.cpp tests the messages for refused options,
-and which .npy files are refused.
+Runs the program as a subprocess, on the simulator unless a test says otherwise. CTest runs class
+`Rung` for every rung. The other classes test what all programs share, and are run only for
+06_backward, which has LSE, tiles and a backward pass. options_test.cpp tests the messages for
+refused options, and which .npy files are refused.
 """
 
 import glob
@@ -38,7 +38,8 @@ def steps():
 
 
 def npy(shape, values=None, descr="<f2"):
-    """Returns the bytes of a .npy file, which by default holds varied small numbers."""
+    """Returns the bytes of a .npy file of this shape and type; by default its values are multiples
+    of 1/8 from −0.75 to 0.75."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
     return arrays.npy(shape, values, descr)
@@ -46,7 +47,7 @@ def npy(shape, values=None, descr="<f2"):
 
 class ProgramTest(Scratch):
     def put_inputs(self, shape_q, shape_kv=None, descr="<f2", **values):
-        """Writes in/q.npy, k.npy and v.npy in these shapes; `values` may set their values."""
+        """Writes in/q.npy, in/k.npy and in/v.npy in these shapes; q, k and v may set the values."""
         for name, shape in zip("qkv", (shape_q, *[shape_kv or shape_q] * 2)):
             self.write(f"in/{name}.npy", npy(shape, values.get(name), descr))
 
@@ -55,7 +56,7 @@ class ProgramTest(Scratch):
         return self.run_it(PROGRAM, *shlex.split(arguments), status=status, **more)
 
     def objects(self, arguments, status=0):
-        """Returns the objects that a run prints with --json."""
+        """Returns the objects that a run prints with --json: one per step and direction."""
         lines = self.execute(arguments + " --json", status).stdout.split("\n")
         self.assertEqual(lines.pop(), "", "the last line ends with a newline")
         return [json.loads(line) for line in lines]
@@ -95,8 +96,8 @@ class Rung(ProgramTest):
 
     @unittest.skipUnless(RUNG[:2] == "05", "fp8 is a step of 05")
     def test_status_is_1_if_any_step_is_wrong(self):
-        """Here all weights round to e4m3 in the same direction. fp8's tolerance assumes random
-        rounding, so fp8 fails."""
+        """With these inputs all weights round to e4m3 in the same direction. The tolerance of the
+        step fp8 assumes random rounding, so fp8 fails and large_tiles passes."""
         self.put_inputs((1, 1, 1, 8), (1, 1, 1024, 8), q=[1] + 7 * [0], v=8192 * [1],
                         k=8 * [0] + 1023 * [-1.797, *7 * [0]])
         objects = self.objects("--device sim --load in --step fp8,large_tiles", 1)

@@ -1,4 +1,4 @@
-"""Tests scripts/diff on a small ladder in a folder of its own."""
+"""Tests scripts/diff on three small rungs, which each test writes into a folder of its own."""
 
 import re
 import shutil
@@ -84,7 +84,7 @@ class DiffTest(FakeLadder):
                              headers.split(), (old, new))
 
     def test_stat(self):
-        """Steps for Hopper come after the rung's own. (Lessons quote the counts.)"""
+        """Steps for Hopper come after the rung's other steps. (lessons_test tests the counts.)"""
         self.assertEqual([line.split()[:2] for line in self.diff("--stat").stdout.splitlines()], [
             ["from", "to"], ["00", "01/zig"], ["01/zig", "01/alpha"], ["01/alpha", "01"],
             ["00", "01"], ["01", "01/sm90"], ["01", "02"]])

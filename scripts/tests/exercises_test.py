@@ -1,5 +1,5 @@
 """Tests scripts/exercise: correct numbers are accepted and wrong ones are not; each solution,
-applied to a copy and built, is accepted, and the unchanged rung is not."""
+applied to a copy of the rung's file and built, is accepted, and the unchanged file is not."""
 
 import concurrent.futures
 import copy
@@ -33,7 +33,7 @@ class Listing(unittest.TestCase):
         self.assertGreater(len(EXERCISES), 50)
         for name, exercise in EXERCISES.items():
             with self.subTest(name):
-                self.assertTrue(all(exercise[:5]))
+                self.assertTrue(all(exercise[:5]))  # title, task, answer, lesson and hints
                 self.assertNotIn("$", exercise.task)  # formulas are turned into text
                 self.assertNotRegex(exercise.answer, r"frac|mathrm|\^top")
 
@@ -62,8 +62,8 @@ class Answers(unittest.TestCase):
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
                     self.assertEqual(exercise.check.check(right)[:2], (True, "Correct."))
-                    # The lesson's answer states the number, and lessons_test compares it with the
-                    # program's. (A 0 is in words there.)
+                    # The lesson's answer states the number (a 0 in words); lessons_test compares it
+                    # with what the program prints.
                     if right[i]:
                         self.assertRegex(exercise.answer.replace(",", ""),
                                          rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
@@ -89,7 +89,7 @@ class Experiments(unittest.TestCase):
 
 
 class Code(unittest.TestCase):
-    """Tests exercises in code. setUpClass builds all solutions in parallel, one per core."""
+    """Tests exercises in code. setUpClass builds all solutions, one per core at a time."""
 
     @classmethod
     def setUpClass(cls):
@@ -106,7 +106,7 @@ class Code(unittest.TestCase):
 
     @classmethod
     def program(cls, file, *folder, text=""):
-        """Returns a newly built program: the file's own, or one with this text in its place."""
+        """Returns a program built with the file or, in its place, a text, stored in `folder`."""
         if text:
             write(cls.folder, *folder, f"{file}.made", file.split("/")[0], text="of before")
         return Program(BUILD, file, text and write(cls.folder, *folder, file, text=text))
@@ -130,11 +130,11 @@ class Code(unittest.TestCase):
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_the_verdict_names_what_is_wrong(self):
-        """The verdict names code that does not compile, a formula that differs from the count, and
-        wrong results."""
+        """It names code that does not compile, a traffic() that differs from the count, and wrong
+        results."""
         file = "00_naive/attention.cu"
         with self.assertRaisesRegex(CommandError, "^Not yet: it does not compile: .*error.*$"):
-            self.program(file, "00/last_key", "0", text="what?")  # over a correct copy
+            self.program(file, "00/last_key", "0", text="what?")  # replaces a correct copy
         for gpu in (False, True):
             with self.assertRaisesRegex(CommandError, "^00_naive/new.cu is "
                                                       f".*yet{' for a GPU' if gpu else ''}: "):
@@ -157,7 +157,7 @@ class Code(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """Tests what commands.md, which quotes the command's messages, cannot."""
+    """Tests what the sessions quoted in commands.md cannot show."""
 
     def test_a_check_waits_for_another_of_the_same_copy(self):
         write(self.at("00/last_key/attention.cu"), text="what?")

@@ -1,5 +1,5 @@
-"""Tests traces and the explorer: the tiles of S, the command, and its page in a browser. The page's
-tests need Chromium. (results_test compares the replay's counts with the programs'.)
+"""Tests traces, scripts/explore, and its page in a browser, where each pane shows one step. The
+page's tests need Chromium. The word before unittest's options is the programs' folder (build/bin).
 """
 
 import base64
@@ -28,7 +28,7 @@ SMALL = "--device sim --check off --heads 1 --head-dim 64 --block-q 64 --block-k
 
 SAME = "= the program's counts"
 VERDICTS = "text('.verdict')"
-# All texts in a pane, except source locations, and how many shapes of each kind it draws.
+# All texts in a pane but source locations, and how many shapes of each kind it draws (JavaScript).
 SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
   const states = {}, rows = replay.scoreRows, columns = replay.scoreColumns;
   Array.from({ length: rows * columns }, (_, at) => scores.stateOf(
@@ -45,7 +45,7 @@ SHOWN = """(({ maps, views, source, timeline, replay, scores }) => {
             ...['now', 'near'].map((one) => source.box.querySelectorAll('.' + one).length)])];
 })(pane)"""
 
-# Controls that are too small, or cut off at the window's sides or (if it is wide) bottom.
+# Controls that are too small, or cut off at the window's sides or, if it is wide, at its bottom.
 OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .event, .source')]
   .filter(e => e.checkVisibility()).filter(e => {
     const r = e.getBoundingClientRect();
@@ -56,7 +56,7 @@ OFF_SCREEN = """[...document.querySelectorAll('button, select, input, canvas, .e
 NAMELESS = """[...document.querySelectorAll('button, summary, input, [data-key], [role=img]')]
   .filter(e => !(e.ariaLabel || e.closest('label')) ||
     !e.matches('button, summary, input, [role=img]')).map(e => e.outerHTML)"""
-# Empty canvases, not counting the maps of HBM.
+# Canvases of a single colour, other than the maps of HBM, which may be empty.
 EMPTY = """[...document.querySelectorAll('canvas')].filter(c => !c.closest('.maps') &&
     new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer))
     .size < 2).map(c => c.ariaLabel)"""
@@ -90,7 +90,7 @@ def explore(*words, status=0, folder=BIN):
 
 
 def traced(rung, options):
-    """Returns the trace of a run, and the records that the program prints."""
+    """Returns (trace, records that the program prints) of a run with these options."""
     return Trace.of(os.path.join(BIN, rung), options.split())[:2]
 
 
@@ -127,7 +127,7 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual(Trace.rows_of(trace, name), rows, name)
 
     def test_a_fault_is_where_its_warp_was_last(self):
-        for thread, last in ((31, 0), (32, 2), (64, -1)):  # among two blocks, launches and warps
+        for thread, last in ((31, 0), (32, 2), (64, -1)):  # -1: its warp has no event
             trace = mock.Mock(
                 fault={"fault": "", "line": "a.cu:1", "launch": 0, "block": 1, "thread": thread},
                 events=[Event("compute", launch=launch, block=block, warp=warp, index=i)
@@ -136,8 +136,8 @@ class TraceTest(unittest.TestCase):
             self.assertEqual(fault_of(trace)["event"], last)
 
     def test_a_loop_without_waits_is_cut_into_rounds(self):
-        """A round ends when a lane has accessed 512 bytes of HBM, and no sooner, because then the
-        trace of a long loop would have one event per key."""
+        """A round ends when a lane has accessed 512 bytes of HBM, and no sooner, because otherwise
+        the trace of a long loop would contain one event per key."""
         program, path = os.path.join(BIN, "00_naive"), os.path.join(scratch(self), "trace")
         printed(program, *f"--device sim --heads 1 --seqlen 32 --seqlen-kv 512 --head-dim 8 "
                 f"--check off --trace {path}".split())
@@ -183,10 +183,10 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(max(e["rows"][1] for e in events if e.get("name") == "K"), 127)
         self.assertEqual(set(tiles_of("05_flash_v2", SMALL + " --causal")),
                          {(row, key) for row, key in every if key // 4 <= row // 4})
-        # Once forward, and once more for the gradients.
+        # 06 computes each tile of S once in the forward pass and once in the backward pass.
         self.assertEqual(tiles_of("06_backward", "--step split_sums " + SMALL),
                          dict.fromkeys(every, 2))
-        # In a product whose first operand is K.
+        # This step computes Sᵀ, so the first operand of its product is K.
         transposed = "--step sm90 --device sim --check off --heads 1 --seqlen 64 --seqlen-kv 128"
         self.assertEqual(set(tiles_of("06_backward", transposed)),
                          {(row, key) for row, key in every if row < 4})
@@ -199,13 +199,13 @@ class CommandTest(Scratch):
     """Tests scripts/explore itself."""
 
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
-        """The number is the page's own count, and the lesson's answer states it."""
+        """The page's number is its own count, and the lesson's answer states it (`words`)."""
         shown = [one for one in shown_in_lessons() if one.lesson in ASKED]
         self.assertEqual({one.lesson for one in shown}, set(ASKED))
         folder = self.at("pages")
         with mock.patch("ladder.explore.command.shown_in_lessons", lambda: shown):
             self.assertEqual(write_pages(folder, BIN), 0)
-            with mock.patch("ladder.explore.command.made", side_effect=[  # one with a fault
+            with mock.patch("ladder.explore.command.made", side_effect=[  # one page with a fault
                     ("", int(page == 1)) for page in range(len(shown))]):
                 self.assertEqual(write_pages(self.at("faults"), BIN), 1)
         index = read(folder, "index.html")

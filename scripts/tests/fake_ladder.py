@@ -1,5 +1,5 @@
-"""Provides stand-ins for the rungs' programs. Runs are answered in the test's own process; a
-stand-in on disk is executed only for --list."""
+"""Provides stand-ins for the rungs' programs, for tests of commands that run these. Runs are
+answered in the test's own process; a stand-in on disk is executed only for --list."""
 
 import contextlib
 import io
@@ -12,13 +12,14 @@ from support import Scratch
 from ladder.base import programs
 from ladder.base.console import CommandError
 
-NAME = "NVIDIA H100 80GB HBM3"
+NAME = "NVIDIA H100 80GB HBM3"  # of the GPU in the records
 ERRORS = {"fwd": {"lse": 0.01, "o": 4.88e-4}, "bwd": {"dq": 1e-5, "dk": 4.88e-4, "dv": 1e-6}}
-HELP = "  --time MS\n\nOutput\n  --save DIR\n  --new\n\n  --set\n"
+HELP = "  --time MS\n\nOutput\n  --save DIR\n  --new\n\n  --set\n"  # of each program
 
 
 def record(rung, step, direction, given):
-    """Returns the record of a step that was run with these options."""
+    """Returns the record that a step prints in this direction ("fwd" or "bwd"); `given` maps the
+    run's options to their values. Sizes that are not given have fixed defaults."""
     on_gpu = given["--device"] == "gpu"
     sizes = {name: int(given.get(f"--{name.replace('_', '-')}", usual)) for name, usual in (
         ("batch", 1), ("heads", 2), ("seqlen", 256), ("head_dim", 64))}
@@ -42,9 +43,9 @@ def record(rung, step, direction, given):
 
 
 class FakeLadder(Scratch):
-    """A test with stand-ins in build/bin, which succeed unless `tell` gives another answer for a
-    step ("05_flash_v2/large_tiles"; with " gpu" appended, only for that device) or for the search
-    for a GPU ("probe"; "probe bf16" for one type). Keys of an answer:
+    """A test with stand-ins in build/bin. Runs succeed, and no GPU is found, unless `tell` gives
+    another answer for a step ("05_flash_v2/large_tiles"; with " gpu" appended, only on that device)
+    or for the search for a GPU ("probe"; "probe bf16" for one type). Keys of an answer:
       `status`: exit status
       `err`: stderr
       `out`: printed instead of the records
@@ -65,7 +66,8 @@ class FakeLadder(Scratch):
         self.told |= {**(told or {}), **more}
 
     def rung(self, rung="00_naive", steps=("naive",), gpu=False):
-        """Adds a program that lists these steps: names, or {name: the step that it follows}."""
+        """Adds a program that lists these steps: names, or {name: the step that it follows}. The
+        last one is the default. With `gpu`, each step is listed for both devices."""
         before = steps if isinstance(steps, dict) else dict.fromkeys(steps, "")
         self.write(f"build/bin/{rung}.list", "".join(json.dumps({
             "rung": rung, "step": step, "device": device, "default": step == [*before][-1],
@@ -85,7 +87,7 @@ class FakeLadder(Scratch):
             self.tell(probe={})
 
     def call(self, part, *words, status=0):
-        """Runs a command's main(), checks its status (None: any) and returns its output."""
+        """Runs a module's main(), checks its status (None: any); returns stdout, stderr, status."""
         with contextlib.redirect_stdout(io.StringIO()) as out, \
                 contextlib.redirect_stderr(io.StringIO()) as err:
             try:
@@ -103,7 +105,7 @@ class FakeLadder(Scratch):
         return asked
 
     def answer(self, command):
-        """Answers a command in place of run_quietly()."""
+        """Answers a command in place of run_quietly(): returns (status, stdout, stderr)."""
         rung, *options = os.path.basename(command[0]), *command[1:]
         if options in (["--list"], ["--help"]):
             return (self.really(command) if options == ["--list"] else (0, HELP, ""))

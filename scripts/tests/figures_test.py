@@ -1,5 +1,5 @@
-"""Tests the figures and tables of scripts/figures draw, with the committed measurements, which each
-test changes in memory. (results_test compares the committed figures and tables themselves.)"""
+"""Tests the figures and tables of scripts/figures draw. Most tests change the committed results in
+memory; DrawTest draws from files. results_test compares the committed figures and tables."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Changed(Scratch):
         self.addCleanup(patch.stop)
 
     def drop(self, which, *names, kind="run"):
-        """Drops the lines of a kind that satisfy `which` from these files, or the GPU's."""
+        """Drops the lines of a kind that satisfy `which` from these files (default: the GPU's)."""
         for name in names or [GPU]:
             self.data[name] = [r for r in self.data[name] if r["kind"] != kind or not which(r)]
 
@@ -89,7 +89,8 @@ class FiguresTest(Changed):
         self.assertEqual([r["label"] for r in rows if r["max"] is None], ["05 large_tiles"])
 
     def test_the_order_of_lines_changes_nothing(self):
-        """Only the order of a table's rows may change, and which of two equal caches is drawn."""
+        """Only a table's rows may change their order. (Runs with B = 64, N = 1 are dropped, because
+        of two KV caches of the same size the first is drawn.)"""
         self.drop(lambda r: r["batch"] == 64 and r["seqlen"] == 1)
         shown = lambda: (self.figures(), [sorted(re.findall(r"[\w.-]+", self.table(name)))
                                           for name in TABLES])
@@ -152,7 +153,8 @@ class TablesTest(Changed):
         self.assertEqual(sorted(found), sorted(steps))
 
     def test_where_a_step_pays(self):
-        """A gain counts from 2% on in one run, from 5% on in two. Missing times are reported."""
+        """A gain counts from 2% on if both steps were measured at one commit, else from 5% on.
+        Missing times are reported."""
         said = []
         old, rows = (self.records(rung="05_flash_v2", step=step) for step in ("defer", "rows"))
         for ratio, commit in ((1.01, "one"), (1.03, "one"), (1.03, "two"), (1.06, "two")):
@@ -167,7 +169,7 @@ class TablesTest(Changed):
 
 
 class DrawTest(Scratch):
-    """Draws figures into files, and finds those that are stale."""
+    """Tests which figures are drawn into files, and which of them count as stale."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""Compares the pages with the programs and the repository. It runs the commands that the course's
+"""Compares the course's pages with the programs and the repository. It runs the commands that the
 pages and commands.md quote in ```console blocks, and compares their output. It also checks excerpts
 against the code, links against files and headings, and formulas against GitHub's rules.
 
@@ -42,8 +42,8 @@ ANY = {"time": TIME, "cores": CORES, "any": r".*?", "space": r"\s+"}  # what eac
 
 
 def pattern(lines):
-    """Returns a regular expression that matches the expected lines, with a group for each
-    floating-point number, and a list of those numbers."""
+    """Returns (a regular expression that matches the expected lines, the numbers in them). Only
+    numbers with a fraction or an exponent are listed; each has a group in the expression."""
     parts, floats = [], []
     for line in lines:
         for token in TOKEN.finditer(line.strip()) if line.strip() != "…" else ():
@@ -62,11 +62,12 @@ def pattern(lines):
 
 
 def close(a, b):
-    """Returns whether two numbers agree to two significant digits, or nearly (7.549 and 7.551)."""
+    """Returns whether two numbers agree to two significant digits, or to 0.5% (7.549 and 7.551)."""
     return f"{a:.1e}" == f"{b:.1e}" or math.isclose(a, b, rel_tol=0.005)
 
 
 def same(expected, actual):
+    """Returns whether the lines of an output equal the expected ones, as the module's text says."""
     regex, floats = pattern(expected)
     match = regex.fullmatch("".join(f"{line.strip()}\n" for line in actual))
     return bool(match) and all(close(x, float(y)) for x, y in zip(floats, match.groups()))
@@ -88,6 +89,7 @@ class QuotedCommand:
 
 
 def commands(first_line, lines):
+    """Returns the QuotedCommands of a block whose first line has this number in its page."""
     found = []
     for number, line in enumerate(lines, first_line):
         if found and found[-1].text.endswith("\\"):
@@ -120,7 +122,7 @@ def in_scratch(text):
 
 
 class Lessons(unittest.TestCase):
-    """Has one test per quoted command, added below."""
+    """Has one test per quoted command; the loop after the class adds them."""
 
     def run_command(self, path, command):
         for regex, why in NOT_RUN:
@@ -132,7 +134,7 @@ class Lessons(unittest.TestCase):
                             f"scripts/exercise --build '{os.path.dirname(BIN)}' ")
         text = text.replace("scripts/diff --stat", f"scripts/diff --bin '{BIN}' --stat")
         done = in_scratch(text)
-        # A line that ends in an ellipsis shows progress on a slow machine.
+        # Lines that end in an ellipsis show progress. They appear only on a slow machine.
         actual = [line for line in done.stdout.strip("\n").splitlines() if not line.endswith(" …")]
         expected = "\n".join(command.output).strip("\n").splitlines()
         if not same(expected, actual):
@@ -179,7 +181,7 @@ EXERCISES = list(read_exercises().values())
 
 @functools.cache
 def files(pattern):
-    """Returns the lines of each file that matches the pattern."""
+    """Returns a list of lines for each file that matches the pattern."""
     return [read(path).splitlines() for path in
             paths_in(ROOT, pattern)]
 

@@ -1,11 +1,12 @@
 """Compares the compiled kernels with the lessons' statements about them.
 
-The Hopper steps have few registers to spare, so a small change can spill some, or make a warpgroup
-wait for its product (ptxas reports C75xx, and the overlap is gone), without a wrong result. Reads
-from an Hbm<T> that a kernel never writes must use the read-only path (ld.global.nc), as reads from
-a raw T* __restrict__ do and reads through pointers in other structs do not.
+The Hopper steps have few registers to spare. A small change can spill some, or make ptxas insert a
+wait after a product, so that nothing overlaps it (ptxas warns with a number C75xx); results stay
+correct, so no other test notices. Reads from an Hbm<T> that a kernel never writes must use the
+read-only path (ld.global.nc), as reads through a raw T* __restrict__ do.
 
-To run it alone: python3 scripts/tests machine_code BUILD CUDA NVCC (such as build 13.0 nvcc)
+To run it alone, give the build folder, the CUDA version that built it, and a compiler:
+  python3 scripts/tests machine_code build 13.0 nvcc
 """
 
 import json
@@ -25,7 +26,7 @@ from ladder.base.sources import read_sources
 ROOT = os.path.realpath(support.ROOT)
 BUILD, BUILT_BY, NVCC = (sys.argv.pop(1) for _ in range(3))
 BUILD = os.path.abspath(BUILD)
-CUDA = "13.0"  # other compilers may spill a little, at a cost that was not measured
+CUDA = "13.0"  # the only version tested; others may spill a little, at an unknown cost
 
 
 def output_of(*command):
@@ -34,7 +35,7 @@ def output_of(*command):
 
 
 def report(source, whole=False):
-    """Returns ptxas's report on a source's kernels for Hopper, or with `whole` the whole report."""
+    """Returns ptxas's report on a source's kernels for Hopper, or if `whole`, for all GPUs."""
     objects = {entry["file"]: re.search(r" -o (\S+)", entry["command"])[1]
                for entry in json.loads(read(os.path.join(BUILD, "compile_commands.json")))}
     said = read(os.path.join(BUILD, objects[os.path.join(ROOT, source)] + ".ptxas"))
@@ -43,7 +44,7 @@ def report(source, whole=False):
 
 
 class HopperTest(unittest.TestCase):
-    """Tests the code built for Hopper, if the budgets are known for the compiler."""
+    """Tests the code built for Hopper, if it was built by the version of CUDA named above."""
 
     def setUp(self):
         if not BUILT_BY.startswith(CUDA):

@@ -1,5 +1,6 @@
 """Tests scripts/run, test and figures before and after the programs run: they find or install
-tools, configure, build, choose parts and report the outcome. All tools are stand-ins."""
+tools, configure, build, choose parts and report the outcome. The tools are stand-ins, shell scripts
+that log their arguments; only class Configuring calls the real CMake."""
 
 import fcntl
 import os
@@ -18,7 +19,7 @@ class Machine(Scratch):
     ALWAYS_THERE = ["bash", "basename", "cat", "chmod", "dirname", "env", "grep", "mkdir", "rm",
                     "sed", "sh", "sleep", "true"]
     TOOLS = ("c++", "cmake", "ctest", "ninja", "python3")
-    # Python itself runs only front.test, and the code in ready.sh; all else is a stand-in.
+    # The stand-in for Python runs only front.test, and the code in ready.sh (-I), with real Python.
     PYTHON = f"case \"$*\" in *'ladder front.test'*|-I*) exec '{sys.executable}' -S \"$@\";; esac\n"
 
     def setUp(self):
@@ -34,6 +35,7 @@ class Machine(Scratch):
         self.tools()
 
     def tool(self, name, does="exit 0"):
+        """Installs a stand-in, which logs its name and arguments and then does this in a shell."""
         self.write(f"path/{name}",
                    f"#!/bin/sh\necho {name} \"$*\" >>'{self.root}/called'\n{does}\n", 0o755)
 
@@ -57,11 +59,12 @@ class Machine(Scratch):
         return said
 
     def installed(self):
+        """Returns the packages of each call of apt-get install since called() was last called."""
         return re.findall("^apt-get .* install .*-recommends (.*)", self.called(), re.M)
 
 
 ALL = "g++ cmake ninja-build python3 libfmt-dev libgtest-dev"
-# An apt-get that installs Ninja, and one that fails.
+# Stand-ins for apt-get: one installs the tool {0}, one fails. NO_FMT is a CMake that finds no fmt.
 BRINGS = "case \"$*\" in *install*) printf '#!/bin/sh\\n' >'{0}'; chmod +x '{0}';; esac"
 FAILS = "case \"$*\" in *install*) exit 9;; esac"
 NO_FMT = "echo 'CMake Error: fmt is missing: apt-get install libfmt-dev'; exit 1"
@@ -100,8 +103,8 @@ class Ready(Machine):
         self.script("scripts/run", CI="False")
 
     def test_configured_options_are_kept(self):
-        """CMake keeps its cache until a compiler or its flags change, or CMake fails. Each case
-        ends with CMake's options, after "anew" if it starts without its cache."""
+        """CMake keeps its cache until a compiler or its flags change, or CMake fails. Each case has
+        a script, its environment, and CMake's options, after "anew" if the cache was deleted."""
         compilers = ("CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN")
         self.tools(cmake="exit ${FAILS:-0}")
         for script, environment, expected in (
@@ -160,7 +163,8 @@ class Configuring(Scratch):
     """Tests what CMake finds and decides."""
 
     def configure(self, gpu, *options, **environment):
-        """Returns CMake's message on the GPU half, for a GPU of this compute capability."""
+        """Runs CMake as if there were a GPU of this compute capability ("90" is 9.0, "" no GPU).
+        Returns its message on whether programs for the GPU are built."""
         python = self.write("python", mode=0o755, text=f"""#!/bin/sh
 case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@";; esac
 """)
@@ -180,8 +184,8 @@ case $1 in */compute_capability.py) echo {gpu};; *) exec '{sys.executable}' "$@"
 
     def test_a_rung_needs_only_a_folder_and_a_line(self):
         """Follows points 1 and 2 of "Add a rung" in CONTRIBUTING, in a copy with an odd path, as
-        part of another project, for a GPU newer than the Toolkit. (figures_test shows that a new
-        rung needs no more lines for its rows and its colour.)"""
+        part of another project, for a GPU newer than the Toolkit. (figures_test shows that tables
+        and figures need no more lines for a new rung.)"""
         os.mkdir(self.at("@x@"))
         for name in set(os.listdir(ROOT)) - {"build", ".git", "CMakeLists.txt"}:
             os.symlink(os.path.join(ROOT, name), self.at("@x@", name))
@@ -239,7 +243,7 @@ class Parts(Machine):
         self.script("scripts/test", "build_tasks")
 
     def test_the_summary_reports_the_outcome(self):
-        """Each case has ctest's status, its tests' output, and the last lines of scripts/test."""
+        """Each case: ctest's status, its tests' output, and the last lines of scripts/test."""
         self.write(self.LOG, "Ran 99 tests in 1.5s\n")  # left by an earlier run
         for status, printed, verdict in (
                 (8, """\

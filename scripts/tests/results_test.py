@@ -1,5 +1,5 @@
-"""Compares the committed files of scripts/results, and the counts that steps claim to change, with
-the programs' counts."""
+"""Compares the committed files of scripts/results with the programs: which runs there are, and what
+the simulator counts. Also tests that each step changes the count that its registration names."""
 
 import os
 import unittest
@@ -18,8 +18,8 @@ BIN = programs()
 
 class Committed(unittest.TestCase):
     def test_a_gpus_file_has_what_is_planned(self):
-        """For its own steps, the file has the whole grid paper, with peers, and apart from that
-        only runs of the grids long and models."""
+        """In bf16, not counting decoding, the file has all runs of the grid paper, with peers, for
+        the steps that it lists, and besides these only runs of the grids long and models."""
         files = Files(newest_measured())
         there, ladder = files.gpu, files.ladder
         paper, known = (
@@ -37,7 +37,8 @@ class Committed(unittest.TestCase):
 
 
 def counted(steps, options):
-    """Returns the record of each step's last pass, by (rung, step)."""
+    """Runs the steps on the simulator. Returns {(rung, step): the record of its last direction},
+    the backward pass if there is one."""
     records = {}
     for program in dict.fromkeys(step.program for step in steps):
         names = ",".join(step.name for step in steps if step.program == program)
@@ -78,8 +79,8 @@ class Counts(unittest.TestCase):
                                       for step in self.ladder.steps if not step.decoding])
 
     def test_a_step_changes_the_count_of_its_idea(self):
-        """Each registered change happens. (Only a GPU's counters show what `heads` changes, and
-        `flat` is large_tiles in another form.)"""
+        """Each registered change of a count happens. Without one are only the first steps, `heads`
+        (only a GPU's counters show its effect) and `flat` (large_tiles in another form)."""
         steps = self.ladder.steps
         pairs = [(self.ladder.before(step), step) for step in steps]
         for first in ([step.name for old, step in pairs if not old],
@@ -98,7 +99,7 @@ class Counts(unittest.TestCase):
                     self.assertTrue(checked.held, checked.text)
 
     def test_flat_counts_what_large_tiles_counts(self):
-        """Compares their counts at head sizes where both use the same tile."""
+        """Compares all counts at head sizes for which both steps use the same tile."""
         both = [step for step in self.ladder.steps if step.rung == "05_flash_v2"
                 and step.name in ("large_tiles", "flat")]
         for options in ("--heads 2 --seqlen 300 --causal", "--seqlen 128 --seqlen-kv 200",

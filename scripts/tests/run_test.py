@@ -1,5 +1,5 @@
-"""Tests scripts/run, with stand-ins for its build and programs, and its --alone option.
-(results_test covers the units in the README's tables.)"""
+"""Tests scripts/run with stand-ins for the programs, scripts/run --alone with the real sources, and
+how all commands end and print numbers."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ from ladder.front import alone, run, table
 
 
 def asks(total, workspace=500):
-    """Returns the record's changes for a step that requests `total` bytes."""
+    """Returns the answer of a stand-in that requests `total` bytes and needs this workspace."""
     return {"changes": {"requested_read_bytes": total, "model_read_bytes": total,
                         "requested_write_bytes": 0, "model_write_bytes": 0,
                         "workspace_bytes": workspace}}
@@ -103,7 +103,7 @@ class RunTest(FakeLadder):
         self.assertNotRegex("\n".join(self.calls()), "--dram .*--device sim")
 
     def test_failures_match_the_expected_output(self):
-        """Also tests that each step of a failed program is rerun on its own."""
+        """Also tests that all steps run in one call before each of them is rerun on its own."""
         overflow = {"pass": False, "errors": {"dq": {"max": 0.1, "nonfinite": 0},
                                               "o": {"max": None, "nonfinite": 7}}}
         told = {"overflow": {"status": 1, "changes": overflow,
@@ -173,7 +173,7 @@ class Console(Scratch):
             GTEST_COLOR="yes", GTEST_SHARD_INDEX="49", PYTHONPATH=SCRIPTS).stdout, "[]\n")
 
     def test_messages_of_a_program_are_shown(self):
-        """The last six lines are kept."""
+        """Only the last six lines of stderr are kept."""
         self.assertEqual(programs.run_quietly(
             ["sh", "-c", "seq 9 >&2; echo out; kill -9 $$"]), (-9, "out\n", "4\n5\n6\n7\n8\n9"))
 
@@ -191,7 +191,7 @@ class Console(Scratch):
 
 class Told(unittest.TestCase):
     def test_numbers_match_the_expected_output(self):
-        """Tests numbers at which the format changes."""
+        """Tests numbers around each change of the format, of a unit or of the digits shown."""
         lines = [" | ".join(map(told, numbers)) for told, *numbers in (
             (text.bytes_text, None, 1.5, 999, 9994, 99_950, 999_499, 999_500),
             (text.time_text, 0.0005, 0.9996, 1e6),
@@ -211,8 +211,8 @@ NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 class AloneTest(Scratch):
     """Tests scripts/run --alone, which writes a step as one file, without plan, traffic() and
-    choice of types. Where nvcc is available, some are compiled, with only the flags that a user
-    would type."""
+    choice of types. If nvcc is available, some of the files are compiled, with only the flags that
+    their head comments name."""
 
     def test_every_portable_step_has_what_it_names(self):
         contract = alone.common("machine/machine.h", set())
@@ -232,7 +232,7 @@ class AloneTest(Scratch):
             self.assertEqual(set(re.findall(r"\w+", code)) & names - there, set(), source.path)
             self.assertEqual({name for name in there & names
                               if len(re.findall(rf"\b{name}\b", code)) < 2}, set(), source.path)
-            most = {"00": 180, "01/tile": 240, "05/flat": 450, "06": 1100}.get(source.name)
+            most = {"00": 180, "01/tile": 240, "05/flat": 450, "06": 1100}.get(source.name)  # lines
             self.assertLessEqual(len(text.splitlines()), most or 1100, source.path)
 
     def test_the_command(self):
@@ -263,8 +263,8 @@ class AloneTest(Scratch):
             self.assertIn("such as 00", self.run_it(run, "--alone", *more, status=2).stderr)
 
     def compile(self, name, *options):
-        """Compiles a step's file with only the flags that its head names; returns the output's
-        path."""
+        """Writes the file NAME.cu and compiles it with the flags that its head comment names, and
+        these options. Returns the output's path."""
         source = next(source for source in read_sources() if alone.file_of(source) == name)
         made = self.at(name)
         done = self.run_it(NVCC, *alone.NVCC.replace("native", "sm_80").split()[1:], made, *options,
@@ -279,8 +279,8 @@ class AloneTest(Scratch):
 
     @unittest.skipUnless(NVCC, "no nvcc: nothing is compiled")
     def test_from_pytorch(self):
-        """First checks, without a GPU, which arguments are refused; then runs the code on 05's page
-        at three shapes."""
+        """First tests, without a GPU, which arguments are refused. Then runs the Python code of
+        05's page at three shapes, and compares O with PyTorch's."""
         library = self.compile("05_flat", "-shared", "-Xcompiler", "-fPIC")
         attention = ctypes.CDLL(library).attention_forward
         for first, H, d in ((None, 2, 64), (16, 2, 136), (16, 2, 60), (16, 3, 64)):

@@ -1,5 +1,5 @@
-"""Tests rules for all scripts: imports between modules, and at most 100 columns in Python and in
-help. (The workflow's macOS job tests the shell scripts on macOS.)"""
+"""Tests rules for the whole repository: a clone has the same bytes under any setting of git,
+modules of scripts/ladder import only what they may, and Python and help stay in 100 columns."""
 
 import os
 import re

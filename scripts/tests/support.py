@@ -1,4 +1,5 @@
-"""Provides what the scripts' tests share: paths, limits, commands in their own folder."""
+"""Provides what the tests in this folder share: paths, files, runs of programs, expected_output.md,
+and Scratch, a test with its own folder. To import it makes the package `ladder` importable."""
 
 import functools
 import json
@@ -14,20 +15,20 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPTS = os.path.join(ROOT, "scripts")
 RESULTS = os.path.join(SCRIPTS, "results")
-# A limit for commands that hang: minutes, because a machine may be slow or under load.
+# After this time a command counts as hung: ten minutes, because a machine may be under load.
 SECONDS = 600
-# Variables that a user may have set, and that tests set themselves.
+# Environment variables that Scratch removes, because the user's values would change the output.
 SETTINGS = ("NO_COLOR", "COLUMNS", "CXX", "CXXFLAGS", "CUDACXX", "CUDAHOSTCXX", "NVCC_CCBIN",
             "CMAKE_PREFIX_PATH", "CI", "LADDER_CUDA")
 
-# A command started with a shell's & ignores Ctrl-C, and so would its children.
+# Undoes what a shell's & does: a command started with it ignores Ctrl-C, and so do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, SCRIPTS)
 
 
 def programs():
-    """Returns the programs' folder: the first word of the command line, unless that is an option of
-    unittest; else build/bin."""
+    """Takes the first word off the command line, unless it is an option of unittest, and returns it
+    as the programs' folder; without such a word, build/bin. Exits if 00_naive is not in it."""
     folder = os.path.join(ROOT, "build/bin")
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         folder = os.path.abspath(sys.argv.pop(1))
@@ -37,13 +38,14 @@ def programs():
 
 
 def scratch(test):
-    """Returns a folder that is removed after the test's class."""
+    """Returns the path of a new folder, which is removed after the last test of the class."""
     folder = tempfile.TemporaryDirectory()
     test.addClassCleanup(folder.cleanup)
     return folder.name
 
 
 def read(*path):
+    """Returns the text of the file at the joined path."""
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()
 
@@ -61,8 +63,8 @@ def write(*path, text, mode=0o644):
 
 
 def expect_output(test, name, text):
-    """Compares a text with the one of this name in expected_output.md or, if LADDER_WRITE_EXPECTED
-    is set, as scripts/test --write-expected does, writes it there."""
+    """Compares a text with the block under the heading `name` in expected_output.md or, if
+    LADDER_WRITE_EXPECTED is set (scripts/test --write-expected sets it), replaces the block."""
     path = os.path.join(SCRIPTS, "tests/expected_output.md")
     begin, end = f"\n## {name}\n\n```\n", "```\n"
     head, found, rest = read(path).partition(begin)
@@ -77,18 +79,20 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def fences(text, language):
-    """Returns (number of the first line, lines) for each fenced block in this language."""
+    """Returns (number of the line below the fence, from 1; lines) for each block in a language."""
     return [(text.count("\n", 0, found.start()) + 2, found[2].splitlines())
             for found in FENCE.finditer(text) if found[1] == language]
 
 
 def like(record, **wanted):
+    """Returns whether the record has all of these values."""
     return wanted.items() <= record.items()
 
 
 @functools.cache
 def printed(program, *options):
-    """Returns the JSON objects of a run; fails unless the run ends with status 0."""
+    """Returns the objects that a run with --json prints; a run with the same options is not
+    repeated. Raises AssertionError unless it ends with status 0."""
     done = subprocess.run([program, *options, "--json"], stdin=subprocess.DEVNULL,
                           capture_output=True, timeout=SECONDS, encoding="utf-8")
     if done.returncode != 0:
@@ -100,7 +104,7 @@ class Scratch(unittest.TestCase):
     """A test with its own folder, self.root, and its own environment."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # needs escaping in globs
+        folder = tempfile.TemporaryDirectory(prefix="[a] é#")  # globs need escaping
         self.addCleanup(folder.cleanup)
         self.root = os.path.realpath(folder.name)
         self.environment = {name: value for name, value in os.environ.items()
@@ -117,7 +121,7 @@ class Scratch(unittest.TestCase):
         return read(self.root, path)
 
     def copy_scripts(self, *names):
-        """Copies commands and the package behind them, with compiled files, for a faster start."""
+        """Copies these commands of scripts/, and the package ladder with its compiled files."""
         os.makedirs(self.at("scripts"), exist_ok=True)
         for name in names:
             shutil.copy(os.path.join(SCRIPTS, name), self.at("scripts"))
@@ -125,7 +129,8 @@ class Scratch(unittest.TestCase):
                         ignore=shutil.ignore_patterns("*.pyc.*"))  # half-written files
 
     def run_it(self, *words, status=0, preexec_fn=None, **environment):
-        """Runs a command in self.root, checks its status (None: any) and returns the result."""
+        """Runs a command in self.root, with these variables added to self.environment. Checks its
+        status (None: any), and that no traceback is printed; returns the CompletedProcess."""
         result = subprocess.run(words, cwd=self.root, preexec_fn=preexec_fn,
                                 env={**self.environment, **environment},
                                 stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
@@ -136,4 +141,5 @@ class Scratch(unittest.TestCase):
         return result
 
     def fits(self, text):
+        """Checks that no line of the text is longer than 100 columns."""
         self.assertLessEqual(max(map(len, text.splitlines())), 100)

@@ -1,5 +1,6 @@
-// Tests e4m3 on both machines: conversions match the host's bits, and sums of products match the
-// simulator's. (Hopper's other constructs are tested with the steps of 05 and 06 that use them.)
+// Tests e4m3, the 8-bit float of the step 05/fp8: conversions match the host's bits, and sums of
+// products match the simulator's model of the tensor cores. The file is compiled twice, for the GPU
+// and for the simulator (LADDER_SIM). The tests of steps cover Hopper's other constructs.
 
 #include <gtest/gtest.h>
 
@@ -34,18 +35,21 @@ auto bits_of(const std::vector<T>& numbers) {
 
 constexpr int kThreads = 128;
 
-/// Rounds x to codes; rounds it again with pack(), four elements per word, to packed.
+/// Rounds x to e4m3 twice: into codes, element by element, and into packed, with pack(), which puts
+/// four elements into each word. Each thread rounds four elements.
 __global__ void round_to_e4m3(Hbm<const float> x, Hbm<e4m3> codes, Hbm<unsigned> packed) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   for (int k = 4 * i; k < 4 * i + 4; ++k) codes[k] = e4m3(x[k]);
   packed[i] = pack<e4m3>(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
 }
+/// Converts one e4m3 number per thread to fp32.
 __global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
   x[threadIdx.x] = float(codes[threadIdx.x]);
 }
 
 TEST_F(SUITE, ConversionsAreTheHosts) {
-  // Every upper half of a float, combined with lower halves at a tie and next to one.
+  // All upper halves of a float's bits, each with four lower halves. A tie between two values of
+  // e4m3 has the lower half 0x0000, so 0x0001 and 0xffff give its neighbours above and below.
   std::vector<float> floats;
   for (uint32_t high = 0; high < 0x10000; ++high)
     for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
@@ -65,10 +69,10 @@ TEST_F(SUITE, ConversionsAreTheHosts) {
   EXPECT_EQ(bits_of(values<float>(x)), bits_of(std::vector<float>(codes.begin(), codes.end())));
 }
 
-constexpr int kRow = 64, kWarps = 4, kElements = kWarps * 256;
+constexpr int kRow = 64, kWarps = 4, kElements = kWarps * 256;  // a thread holds 8 elements
 
-/// Applies the functions of fp8.h to rows of kRow numbers: transforms each row, finds the block's
-/// largest magnitude, and rounds the original rows times `factor`.
+/// Applies the functions of fp8.h to kElements numbers, in rows of kRow: writes the rows times
+/// `factor` as codes, the largest magnitude of all as most[0], and the transformed rows.
 __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, Hbm<float> most,
                                    Hbm<e4m3> codes, float factor) {
   SharedMemory smem;
@@ -81,12 +85,11 @@ __global__ void functions_for_e4m3(Hbm<const float> x, Hbm<float> transformed, H
   if (threadIdx.x == 0) most[0] = of_block;
   hadamard<kRow>(mine, at % kRow);
   for (int e = 0; e < 8; ++e) transformed[at + e] = mine[e];
-  Accumulator<16, 2 * kRow> sums = {};
+  Accumulator<16, 2 * kRow> sums = {};  // only to count the FLOPs of add_columns()
   add_columns(sums, kRow, Accumulator<16, kRow>{});
 }
 
-// Tests one size. (The suite shows that the functions are correct for any size and number of
-// warps.)
+// Tests one size. (The test suite runs 05/fp8, and so these functions, at other sizes.)
 TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   std::vector<float> x = random<float>(kElements);
   Array &transformed = make("transformed", kElements * 4), &most = make("most", 4),
@@ -96,14 +99,18 @@ TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x[row], kRow);
   EXPECT_EQ(values<float>(transformed), x);  // to the bit
   if (!counts) return;
+  // On the simulator, per element: 1 FLOP each by rounded() and largest(), and bit_width(64) = 7 by
+  // hadamard(), log2(64) sums and a multiplication. Per warp: 16 × kRow additions by add_columns().
   EXPECT_EQ(counts->other_flops,
             kElements * (1 + 1 + std::bit_width(unsigned{kRow})) + kWarps * 16 * kRow);
 }
 
-constexpr int kN = 64, kK = 64, kDepth = 32;  // a product of 64 × kN; kDepth: terms per instruction
+// C is 64 × kN, and its elements are sums of kK products; one wgmma adds kDepth of them.
+constexpr int kN = 64, kK = 64, kDepth = 32;
 using Factor = SwizzledTile<e4m3, kN, kK>;
 
-/// Computes C = start + A·Bᵀ with A in registers, distributed over lanes as the PTX manual says.
+/// Computes C = start + A·Bᵀ with one warpgroup. A (64 × kK) is in registers, distributed over the
+/// lanes as the PTX manual says; B (kN × kK) is in shared memory.
 __global__ void __launch_bounds__(kWarpgroup)
     add_products(Hbm<const e4m3> A, Hbm<const e4m3> B, Hbm<float> C, float start) {
   const Factor tile{SharedMemory().take<e4m3>("B", Factor::kElements)};
@@ -127,8 +134,8 @@ __global__ void __launch_bounds__(kWarpgroup)
   for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
-// Checks sums of e4m3 products that reveal how many bits the chip keeps, and sums of random
-// products. Both machines must match add_fp8_products() bit for bit.
+// Checks sums of two products, 1 and ±2^−bit, which show that the chip keeps 13 fraction bits, and
+// sums of random products. Both machines must match add_fp8_products() bit for bit.
 TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   if (device().info().compute_capability / 10 != 9)
     GTEST_SKIP() << device().info().name << " is no Hopper GPU";
@@ -146,7 +153,8 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
               sim::add_fp8_products(sums[i * kN + j], &A[i * kK + k], &B[j * kK + k]);
     EXPECT_TRUE(bits_of(values<float>(C)) == bits_of(sums)) << "from " << start << ", B " << B[1];
   };
-  const auto two_columns = [&](float first, float second) {  // all others are zeros
+  // Returns 64 rows that contain `first`, `second` and then zeros.
+  const auto two_columns = [&](float first, float second) {
     Codes all(64 * kK, ladder::e4m3(0));
     for (int i = 0; i < 64 * kK; i += kK)
       all[i] = ladder::e4m3(first), all[i + 1] = ladder::e4m3(second);
@@ -170,13 +178,14 @@ TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
 }
 
 #ifdef LADDER_SIM
-/// Adds 32 products to c by the definition in fp8_sums.h, in float64, where every term is exact.
+/// Returns c plus 32 products, by the definition in fp8_sums.h, in float64, where terms are exact.
 double sum_by_definition(double c, const float* a, const float* b) {
+  // Truncates x to a multiple of 2^(leading − 13).
   const auto cut = [](double x, int leading) {
     return std::ldexp(std::trunc(std::ldexp(x, 13 - leading)), leading - 13);
   };
-  const auto exponent = [](float x) { return std::max(std::ilogb(x), -6); };
-  int largest = c != 0 ? std::ilogb(c) : -1000;
+  const auto exponent = [](float x) { return std::max(std::ilogb(x), -6); };  // −6: subnormal
+  int largest = c != 0 ? std::ilogb(c) : -1000;  // −1000: below every exponent
   for (int k = 0; k < 32; ++k)
     if (a[k] * b[k] != 0) largest = std::max(largest, exponent(a[k]) + exponent(b[k]));
   double sum = cut(c, largest);
@@ -191,13 +200,15 @@ TEST(SimFp8Sums, AreThoseOfTheDefinition) {
       if (const float x = ladder::e4m3::from_bits(static_cast<uint8_t>(random())); x == x) return x;
   };
   for (int i = 0; i < 20000; ++i) {
-    float a[32] = {}, b[32] = {};  // few products, where small ones get lost, or many
+    float a[32] = {}, b[32] = {};
+    // Usually 0 to 3 products, so that small ones are lost beside a large one; otherwise 0 to 32.
     const unsigned products = random() % 4 ? random() % 4 : random() % 33;
     for (unsigned k = 0; k < products; ++k) a[k] = any(), b[k] = any();
     const float starts[] = {0, 1.0f / 3, any() * any(), -0x1p-20f, 0x1p-80f};
     const float c = starts[random() % 5];
     ASSERT_EQ(add_fp8_products(c, a, b), sum_by_definition(c, a, b)) << i;
   }
+  // An infinite or NaN term makes the sum infinite or NaN.
   const float inf = std::numeric_limits<float>::infinity(), a[32] = {2};
   for (const auto& [start, other] : {std::pair{inf, 1.0f}, {1.0f, std::nanf("")}}) {
     const float b[32] = {other};
