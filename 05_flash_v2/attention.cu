@@ -11,8 +11,8 @@
 //       O ← α·O + P·V
 //     O ← O / l,   LSE = m + ln l
 //
-// Since `skip`: tiles are larger. Each has 128 rows of Q, so K and V are requested half as often.
-// Each has 64 keys, because a thread's registers cannot hold both O and S for more keys. Also:
+// Since `skip`: tiles are larger. They have 128 rows of Q, so that K and V are requested half as
+// often, and 64 keys, because a thread's registers cannot hold both O and S for more keys. Also:
 //
 //   - The products load the next matrix of an operand while they multiply the current one
 //     (tile/grouped.h).
@@ -138,14 +138,14 @@ __global__ void __launch_bounds__(32 * warps(Dh, Br), Dh <= 128 ? 2 : 1)
   });
 }
 
+/// Plans the tile and the number of parts: on a GPU those with the lowest estimated time (parts.h).
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim<kAllHeadDims>(p.d);
   const auto smem = [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); };
   Plan plan{.head_dim = Dh, .stages = 1, .settings = choose_settings(kSettings, request.settings)};
   const std::string& asked = plan.settings.at("parts");
   const int parts = asked == "auto" ? 0 : std::stoi(asked);
-  // On the simulator the plan ignores the number of SMs, so that the counts depend on the algorithm
-  // alone.
+  // On the simulator the plan ignores the SMs, so that counts depend on the algorithm alone.
   Choice choice{.tile = request, .parts = std::max(1, parts)};
   if (device.kind == DeviceKind::gpu)
     choice = fastest_of(kTiles, p, Dh, device, request, parts, warps, may_split, smem_bytes);
@@ -155,7 +155,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   choose_tile(plan, kTiles, choice.tile, device.smem_bytes, smem,
               Dh <= 128 ? 2 : 1);  // blocks per SM: while one waits, the other runs
   if (plan.parts > 1 && !may_split(plan.block_q))
-    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks cannot share a tile of " +
                                      std::to_string(plan.block_q) +
                                      " rows; leave --block-q to the plan");
   plan.warps = warps(Dh, plan.block_q);

@@ -40,8 +40,8 @@ int64_t smem_bytes(int Dh) {
 //   row 16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp, and
 //   entry(S, r, n) is the lane's n-th element of that row, which is in column n/2·8 + 2t + n%2.
 
-/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (groups of heads · tiles of Q · heads per group). The
-/// tiles go from the last rows up, because the last rows attend to the most keys.
+/// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (groups of heads · tiles of Q · `group`), with `group`
+/// heads per group. Tiles go from the last rows up, because the last rows attend to the most keys.
 template <class T, int Dh>
 __global__ void __launch_bounds__(kThreads, 2)
     attention(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<T> O, Hbm<float> LSE,
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       l[r] = alpha[r] * l[r] + sum[r];  // the lane's part; the four are added up at the end
       for (int n = 0; n < Dh / 4; ++n) entry(O_sum, r, n) *= alpha[r];
     }
-    count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // for the simulator's count of other FLOPs
+    count_flops(4 * Bc + Dh + (t == 0 ? 20 : 0));  // FLOPs: 4 per score, 1 per O_ij, 5 per row
 
     // 3. O += P·V, 16 keys at a time. Two neighbouring 16 × 8 pieces of P are laid out like one
     // left operand A, so P stays in its lanes and is only rounded to T. B is a 16 × 16 piece of V:
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   cp_async_wait<0>();
   __syncthreads();  // Q has arrived even if there were no keys
-  // O / l goes through the warp's own rows of Q's tile, so that it is written in whole chunks.
+  // O / l, rounded to T, goes through the warp's rows of Q's tile, to be stored in whole chunks.
   for (int r = 0; r < 4; ++r) {
     for (int bit : {1, 2}) l[r] += __shfl_xor_sync(0xffffffff, l[r], bit);
     const float inverse = l[r] > 0 ? 1 / l[r] : 0;  // a row that attends to no key gives O = 0
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-/// Returns the number of heads per group: one or, under the mask, where the longest tiles of many
-/// heads have to start first, as many as fit their K and V into 16 MiB of L2.
+/// Returns the number of heads per group: one without the mask. Under it the longest tiles of many
+/// heads should start first, so a group has all heads whose K and V fit in 16 MiB of L2.
 int heads_of_group(const Problem& p) {
   const int64_t kv = 2 * kIoBytes * p.N_kv * p.d, most = p.causal ? (int64_t{16} << 20) / kv : 1;
   return static_cast<int>(std::clamp<int64_t>(most, 1, int64_t{p.B} * p.H));

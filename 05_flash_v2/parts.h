@@ -1,5 +1,5 @@
-// 05: lets `parts` blocks share the keys of each tile of Q where there are few tiles, as split_kv
-// does. large_tiles and sm90 use it; it is not a step of its own.
+// 05: where there are few tiles of Q, lets `parts` blocks share the keys of each tile, as split_kv
+// does, and chooses their number. The steps large_tiles and sm90 use this header.
 //
 //   each block:  stores m, l and the unnormalised O of its part of the keys in HBM
 //   merge:       combines all parts into O and LSE of each row, by 03's rule
@@ -19,7 +19,8 @@ constexpr int kMostParts = 32;  // the most parts that a plan takes
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks that share a tile of Q"}};
 
-/// m (in units of ln 2), l and the unnormalised O of all parts, indexed by (part, row).
+/// The partial results in HBM. m (in units of ln 2) and l are indexed by (part, row), where `row`
+/// runs over the B·H·N rows of all heads; the unnormalised O is indexed by (part, row, column).
 struct Parts {
   Hbm<float> O, m, l;
 };
@@ -28,9 +29,9 @@ struct Parts {
 struct Keys {
   int begin, end;
 };
-/// Returns which keys a block computes, out of the `keys` keys of its tile of Q: all or, if kSplit,
-/// the block's part, in whole tiles. Some parts are empty if there are more parts than tiles of
-/// keys.
+/// Returns the keys that this block computes, given that its tile of Q attends to the first `keys`
+/// keys: all of them or, if kSplit, part blockIdx.y of gridDim.y, in whole tiles of Bc keys. Some
+/// parts are empty if there are fewer tiles of keys than parts.
 template <bool kSplit, int Bc>
 __device__ __forceinline__ Keys keys_of_part(int keys) {
   if constexpr (!kSplit) return {0, keys};
@@ -38,8 +39,8 @@ __device__ __forceinline__ Keys keys_of_part(int keys) {
   return {tiles * part / parts * Bc, min(keys, tiles * (part + 1) / parts * Bc)};
 }
 
-/// Stores m, l and the unnormalised O of the warp's rows, which start at `row`, as the block's
-/// part.
+/// Stores m, l and the unnormalised O of the warp's M rows as part blockIdx.y. The rows start at
+/// `row` of head bh; rows from p.N on are not stored.
 template <int M, int Dh>
 __device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, const Rows<M>& m,
                                            const Rows<M>& l, const Parts& parts, int bh, int row,
@@ -56,8 +57,8 @@ __device__ __forceinline__ void store_part(const Accumulator<M, Dh>& O_sum, cons
   });
 }
 
-/// Computes O and LSE from the parts, by 03's rule; each thread computes 8 columns of a row.
-/// grid: (B·H·N · Dh/8 / kMergeThreads).
+/// Computes O and LSE from the parts, by 03's rule; each thread computes 8 columns of one row.
+/// grid: (B·H·N · Dh/8 / kMergeThreads, rounded up).
 template <class T, int Dh>
 __global__ void __launch_bounds__(kMergeThreads)
     merge(HbmWrittenBefore<const float> O_parts, HbmWrittenBefore<const float> m_parts,
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   if (column == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
+/// Returns the arrays of struct Parts, with their bytes, for a plan's workspace.
 inline std::vector<WorkspaceArray> workspace_of_parts(const Problem& p, int parts) {
   const int64_t rows = parts * int64_t{p.B} * p.H * p.N;
   return {{"O_parts", rows * p.d * 4}, {"m_parts", rows * 4}, {"l_parts", rows * 4}};
@@ -108,7 +110,8 @@ void merge_parts(const Problem& p, int count, const Arrays& a) {
 }
 
 /// Predicts the requested bytes if `parts` blocks share each tile of Q: every block reads its tile
-/// of Q, and all blocks together read k bytes of K and k bytes of V.
+/// of Q, and all blocks together read k bytes of K and k bytes of V. In `merge` each of a row's d/8
+/// threads reads all m and l of that row.
 inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
   const int64_t lse = int64_t{p.B} * p.H * p.N * 4, q = lse / 4 * p.d * kIoBytes;
   const int64_t m_parts = parts * lse, O_parts = m_parts * p.d;
@@ -127,18 +130,18 @@ inline Traffic traffic_of_parts(const Problem& p, int parts, int64_t k) {
             {"LSE", 0, lse}}}};
 }
 
-/// Estimates the time in µs that all blocks take with this tile, if `parts` blocks share a tile's
+/// Estimates the time in µs of the whole run with this tile, if `parts` blocks share each tile's
 /// keys. A block has `warps` warps and `smem_bytes` bytes of shared memory. The constants were
 /// fitted to times on an H200:
 ///   - An SM runs as many blocks as exist and fit, up to eight warps. With 64 rows and heads of up
 ///     to 64 columns, a thread needs fewer registers, so twelve warps fit.
-///   - All blocks of an SM together take 1 µs for a tile of keys each, which is the latency of its
-///     dependent steps, and 1 µs more per 9 MFLOP. But they compute at most 2.6 MFLOP per µs: a
-///     tenth less with a tile of 64 rows or of 32 keys, and an eighth less if they are only four
-///     warps.
-///   - Starting and ending a block takes as long as one tile of keys.
-///   - A launch takes 4 µs. Merging parts takes 4 µs more, and the time to write and read them at 8
-///     TB/s, since they stay in L2.
+///   - While each of an SM's blocks computes one tile of keys, 1 µs passes, the latency of the
+///     tile's dependent steps, plus 1 µs per 9 MFLOP of these blocks together. If it is longer, the
+///     time is 1 µs per 2.6 MFLOP instead. This second time grows by a tenth for tiles of 64 rows,
+///     by a tenth for tiles of 32 keys, and by an eighth if fewer than eight warps run.
+///   - Starting and ending a block takes the time of one tile of keys.
+///   - A launch takes 4 µs. Merging parts takes 4 µs more, plus the time to write and read them at
+///     8 TB/s, because they stay in L2.
 inline double time_of_tile(const Problem& p, const DeviceInfo& device, const TileSize& tile,
                            int warps, int64_t smem_bytes, int parts) {
   const int64_t heads = int64_t{p.B} * p.H, blocks = heads * ceil_div(p.N, tile.block_q) * parts;
@@ -146,7 +149,8 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   const int64_t of_SM = std::min({int64_t{most_warps / warps}, device.blocks_per_sm(smem_bytes),
                                   ceil_div(blocks, device.multiprocessors)});
   const int64_t at_once = of_SM * device.multiprocessors, waves = ceil_div(blocks, at_once);
-  // In tiles of keys: all blocks of a head together, its longest and its shortest block.
+  // Times in units of one tile of keys: of all blocks of a head together, of its longest block, and
+  // of its shortest.
   int64_t all = 0, longest = 0, shortest = std::numeric_limits<int64_t>::max();
   for (int64_t row = 0; row < p.N; row += tile.block_q) {
     const int64_t last = std::min<int64_t>(row + tile.block_q, p.N) - 1;
@@ -159,7 +163,8 @@ inline double time_of_tile(const Problem& p, const DeviceInfo& device, const Til
   const double slower =
       1 + 0.1 * (tile.block_q == 64) + 0.1 * (tile.block_kv == 32) + 0.125 * (of_SM * warps < 8);
   const double kv_tile = std::max(1 + mflop / 9, slower * mflop / 2.6);
-  // Long blocks start first, and short ones fill the gaps, but no SM can skip a wave.
+  // Long blocks start first, and short ones fill the gaps. But an SM runs one block per wave in
+  // each of its slots, and no block takes less time than the shortest.
   const double kv_tiles = std::max({static_cast<double>(heads * all) / at_once,
                                     static_cast<double>(longest), double(shortest * waves)});
   const double merged = 8.0 * parts * static_cast<double>(heads * p.N * p.d);  // bytes
@@ -173,8 +178,9 @@ struct Choice {
 };
 /// Chooses the tile and the number of parts with the lowest estimated time, among the tiles for
 /// heads of Dh columns that fit in shared memory and match the request. If asked_parts is 0, any
-/// number of parts is allowed. A number of parts above 1 must save 3% over the best choice so far.
-/// Returns the request if no tile fits.
+/// number of parts up to kMostParts is allowed. A number above 1 must save 3% over the best choice
+/// so far. Returns the request if no tile fits. warps(Dh, Br), may_split(Br) and
+/// smem_bytes(Dh, Br, Bc) are the step's functions of these names.
 template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
                   const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,

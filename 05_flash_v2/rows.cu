@@ -118,7 +118,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  grid_blocks(p.N, plan.block_q);  // throws if too long
+  grid_blocks(p.N, plan.block_q);  // throws beyond 65,535 blocks
   return plan;
 }
 

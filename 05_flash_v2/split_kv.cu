@@ -32,30 +32,27 @@ constexpr int kWarpRows = 16;  // rows of Q per warp
 constexpr int kAtOnce = 8;     // parts that each warp of merge adds up at a time
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
-/// Compiled tiles: {largest head size, Br, Bc}. For each head size and Br the fastest tile comes
-/// first.
+/// Compiled tiles: {largest head size, Br, Bc}. For each head size and Br, the fastest comes first.
 constexpr TileSize kTiles[] = {{64, 16, 128}, {64, 64, 128}, {64, 16, 64},  {64, 64, 64},
                                {128, 16, 64}, {128, 64, 64}, {128, 16, 32}, {128, 64, 32},
                                {256, 16, 32}, {256, 64, 16}, {256, 16, 16}};
-/// Number of parts that a head's keys are split into; "auto" lets choose_parts pick the number that
-/// it estimates to be fastest.
+/// Number of parts that a head's keys are split into. If it is "auto", choose_parts chooses it.
 constexpr const char* kSplits = "splits";
 const Setting kSettings[] = {
     {kSplits, {"auto", "1", "2", "4", "8", "16", "32", "64"}, "blocks that share a head's keys"}};
 
-/// Returns the number of stages, each of which holds a tile of K and one of V. At d ≤ 64 three
-/// stages are up to 3.5% faster than two, and two blocks still fit in an SM's 227 KB. (With three
-/// stages at d = 128, two blocks would fit, too.)
+/// Returns the number of stages; each holds a tile of K and a tile of V. At d ≤ 64 three stages are
+/// up to 3.5% faster than two, and two blocks still fit in an SM's 227 KB. (At d = 128, too, two
+/// blocks with three stages each would fit.)
 constexpr int stages_of(int Dh) {
   return Dh <= 64 ? 3 : 2;
 }
-/// Returns how many warps split a tile's keys: as many as its rows leave free, if each gets at
-/// least 16 keys.
+/// Returns how many warps split the keys of a tile: kWarps divided by the warps that its rows take,
+/// but at most one for each 16 keys.
 constexpr int across(int Br, int Bc) {
   return kWarps * kWarpRows / Br < Bc / 16 ? kWarps * kWarpRows / Br : Bc / 16;
 }
-/// Returns the row pitch of O in shared memory in floats, padded so that rows start in different
-/// banks.
+/// Returns the row pitch of O in shared memory, in floats. Neighbouring rows start in other banks.
 constexpr int pitch(int Dh) {
   return Dh + 8;
 }
@@ -209,13 +206,13 @@ __global__ void __launch_bounds__(kThreads, Dh <= 128 ? 2 : 1)
 
   auto m = fill_rows<kWarpRows>(-INFINITY), l = fill_rows<kWarpRows>(0);
   Accumulator<kWarpRows, Dh> O_sum;
-  if (across_index == 0)  // one warp suffices for 16 rows
+  if (across_index == 0)  // of the warps that share these rows, one copies them
     copy_async<32>(Tile<T, kWarpRows, Dh>{tile_Q.data + warp_row * Dh}, Q + (bh * rows + row) * p.d,
                    p.d, rows - row, p.d, lane_id());
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(ahead);
   for (int tile = 0; tile < own_tiles; ++tile) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // these tiles have arrived, and all warps are done with the previous ones
+    __syncthreads();  // this K and V have arrived, and all warps are done with the previous ones
     start_copies(tile + kStages - 1);
     if (across_index >= kAcross) continue;  // this warp gets no keys
     const int key = (tile * parts + part) * Bc + warp_key;
@@ -308,8 +305,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) LSE[row] = l > 0 ? m * kLn2 + logf(l) : -INFINITY;
 }
 
-/// Returns the number of parts with the lowest estimated time. In units of one tile of keys, this
-/// time is the number of waves × (tiles of the longest part + kStart for a part's start and end).
+/// Returns the number of parts, at most kMost, with the lowest estimated time: the number of waves
+/// × (tiles of the longest part + kStart for a part's start and end), in units of one tile of keys.
+/// `blocks` is the number of blocks without splitting, `tiles` the number of tiles of a head's
+/// keys, and `slots` the number of blocks that the GPU runs at once.
 int choose_parts(int64_t blocks, int64_t tiles, int64_t slots) {
   constexpr int64_t kStart = 3, kMost = 128;
   int64_t best = 1, least = 0;
@@ -320,6 +319,7 @@ int choose_parts(int64_t blocks, int64_t tiles, int64_t slots) {
   return static_cast<int>(best);
 }
 
+/// Returns the number of tiles of rows of Q, over all B·Hk heads of K and V.
 int64_t tiles_of_rows(const Problem& p, int Br) {
   return ceil_div(rows_of_head(p), Br) * p.B * p.Hk;
 }

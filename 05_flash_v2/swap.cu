@@ -12,8 +12,8 @@
 //     write O, l, m to HBM
 //
 // Since 04: the outer loop runs over Q, and the inner one over K and V. O, l and m of a tile of Q
-// stay on chip until they are final. No tile of Q needs another's results, so each gets a block of
-// its own, and the grid also covers the sequence.
+// stay on chip until they are final. No tile of Q needs another's results, so each tile gets its
+// own block, and the grid grows from B·H blocks to B·H × tiles of Q.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -181,7 +181,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
                   [&](const TileSize& t) { return t.block_kv > std::max<int64_t>(rule, 64); });
   choose_tile(plan, tiles, request, device.smem_bytes,
               [&](int Br, int Bc) { return smem_bytes(Dh, Br, Bc); });
-  grid_blocks(p.N, plan.block_q);  // throws if too long
+  grid_blocks(p.N, plan.block_q);  // throws beyond 65,535 blocks
   plan.warps = warps_of(plan.block_kv);
   const int64_t rows = int64_t{p.B} * p.H * p.N;
   plan.workspace = {{"l", rows * 4}, {"m", rows * 4}};

@@ -13,17 +13,17 @@
 //       dQ += scale·dS·K        in HBM, by atomic addition
 //
 // No N × N array is kept for the backward pass: P is recomputed tile by tile from Q, K and LSE. The
-// forward pass is 05's `large_tiles`, except that blocks never share a tile's keys.
+// forward pass is 05's `large_tiles`, except that only one block works on each tile of Q.
 //
 // Since `stages`: tiles are larger. Half of the warps sum up dV and the others dK, so that products
-// read fewer bytes from shared memory. The sums of dQ are stored in HBM as 8 × 8 matrices, in the
-// order in which a warp's registers hold them. Also:
+// read fewer bytes from shared memory. HBM holds the sums of dQ in fragment order: as 8 × 8
+// matrices, each in the order of a warp's lanes. Also:
 //
 //   - The products load the next matrix of an operand while they multiply the current one
 //     (tile/grouped.h).
 //   - Heads of 96 and 192 columns have tiles of their own.
-//   - Several blocks share a tile of keys if there are few tiles, or if many query heads use a tile
-//     (query_split.h).
+//   - Several blocks share a tile of keys if there are few tiles of keys or, under the mask, if
+//     several query heads use each of them (query_split.h).
 
 #include "machine/machine.h"
 #include "query_split.h"
@@ -151,28 +151,28 @@ constexpr int backward_rows(int Br) {
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
-/// Returns how many blocks per SM the registers must allow at least; 0 leaves it to the compiler.
+/// Returns the least number of blocks per SM that the registers must allow; 0 sets no limit.
 constexpr int least_blocks(int Dh, int Br) {
   return Dh == 32 && Br == 32 ? 4 : 0;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
   const int stages = backward_stages(Dh, Br, Bc);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
 constexpr int kElementwise = 256;  // threads per block in the small kernels
-/// Returns the lanes per row in the small kernels: a power of two, at least Dh/8.
+/// Returns the lanes per row in the small kernels: at least Dh/8, and a power of two for shuffles.
 constexpr int lanes_of(int Dh) {
   return Dh > 128 ? 32 : Dh > 64 ? 16 : Dh > 32 ? 8 : 4;
 }
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
-/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
-/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, the
-/// kernel also clears the sums of dK and dV. grid: enough threads for all lanes of all rows, and
-/// for all chunks of these sums.
+/// sums to 0. In key_gradients dP's sums start at minus_delta, and so end as dP − D. The arrays
+/// written hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. If blocks share tiles of keys, the kernel
+/// also clears the sums of dK and dV. grid: lanes_of(Dh) lanes for each of B·H·rows rows, and at
+/// least one lane for each chunk of the sums of dK.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -200,15 +200,15 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// A tile of Q: its head and its first row within the head.
+/// A tile of Q: its head, among B·H, and its first row within the head.
 struct Place {
   int head, row;
 };
 
-/// Adds a warp's part of a tile's sums to the sums in HBM; `tile` points to the tile's first sum.
-/// The sums are stored as 8 × 8 matrices, each of them row by row, which is the order of its lanes.
-/// So one addition by a warp goes to 256 contiguous bytes, instead of 32 bytes in each of 8 rows.
-/// The matrix whose first row is i and whose first column is j starts at offset i·Dh + 8·j.
+/// Adds a warp's sums in the first d columns of a tile to the tile's sums in HBM, which start at
+/// `tile`. They are stored as 8 × 8 matrices, each of them row by row, in the order of a warp's
+/// lanes. So one addition by a warp goes to 256 contiguous bytes, instead of 32 bytes in each of 8
+/// rows. The matrix whose first row is i and whose first column is j starts at offset i·Dh + 8·j.
 template <int Dh, int M, int N, class WarpTile>
 __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M, N>& sum,
                                             const WarpTile& part, int d) {
@@ -222,9 +222,9 @@ __device__ __forceinline__ void add_to_sums(Hbm<float> tile, const Accumulator<M
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
-/// head of Q has `rows` rows. If parts > 1, `parts` blocks share each tile of keys, and each adds
-/// its part of dK and dV to the sums in HBM. grid: (tiles · B·Hk · parts).
+/// head of K and V has `tiles` tiles. In minus_delta, LSE_log2e and dQ_sum a head of Q has `rows`
+/// rows, in whole tiles. If parts > 1, `parts` blocks share each tile of keys, and each adds its
+/// part of dK and dV to the sums in HBM. grid: (tiles · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -234,14 +234,14 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
-  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // At d = 96, Dh columns are too few for all warps side by side, so each warp computes half as
-  // many rows of dQ, or of dV and dK, and twice as many columns.
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // the warp's part of S, P, dP and dS
+  // A warp needs a multiple of 16 columns. If Dh = 96 cannot be divided so among the warps that are
+  // side by side, each computes half the rows of dQ, or of dV and dK, and twice the columns.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
-  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice as large as
-  // if every warp did both, so it reads fewer bytes from shared memory per product.
+  // Half of the warps sum up dV, the others dK. If every warp did both, its part of each sum would
+  // be half the size, and its products would read more bytes from shared memory per FLOP.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, kKeyRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile, first_row, tiles_of_head, begin, end] =
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
 
   // The tiles of Q that attend to this tile of keys, in all query heads that share its head of K
   // and V, are numbered head by head. The block works on tiles [begin, end).
-  const auto after = [&](Place last) {
+  const auto after = [&](Place last) {  // the tile of Q that follows `last`
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
   const auto start_copies = [&](int q_tile, Place place, int stage) {
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
+    __syncthreads();  // Q and dO have arrived; all warps are done with P, dS and the previous tiles
     const GroupedTile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh},
         tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
@@ -304,9 +304,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
-    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
-    // would be NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials of P, so
+    // the mask comes after both. Keys past N_kv, whose S is 0, get P = 0, too: exp(0 − LSE) may
+    // be ∞, and ∞·0 would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -347,9 +347,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ, dK or dV by a factor and rounds them to the I/O type. A head has N
-/// rows in `out` and `rows` rows of sums, in whole tiles; all heads together have all_rows rows of
-/// sums.
+/// Multiplies the sums of dQ, dK or dV, which add_to_sums() has stored, by a factor and rounds them
+/// to the I/O type. A head has N rows in `out` and `rows` rows of sums, in whole tiles; all heads
+/// together have all_rows rows of sums. grid: lanes_of(Dh) lanes for each of these rows.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> sums, Hbm<T> out, int N, int rows, int64_t all_rows,
                             int d, float factor) {
@@ -379,11 +379,11 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// Chooses how many blocks share a tile of keys. Under the mask, each query head that uses the tile
-/// gets a block, so that blocks that run together read the same Q and dO from L2. If a tile meets
-/// at most 32 tiles of Q, it gets one block, because adding up the sums would cost more than
-/// sharing saves. The number is then doubled as long as there are idle SMs. On the simulator it is
-/// 1, so that the counts do not depend on a GPU's size.
+/// Returns how many blocks share a tile of keys. The number starts at 1. Under the mask it starts
+/// at the number of query heads that use the tile, so that blocks that run together read the same Q
+/// and dO from L2, unless the tile meets at most 32 tiles of Q: then adding up the sums in HBM
+/// would cost more than sharing saves. The number doubles while enough SMs are idle. On the
+/// simulator it is 1, so that the counts do not depend on a GPU's size.
 int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   if (device.kind == DeviceKind::sim) return 1;
   const int64_t group = p.H / p.Hk, q_tiles = group * ceil_div(p.N, plan.block_q);
@@ -421,8 +421,8 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;  // per head
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));            // per head
   const int keys = tiles * plan.block_kv;
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows, keys_of_all = int64_t{p.B} * p.Hk * keys;
   with_tile<kBackwardTiles, kAllHeadDims>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
@@ -463,18 +463,18 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// that pass data from one kernel to the next hold whole tiles. If blocks share a tile of keys,
-/// each reads K and V, and adds its part of dK and dV to the sums in HBM.
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
+/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows. If blocks share a tile of keys, each
+/// reads K and V, and adds its part of dK and dV to the sums in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
-  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read; the blocks' number
+  int64_t keys = 0, shares = 0;    // rows of K that a head's blocks read; number of those blocks
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;
     const int64_t q_tiles = ceil_div(p.N - first, plan.block_q);
@@ -505,11 +505,11 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
                 {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
                 {"dK", 0, split ? 0 : kv},
                 {"dV", 0, split ? 0 : kv}}},
-              {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+              {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};  // the sums are fp32
   if (!split) return all;
-  const int64_t cleared =
+  const int64_t cleared =  // bytes of dK_sum or dV_sum
       kv_heads * ceil_div(p.N_kv, plan.block_kv) * plan.block_kv * plan.head_dim * 4;
-  const int64_t added = kv_heads * shares * plan.block_kv * p.d * 4;
+  const int64_t added = kv_heads * shares * plan.block_kv * p.d * 4;  // bytes added to it
   for (const char* name : {"dK_sum", "dV_sum"}) {
     all[0].arrays.push_back({name, 0, cleared});
     all[1].arrays.push_back({name, added, added});

@@ -34,12 +34,12 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr float kLog2e = 1.44269504f;
 
-/// Compiled tiles of the backward pass: {largest head size, Br, Bc}.
+/// Compiled tiles of key_gradients: {largest head size, Br, Bc}. The fastest come first.
 constexpr TileSize kBackwardTiles[] = {
     {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
     {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
-/// Returns the number of stages for Q and dO; at d = 256 two do not fit on most GPUs.
+/// Returns the number of stages for Q and dO. At d = 256 two exceed most GPUs' shared memory.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
@@ -50,14 +50,14 @@ constexpr int backward_rows(int Br) {
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
   const int stages = backward_stages(Dh);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
 }
 
-/// Returns the tile of query_gradients if key_gradients has key_tile keys per tile.
-/// query_smem_bytes returns the bytes of shared memory that it takes.
+/// Return query_gradients' tile (query_tile) and its bytes of shared memory per block
+/// (query_smem_bytes), if key_gradients has key_tile keys per tile.
 constexpr TileSize query_tile(int Dh, int key_tile) {
   return {Dh, 64, Dh == 256 || key_tile == 32 ? 32 : 64};
 }
@@ -69,10 +69,10 @@ int64_t query_smem_bytes(int Dh, int key_tile) {
 
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
-/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2. The sums of dP
-/// start from minus_delta, and so end as dP − D. The arrays that the kernel writes hold whole
+/// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2. In the next
+/// two kernels dP's sums start at minus_delta, and so end as dP − D. The arrays written hold whole
 /// tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no key (LSE = −∞), get
-/// LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
+/// LSE = +∞, which makes their P 0. grid: Dh/8 lanes for each of B·H·rows rows.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, int rows, Problem p) {
@@ -97,22 +97,22 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
-/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
-/// keys.
+/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
+/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
+/// to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
                                .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
                                .uneven = p.causal});
 }
-/// A tile of Q: its head and its first row within the head.
+/// A tile of Q: its head, among B·H, and its first row within the head.
 struct Place {
   int head, row;
 };
 
-/// Computes dK and dV for one tile of keys. A head of K and V has `tiles` tiles. In the arrays that
-/// pass data from one kernel to the next, a head of Q has `rows` rows. grid: (tiles · B·Hk).
+/// Computes dK and dV for one tile of keys. A head of K and V has `tiles` tiles. In minus_delta and
+/// LSE_log2e a head of Q has `rows` rows, in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh);
   constexpr int kWarpRows = backward_rows(Br);
-  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
-  // Half of the warps sum up dV, the others dK. A warp's part of its sum is then twice as large as
-  // if every warp did both, so it reads fewer bytes from shared memory per product.
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // the warp's part of S, P, dP and dS
+  // Half of the warps sum up dV, the others dK. If every warp did both, its part of each sum would
+  // be half the size, and its products would read more bytes from shared memory per FLOP.
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, 2 * kWarpRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
@@ -142,11 +142,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block processes the query heads that share its head of K and V one after the other and, in
-  // each, the tiles of Q from the first row that attends to a key of this tile.
+  // The block works on the query heads that share its head of K and V one after the other. In each
+  // it begins with the first tile of Q that has a row attending to one of the block's keys.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  const auto after = [&](Place last) {
+  const auto after = [&](Place last) {  // the tile of Q that follows `last`
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
   const auto start_copies = [&](Place place, int stage) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
+    __syncthreads();  // Q and dO have arrived; all warps are done with P, dS and the previous tiles
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
-    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
-    // would be NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials of P, so
+    // the mask comes after both. Keys past N_kv, whose S is 0, get P = 0, too: exp(0 − LSE) may
+    // be ∞, and ∞·0 would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Computes dQ for one tile of queries. grid: (tiles of Q · B·H).
+/// Computes dQ for one tile of queries; for `rows` see key_gradients. grid: (tiles of Q · B·H).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -259,9 +259,9 @@ __global__ void __launch_bounds__(kThreads)
   const auto minus_delta_tile = smem.take<float>("minus_delta", Br);
   copy_async<kThreads>(tile_Q, Q + from * p.d, p.d, p.N - block_row, p.d, thread);
   copy_async<kThreads>(tile_dO, dO + from * p.d, p.d, p.N - block_row, p.d, thread);
-  // A tile of this kernel may reach beyond the rows that minus_delta and LSE hold, so both are read
-  // up to row N and are 0 from there on. P is 1 in these rows, which does no harm, because dO and D
-  // are 0.
+  // A tile of this kernel may reach beyond the rows that minus_delta and LSE_log2e hold, so only
+  // rows up to N are read, and the others are 0. In these P is 1, which does no harm, because dO
+  // and D are 0.
   copy_async<kThreads, Br>(minus_delta_tile, minus_delta + at, p.N - block_row, thread);
   copy_async<kThreads, Br>(LSE_tile, LSE_log2e + at, p.N - block_row, thread);
   cp_async_commit();
@@ -320,8 +320,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
 
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;  // per head
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));            // per head
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const auto Q = hbm<const T>(a["Q"]), K = hbm<const T>(a["K"]), V = hbm<const T>(a["V"]);
@@ -340,13 +340,13 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
 }
 
 /// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first tile of Q that attends to one of its keys, and every tile of queries reads K and V up to
+/// first tile of Q on that attends to one of its keys. Every tile of queries reads K and V up to
 /// the last key that its last row attends to.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;

@@ -1,6 +1,6 @@
-// 06: code that lets several blocks share a tile of keys. With one block per tile, SMs might be
-// idle, or blocks that run together might read the Q and dO of different query heads. `split_sums`
-// uses this header and, on Hopper, so do `split` and `sm90`. This header is not a step.
+// 06: code that lets several blocks share a tile of keys, by dividing its queries among them. With
+// one block per tile, SMs might be idle, or blocks that run together might read the Q and dO of
+// different query heads. `split_sums` and, on Hopper, `split` and `sm90` use this header.
 #pragma once
 
 #include "machine/machine.h"
@@ -17,11 +17,11 @@ struct QuerySplit {
   int bh, tile;       // which of the B·Hk heads of K and V, and which of its tiles of keys
   int first_row;      // first row of the first tile of Q that attends to one of the keys
   int tiles_of_head;  // tiles of Q per query head, from first_row on
-  int begin, end;     // may be equal (an empty share) if there are more parts than tiles
+  int begin, end;     // equal (an empty share) only if there are more parts than tiles of Q
 };
-/// Returns the share of block `index`. A head has `tiles` tiles of keys, and `parts` blocks share
-/// each of them. Under the mask the most rows attend to the first keys, so their blocks start
-/// first. `at_once` is the number of blocks that run at once, for longest_first().
+/// Returns the share of block `index` of tiles·B·Hk·parts blocks. A head has `tiles` tiles of keys,
+/// and `parts` blocks share each. Under the mask the most rows attend to the first keys, so their
+/// blocks start first. `at_once`, for longest_first(), is how many blocks run at once; 0: unknown.
 template <int Br, int Bc>
 __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int parts, int at_once,
                                                   const Problem& p) {
@@ -43,13 +43,13 @@ __device__ __forceinline__ QuerySplit query_split(int index, int tiles, int part
           static_cast<int>(all * (part + 1) / parts)};
 }
 
-/// The fp32 sums of dK and of dV in HBM, `chunks` chunks of 8 floats each. If parts is 1, there are
-/// no sums, and kernels access neither array.
+/// The fp32 sums of dK and of dV in HBM, `chunks` chunks of 8 floats in each array. If one block
+/// works on each tile of keys, there are no sums: chunks is 0, and kernels access neither array.
 struct KeySums {
   Hbm<float> dK, dV;
   int64_t chunks;
 };
-/// Sets chunk number `chunk` of each array to 0, if the arrays have that many chunks.
+/// Sets chunk `chunk`, counted from 0, of both arrays to 0; does nothing if there is no such chunk.
 __device__ __forceinline__ void clear(const KeySums& sums, int64_t chunk) {
   if (chunk < sums.chunks) {
     write_chunk(sums.dK + 8 * chunk, Chunk<float>{});

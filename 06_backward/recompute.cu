@@ -14,8 +14,8 @@
 //
 // Since `stored`: HBM holds no N × N array. One kernel, key_gradients, computes all five products
 // of a tile, and P, dP and dS stay on chip. A small kernel runs first and computes D; another runs
-// last and rounds the fp32 sums of dQ. The arrays that pass data from one kernel to the next hold
-// whole tiles of rows for each head, so that key_gradients reads them without checking where a
+// last and rounds the fp32 sums of dQ. The kernels pass LSE, D and the sums of dQ to each other in
+// arrays that hold whole tiles of rows for each head, so that key_gradients need not check where a
 // head's rows end. The forward pass is `split_sums`'s, which writes LSE instead of P.
 
 #include "machine/machine.h"
@@ -38,7 +38,7 @@ constexpr int kWarpRows = 16;  // rows of each product per warp
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(Br);
 }
@@ -46,9 +46,9 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
-/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
-/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
+/// sums to 0. In key_gradients dP's sums start at minus_delta, and so end as dP − D. The arrays
+/// written hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. grid: Dh/8 lanes for each of B·H·rows rows.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -75,28 +75,28 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
-/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
-/// keys.
+/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
+/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
+/// to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),  // Q, dO, dQ
                                .uneven = p.causal});
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
-/// head of Q has `rows` rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In minus_delta, LSE_log2e and dQ_sum a head of Q has `rows`
+/// rows, in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
                   Hbm<const float> minus_delta, Hbm<const float> LSE_log2e, Hbm<float> dQ_sum,
                   Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
-  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // the warp's part of S, P, dP and dS
   const WarpTile<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
-  const WarpTile<Bc, Dh, kWarpRows, kBackwardWarps> of_sum;  // of dV and of dK
+  const WarpTile<Bc, Dh, kWarpRows, kBackwardWarps> of_sum;  // its part of dV and of dK
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_async<kBackwardThreads>(tile_K, K + kv_first, p.d, p.N_kv - key, p.d, thread);
   copy_async<kBackwardThreads>(tile_V, V + kv_first, p.d, p.N_kv - key, p.d, thread);
 
-  // The block processes the query heads that share its head of K and V one after the other and, in
-  // each, the tiles of Q from the first row that attends to a key of this tile.
+  // The block works on the query heads that share its head of K and V one after the other. In each
+  // it begins with the first tile of Q that has a row attending to one of the block's keys.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
   Accumulator<kWarpRows, of_sum.kColumns> dV_sum, dK_sum;
@@ -137,9 +137,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       auto P = S;
       exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-      // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
-      // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
-      // would be NaN in dQ.
+      // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials of P, so
+      // the mask comes after both. Keys past N_kv, whose S is 0, get P = 0, too: exp(0 − LSE) may
+      // be ∞, and ∞·0 would be NaN in dQ.
       Accumulator<kWarpRows, of_S.kColumns> dP;
       fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
       mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -167,13 +167,13 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       const auto dQ_tile = dQ_sum + (int64_t{head} * rows + row) * Dh;
       for_each_pair(dQ, [&](int i, int j, float a, float b) {
         i += of_dQ.row, j += of_dQ.column;
-        // The offset has 64 bits: a 32-bit one takes more registers, too many at d = 256.
+        // With a 32-bit offset the compiler would need more registers, too many at d = 256.
         if (j < p.d) atomic_add_pair(dQ_tile + (int64_t{i} * Dh + j), a, b);
       });
-      __syncthreads();  // all warps are done with these tiles, P and dS; finally also with K and V
+      __syncthreads();  // all warps are done with Q, dO, P and dS; at the end also with K and V
     }
-  // K and V arrived with the first tile of Q, in the same cp.async group. There is always such a
-  // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
+  // K and V arrived with the first tile of Q, in the same cp.async group. Every block has a tile
+  // of Q, because the last query attends to every key: first_query(key) ≤ N − 1.
 
   // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
+/// Writes dQ: its sums (`rows` rows per head) times the scale, rounded. Dh/8 lanes share a row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -213,8 +213,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;  // per head
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));            // per head
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
@@ -230,14 +230,14 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// that pass data from one kernel to the next hold whole tiles.
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
+/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
@@ -264,7 +264,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};  // the sums are fp32
 }
 
 const Register step{{

@@ -2,8 +2,8 @@
 //
 //   build/bin/06_backward --step stages --seqlen 512 --causal
 //
-// Since `recompute`: two stages hold tiles of Q and dO. While a block multiplies the tiles of one
-// stage, the next tiles are copied into the other. The forward pass is `split_sums`'s.
+// Since `recompute`: Q and dO, with LSE and D, have two stages. While a block multiplies the tiles
+// in one stage, the next tiles are copied into the other. The forward pass is `split_sums`'s.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -21,7 +21,7 @@ constexpr float kLog2e = 1.44269504f;
 constexpr TileSize kBackwardTiles[] = {
     {128, 64, 64}, {128, 32, 64}, {128, 32, 32}, {256, 64, 64}, {256, 32, 32}};
 
-/// Returns the number of stages for Q and dO; at d = 256 two do not fit on most GPUs.
+/// Returns the number of stages for Q and dO. At d = 256 two exceed most GPUs' shared memory.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
@@ -30,7 +30,7 @@ constexpr int kWarpRows = 16;  // rows of each product per warp
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
   const int stages = backward_stages(Dh);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
@@ -39,9 +39,9 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
-/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
-/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes.
+/// sums to 0. In key_gradients dP's sums start at minus_delta, and so end as dP − D. The arrays
+/// written hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. grid: Dh/8 lanes for each of B·H·rows rows.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -68,23 +68,23 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
-/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
-/// keys.
+/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
+/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
+/// to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),  // Q, dO, dQ
                                .uneven = p.causal});
 }
-/// A tile of Q: its head and its first row within the head.
+/// A tile of Q: its head, among B·H, and its first row within the head.
 struct Place {
   int head, row;
 };
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
-/// head of Q has `rows` rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In minus_delta, LSE_log2e and dQ_sum a head of Q has `rows`
+/// rows, in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(32 * backward_warps(Br))
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
                   Hbm<T> dK, Hbm<T> dV, int tiles, int rows, Problem p) {
   constexpr int kBackwardWarps = backward_warps(Br), kBackwardThreads = 32 * kBackwardWarps;
   constexpr int kStages = backward_stages(Dh);
-  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // and of P, dP and dS
+  const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // the warp's part of S, P, dP and dS
   const WarpTile<Br, Dh, kWarpRows, kBackwardWarps> of_dQ;
-  const WarpTile<Bc, Dh, kWarpRows, kBackwardWarps> of_sum;  // of dV and of dK
+  const WarpTile<Bc, Dh, kWarpRows, kBackwardWarps> of_sum;  // its part of dV and of dK
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
   const int key = tile * Bc;
   const int thread = threadIdx.x;
@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block processes the query heads that share its head of K and V one after the other and, in
-  // each, the tiles of Q from the first row that attends to a key of this tile.
+  // The block works on the query heads that share its head of K and V one after the other. In each
+  // it begins with the first tile of Q that has a row attending to one of the block's keys.
   const int group = p.H / p.Hk, heads_end = (bh + 1) * group;
   const int first_row = p.first_query(key) / Br * Br;
-  const auto after = [&](Place last) {
+  const auto after = [&](Place last) {  // the tile of Q that follows `last`
     return last.row + Br < p.N ? Place{last.head, last.row + Br} : Place{last.head + 1, first_row};
   };
   const auto start_copies = [&](Place place, int stage) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     const auto [head, row] = next;
     next = after(next);
     cp_async_wait<0>();
-    __syncthreads();  // tiles have arrived; all warps are done with P, dS and the previous tiles
+    __syncthreads();  // Q and dO have arrived; all warps are done with P, dS and the previous tiles
     const Tile<T, Br, Dh> tile_Q{Q_stages + stage * Br * Dh}, tile_dO{dO_stages + stage * Br * Dh};
     const auto minus_delta_tile = minus_delta_stages + stage * Br,
                LSE_tile = LSE_stages + stage * Br;
@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     auto P = S;
     exp2_rows(P, c, load_rows<kWarpRows>(LSE_tile + of_S.row));
 
-    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials, so the
-    // mask is applied after them. Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0
-    // would be NaN in dQ.
+    // dP starts at −D, so that it ends as dP − D. Its products overlap the exponentials of P, so
+    // the mask comes after both. Keys past N_kv, whose S is 0, get P = 0, too: exp(0 − LSE) may
+    // be ∞, and ∞·0 would be NaN in dQ.
     Accumulator<kWarpRows, of_S.kColumns> dP;
     fill_rows(dP, load_rows<kWarpRows>(minus_delta_tile + of_S.row));
     mma_ABt(dP, tile_dO, of_S.row, tile_V, of_S.column);
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
     stage = kStages - 1 - stage;  // the other stage, if there are two
   }
   __syncthreads();  // all warps are done with K and V
-  // K and V arrived with the first tile of Q, in the same cp.async group. There is always such a
-  // tile, because the last query attends to every key: first_query(key) ≤ N − 1.
+  // K and V arrived with the first tile of Q, in the same cp.async group. Every block has a tile
+  // of Q, because the last query attends to every key: first_query(key) ≤ N − 1.
 
   // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
+/// Writes dQ: its sums (`rows` rows per head) times the scale, rounded. Dh/8 lanes share a row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -234,8 +234,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;  // per head
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));            // per head
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
@@ -251,14 +251,14 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// that pass data from one kernel to the next hold whole tiles.
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
+/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
@@ -285,7 +285,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", rows * p.d * 4, rows * p.d * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};  // the sums are fp32
 }
 
 const Register step{{

@@ -6,11 +6,11 @@
 //   P = softmax(S):    D_i = Σ_j P_ij·dP_ij,   dS = P∘(dP − D)
 //   S = scale·Q·Kᵀ:    dQ = scale·dS·K,   dK = scale·dSᵀ·Q
 //
-// Since 02, whose step `safe` is the forward pass: P is kept, and five kernels are added. Four
-// compute the products dV, dP, dQ and dK; here the left operand may be transposed, too. The fifth
-// computes each row of dS from the same row of P and dP, and stores it in dP's array. If several
-// query heads share a head of K and V, dK and dV are sums over the queries of all these heads,
-// whose rows are stored head by head.
+// Since 02: its step `safe` computes the forward pass and leaves P in HBM; then five kernels run.
+// Four compute the products dV, dP, dQ and dK. Unlike in 02, the left operand may be transposed,
+// too. The fifth computes each row of dS from the same row of P and dP, and overwrites dP with it.
+// If several query heads share a head of K and V, dK and dV are sums over the queries of all these
+// heads, whose rows are stored head by head.
 
 #include "machine/machine.h"
 #include "rung.h"
@@ -19,15 +19,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-constexpr int kBlockRows = 128;  // rows of C per block
+constexpr int kBlockRows = 128;  // rows of a product C per block
 constexpr int kInner = 64;       // elements of the inner dimension per stage
 constexpr int kWarps = 8;        // 4 × 2: four down C's rows, two across its columns
 constexpr int kThreads = 32 * kWarps;
 constexpr int kRowWarps = 4;  // warps per block in softmax_gradient, one row of dS each
 
 /// Returns the row pitch of P and dP in elements: N_kv rounded up to a multiple of 8, so that each
-/// row starts with a whole chunk. Copies move whole chunks, so a copy that ends at N_kv moves the
-/// same bytes as one that ends at the pitch. The padding is 0.
+/// row starts on a 16-byte boundary. Copies move chunks of 8 elements, so a copy that ends at N_kv
+/// moves the same bytes as one that ends at the pitch. The padding is 0.
 constexpr int64_t pitch(const Problem& p) {
   return ceil_div(p.N_kv, 8) * 8;
 }
@@ -35,16 +35,16 @@ constexpr int64_t pitch(const Problem& p) {
 /// The form of a product: dP is A·Bᵀ, dQ is A·B, and dV and dK are Aᵀ·B.
 enum class Form { ABt, AB, AtB };
 
-/// The sizes of one head's product. The four products share their code but differ in size.
+/// The sizes of one head's product C, in which the four launches of product() differ.
 struct Product {
-  int rows, columns, inner;           // C is rows × columns
+  int rows, columns, inner;           // C is rows × columns, each a sum of `inner` terms
   int64_t pitch_A, pitch_B, pitch_C;  // elements from one row to the next
   float factor = 1;                   // multiplies C
 };
 
-/// Computes the product C of each head, times the factor. A block computes kBlockRows ×
-/// kBlockColumns of C, and each of its warps 32 × kBlockColumns/2. grid: (heads of C, blocks of
-/// rows, blocks of columns).
+/// Computes C = factor·A·Bᵀ, factor·A·B or factor·Aᵀ·B, as kForm says, for each head of C. A block
+/// computes kBlockRows × kBlockColumns of C, and each of its warps 32 × kBlockColumns/2. grid:
+/// (heads of C, blocks of rows, blocks of columns).
 template <class T, Form kForm, int kBlockColumns, int kStages>
 __global__ void __launch_bounds__(kThreads, 2)
     product(Hbm<const T> A, Hbm<const T> B, Hbm<T> C, Product shape, Problem p) {
@@ -122,14 +122,14 @@ __global__ void __launch_bounds__(kThreads, 2)
                      shape.rows - row, shape.columns - column, thread);
 }
 
-/// Returns P·x, or 0 if P is 0. A masked key has P = 0, but its dP may be ∞ in the I/O type, and
-/// 0·∞ would be NaN.
+/// Returns P·x, or 0 if P is 0. A masked key has P = 0, but x, its dP or dP − D, may be ∞ in the
+/// I/O type, and 0·∞ would be NaN.
 __device__ __forceinline__ float weighted(float P, float x) {
   return P > 0 ? P * x : 0;
 }
 
 /// Replaces dP by dS = P∘(dP − D), with one warp for each of the B·H·N rows. Masked keys and the
-/// padding get dS = 0, because their P is 0.
+/// padding get dS = 0, because their P is 0. grid: (blocks of kRowWarps rows).
 template <class T>
 __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + warp_id();
@@ -155,15 +155,15 @@ __global__ void softmax_gradient(Hbm<const T> P, Hbm<T> dP, Problem p) {
 constexpr int output_columns(const Problem& p) {
   return p.d <= 64 ? 64 : 128;
 }
-constexpr int kScoreColumns = 128;
+constexpr int kScoreColumns = 128;  // columns of dP that a block computes
 
-int64_t smem_bytes(int columns, int stages) {
+int64_t smem_bytes(int columns, int stages) {  // of product() with kBlockColumns = columns
   return array_bytes<fp16>(stages * (kBlockRows + columns) * kInner);
 }
 
 /// Plans three stages of copies, or two if three do not fit in shared memory.
 Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest&) {
-  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kBlockRows);  // throws if too long
+  grid_blocks(p.N, kBlockRows), grid_blocks(p.N_kv, kBlockRows);  // throw if a length is too large
   const int stages = smem_bytes(kScoreColumns, 3) <= device.smem_bytes ? 3 : 2;
   return {.block_q = kBlockRows,
           .block_kv = kScoreColumns,
@@ -182,7 +182,7 @@ void launch_backward(const Problem& p, const Arrays& a) {
   const auto dQ = hbm<T>(a["dQ"]), dK = hbm<T>(a["dK"]), dV = hbm<T>(a["dV"]);
   const unsigned heads = p.B * p.H;
   const int columns = output_columns(p);
-  const int queries = p.H / p.Hk * p.N;  // per head of K and V, with consecutive rows
+  const int queries = p.H / p.Hk * p.N;  // of all query heads that share a head of K and V
   const Product dOVt{p.N, p.N_kv, p.d, p.d, p.d, pitch(p)};
   const Product dSK{p.N, p.d, p.N_kv, pitch(p), p.d, p.d, p.scale};
   const Product PtdO{p.N_kv, p.d, queries, pitch(p), p.d, p.d};
@@ -211,7 +211,7 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-Traffic backward_traffic(const Problem& p, const Plan&) {
+Traffic backward_traffic(const Problem& p, const Plan&) {  // the requested bytes, per kernel
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;                    // bytes of Q, dO or dQ
   const int64_t k = heads * p.N_kv * p.d * kIoBytes;                 // of K or V, per query head

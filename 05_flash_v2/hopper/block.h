@@ -1,8 +1,7 @@
-// 05 on Hopper: code that the steps from `overlap` on share, because it no longer changes: the
-// threads and registers of a block with one producer and several consumers, store_output, the plan
-// and the tensor maps. All of it first appears in `producer`. `produce` here serves `overlap` and
-// `ping_pong`; `persistent` and `counter` define their own, and later steps use work.h's. This
-// header is not a step.
+// 05 on Hopper: code of the step `producer` that the steps from `overlap` on share: the threads and
+// registers of a block with one producer and several consumers, store_output, the plan and the
+// tensor maps. Only `overlap` and `ping_pong` use `produce` from here; `persistent` and `counter`
+// define their own, and later steps use the one in work.h.
 #pragma once
 
 #include "bytes.h"
@@ -16,16 +15,16 @@ namespace {
 
 constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3 belong to the consumers; a barrier's number is its consumer's warpgroup
-// number.
+// The consumer that is warpgroup w (from 1 to 3) has the named barrier kWarpgroupBarrier + w.
 constexpr int kWarpgroupBarrier = 0;
 
 /// Returns the threads per block: one warpgroup for the producer, and one for each consumer.
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Return the registers per thread: the producer needs few, and the two consumers (three if Br is
-/// 192) get the rest.
+/// Return the registers per thread of the producer and of a consumer. At the launch all warpgroups
+/// get equal numbers, 168 or, if Br is 192, 128. The producer needs few, so it gives up most of its
+/// own to the two consumers (three if Br is 192).
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -36,7 +35,7 @@ constexpr int consumer_registers(int Br) {
 /// Returns the bytes of shared memory for of_Q stages of Q, of_KV stages each of K and V, and their
 /// barriers.
 constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
-  const int64_t columns = ceil_div(Dh, 64) * 64;  // per tile; a panel has 64 columns
+  const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile: whole panels of 64
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<fp16>(of_Q * Br * columns) + 2 * array_bytes<fp16>(of_KV * Bc * columns) +
          2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
@@ -76,8 +75,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
 /// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through the consumer's
 /// tile of Q, and TMA stores it from there. Each warp overwrites its own rows of Q with O, without
 /// a barrier before that: we assume that the warp's part of a product reads no other rows of Q, so
-/// that its own wait suffices. Without kStmatrix, as in `q_registers` and `sm90` at d = 128,
-/// addresses take fewer registers.
+/// that its own wait suffices. If kStmatrix is false, as in `q_registers` and `sm90` at d = 128, O
+/// is written without stmatrix, whose addresses take more registers.
 template <class T, bool kStmatrix = true, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16> l, const TensorMap& map_O,
@@ -101,7 +100,8 @@ __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_
   });
 }
 
-/// Returns a plan that takes one of `tiles` and has `stages` stages of K and of V.
+/// Returns a plan with one of `tiles` and with `stages` stages of K and of V. Throws
+/// Error(bad_usage) if no tile matches the request and fits in shared memory.
 template <class Tiles, class SmemBytes>
 Plan plan_of(const Problem& p, const DeviceInfo& device, const TileRequest& request,
              const Tiles& tiles, int stages, SmemBytes smem_bytes) {

@@ -1,5 +1,5 @@
-// 05 on Hopper: the formula for the bytes requested by the steps from `tma` on. This header is not
-// a step.
+// 05 on Hopper: predicts the bytes that the attention kernels request, for traffic() of the steps
+// from `tma` on.
 #pragma once
 
 #include "machine/machine.h"
@@ -10,7 +10,8 @@ namespace {
 
 /// Adds up f(n) over a head's tiles of Q, where n is the number of tiles of K and V that a tile of
 /// Q reads: those that its last row attends to, and at least one. The last tile of Q ends at N,
-/// rounded up to a multiple of `unit`.
+/// rounded up to a multiple of `unit`: of plan.block_q if the first tile starts at row 0, and of
+/// kWarpgroupRows if tiles are laid out from the last row up (`own_keys` and later steps).
 template <class F>
 int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   int64_t sum = 0;
@@ -20,8 +21,8 @@ int64_t sum_over_tiles(const Problem& p, const Plan& plan, int64_t unit, F f) {
   }
   return sum;
 }
-/// Returns the bytes that the forward pass requests from each array: every tile of Q reads whole
-/// tiles of K and V.
+/// Returns the bytes that the forward pass requests, {array, read, written}: every tile of Q reads
+/// whole tiles of K and V. `unit` is as in sum_over_tiles.
 inline std::vector<ArrayTraffic> tiles_traffic(const Problem& p, const Plan& plan, int64_t unit) {
   const int64_t heads = int64_t{p.B} * p.H;
   const int64_t q = heads * p.N * p.d * kIoBytes;  // bytes of Q or O

@@ -1,5 +1,5 @@
-// 05 on Hopper, aside: products in e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Numbers take
-// half as many bits, with only 4 significant bits; products run at twice the rate.
+// 05 on Hopper, aside: products in e4m3 (Shah et al. 2024, FlashAttention-3, §3.3). Numbers take 8
+// bits instead of 16, only 4 of them significant; products run at twice the rate.
 //
 //   build/bin/05_flash_v2 --step fp8 --input outliers --set scale=head,hadamard=off
 //
@@ -74,7 +74,7 @@ constexpr int part_columns(int Dh, int Bc) {
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // per tile; a panel has 64 columns
+  const int columns = std::max(Dh, 64);  // of a tile: whole panels of 64
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<e4m3>(Br * columns) + 2 * array_bytes<e4m3>(kStages * Bc * columns) +
          array_bytes<fp16>(Br * columns) + array_bytes<WorkTile>(consumers) +
@@ -82,8 +82,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Maps a column i of V̂ᵀ to its key in the tile of V. This is the order in which a lane's
-/// registers hold the keys of S, and thus of P.
+/// Maps a column i of V̂ᵀ to its key in the tile of V. A lane's registers hold the keys of S, and
+/// thus of P, in the same order.
 struct KeyOrder {
   __device__ __forceinline__ int operator()(int i) const { return column_at(i); }
 };
@@ -106,7 +106,7 @@ struct Rings {
   StagesV V;
 };
 template <class StagesQ, class StagesK, class StagesV>
-Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // for clang 16
+Rings(StagesQ, StagesK, StagesV) -> Rings<StagesQ, StagesK, StagesV>;  // clang 16 needs this guide
 /// The data that the producer hands over along with the tiles.
 struct WithTiles {
   Smem<WorkTile> work;   // per consumer: its tile of Q
@@ -122,8 +122,8 @@ __device__ __forceinline__ void produce(Rings<StagesQ, StagesK, StagesV> rings,
                                         Hbm<const float> scales, Hbm<int> next, const Problem& p) {
   auto& [Q, K, V] = rings;
   const ScaledTiles scaled = scaled_tiles(p, Bc);
-  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
-  // the last tile a negative head is sent.
+  // Sends a tile of Q with its number and head, so that the consumers need no divisions. A negative
+  // head, sent after the last tile, ends the consumers' loops.
   const auto send = [&](const WorkTile& work) {
     for (int row = row_from_end<Br>(work, p), end = row + Br; row < end; row += kWarpgroupRows) {
       Q.acquire();
@@ -215,7 +215,7 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
 }
 
 /// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through a tile of its
-/// own, and TMA stores it from there.
+/// own, and TMA stores it from there. l contains P's factor 2^p_exponent; LSE does not.
 template <class T, int Dh>
 __device__ __forceinline__ void store_output(const SwizzledTile<T, kWarpgroupRows, Dh>& tile,
                                              Accumulator<16, Dh>& O_sum, const Rows<16>& m,
@@ -284,7 +284,7 @@ __device__ __forceinline__ void consume(Rings<StagesQ, StagesK, StagesV> rings,
     wgmma_ABt(O_sum, P, V.tile());
     wgmma_commit();
   };
-  const auto finish_output = [&] {
+  const auto finish_output = [&] {  // waits for P·V; with two levels, adds it to O in fp32
     if constexpr (kTwoLevel) {
 #pragma unroll
       for (int column = 0; column < Dh; column += kPart) {
@@ -378,7 +378,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileO = SwizzledTile<T, kWarpgroupRows, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileK, kStages> K{smem, "K"};
   Stages<TileV, kStages> V{smem, "V"};
   const auto smem_O = smem.tiles<TileO>("O", kConsumers);
@@ -422,7 +422,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
   const int64_t tiles = scaled_tiles(p, plan.block_kv).all;
   if (tiles >= int64_t{1} << 31)  // quantise launches one block per tile
     throw Error(Exit::bad_usage, "--heads " + std::to_string(p.H) + ": " + std::to_string(tiles) +
-                                     " tiles of Q, K and V have a scale; 2147483647 are the most");
+                                     " tiles of Q, K and V; at most 2147483647 can have scales");
   const int64_t scale_bytes = 4 * tiles;
   plan.workspace = {{"Q8", heads * p.N * Dh},
                     {"K8", heads_kv * p.N_kv * Dh},
@@ -492,8 +492,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
                       {"V8", 0, heads_kv * p.d * pitch},
                       {"scales", 0, 4 * tiles.all}}});
 
-  // Sums over one head's tiles of Q: the rows of K8, columns of V8, and tiles of both that they
-  // read.
+  // Returns how many units of K8 or V8 one head's tiles of Q read in all. A unit is a row, a column
+  // or a tile: of_tile units make a tile of keys, and at most `most` make all keys of a head.
   const auto sum = [&](int64_t of_tile, int64_t most) {
     return sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {
       return std::min<int64_t>(kv_tiles * of_tile, most);

@@ -1,5 +1,6 @@
-// Functions that quantise to e4m3. Each thread holds 8 neighbouring elements of a row.
-// On the simulator each function counts one FLOP per element and operation.
+// 05/fp8: functions with which quantise.h rounds Q, K and V to e4m3. Each thread holds 8
+// neighbouring elements of a row. On the simulator each function counts one FLOP per element and
+// operation.
 #pragma once
 
 #include <array>
@@ -9,10 +10,10 @@
 
 namespace ladder::MACHINE {
 
-/// Replaces a row x of Dh elements by H·(±x)/√Dh. Dh/8 neighbouring lanes hold 8 elements each;
-/// `column` is this lane's first column. hadamard_sign gives the signs. Multiplying by H takes
-/// log₂Dh rounds of sums and differences: of elements 1, 2 and 4 apart within a lane, and then of
-/// elements in lanes 1, 2, 4, … apart.
+/// Replaces a row x of Dh elements by H·(±x)/√Dh, where H is the Hadamard matrix of order Dh and
+/// hadamard_sign gives the signs. Dh/8 neighbouring lanes hold 8 elements each; `column` is the
+/// calling lane's first column. Multiplying by H takes log₂Dh rounds of sums and differences: of
+/// elements 1, 2 and 4 apart within a lane, and then of elements in lanes 1, 2, 4, … apart.
 template <int Dh>
 __device__ __forceinline__ void hadamard(float (&x)[8], int column) {
 #pragma unroll
@@ -56,7 +57,8 @@ __device__ __forceinline__ float largest(const float (&x)[8]) {
   return most;
 }
 
-/// Returns the largest x over all threads of a block of kWarps warps. of_warps has kWarps floats.
+/// Returns the largest x over all threads of a block of kWarps warps. All threads must call it.
+/// of_warps is shared memory for kWarps floats.
 template <int kWarps>
 __device__ __forceinline__ float block_max(float x, Smem<float> of_warps) {
   x = warp_max(x);

@@ -1,5 +1,5 @@
-// 05 on Hopper: the tiles of keys that a block computes if `parts` blocks share the keys of one
-// tile of Q (../parts.h). tiles.h chooses the number of parts. This header is not a step.
+// 05 on Hopper: which tiles of keys each block computes, and the bytes that it requests, if `parts`
+// blocks share the keys of one tile of Q (../parts.h). tiles.h chooses the number of parts.
 #pragma once
 
 #include "../parts.h"
@@ -11,9 +11,9 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Returns the tiles of K and V that this block computes, out of the kv_tiles of its tile of Q: all
-/// or, if kSplit, one part. If there are fewer tiles than parts, each of the last blocks gets one
-/// tile that no row attends to.
+/// Returns the tiles of K and V that this block computes, out of the kv_tiles that its tile of Q
+/// attends to: all or, if kSplit, part blockIdx.y of gridDim.y. If there are fewer tiles than
+/// parts, each of the last blocks gets one tile that no row attends to.
 template <bool kSplit>
 __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   if constexpr (!kSplit) return {0, kv_tiles};
@@ -22,8 +22,9 @@ __device__ __forceinline__ KeyTiles key_tiles_of_split(int kv_tiles) {
   return {kv_tiles * part / parts, kv_tiles * (part + 1) / parts};
 }
 
-/// Returns the requested bytes if `parts` blocks share each tile of Q; `whole` holds the bytes
-/// without sharing. A part that gets no tile of keys reads one tile that it does not need.
+/// Predicts the requested bytes if plan.parts blocks share each tile of Q. `whole` is the result of
+/// tiles_traffic, the bytes without sharing; whole[1] is K's entry. A part that gets no tile of
+/// keys reads one tile that it does not need.
 inline Traffic traffic_of_parts(const Problem& p, const Plan& plan,
                                 const std::vector<ArrayTraffic>& whole) {
   const int64_t vain = sum_over_tiles(p, plan, kWarpgroupRows, [&](int64_t kv_tiles) {

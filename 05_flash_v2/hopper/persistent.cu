@@ -52,11 +52,11 @@ template <int Br, int Bc, class StagesQ, class StagesKV>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_Q,
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         Smem<WorkTile> smem_work, const Problem& p) {
-  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
-  // the last tile a negative head is sent.
+  // Sends a tile of Q with its number and head, so that the consumers need no divisions. A negative
+  // head, sent after the last tile, ends the consumers' loops.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // its consumer frees it, even in the first round
+      Q.acquire_freed();  // waits until the slot's consumer frees it, even in the first round
       smem_work[Q.number()] = work;
       if (work.head >= 0)
         Q.fill(map_Q, 0, row_of<Br>(work, p) + row, work.head % p.H, work.head / p.H);
@@ -64,8 +64,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // Half as many blocks run at once as in `large_tiles`, so a group needs only half as many heads,
-  // and the requests to HBM at the start of a group come in smaller bursts.
+  // Compared with `large_tiles`, half the blocks run at once. So a group of heads (longest_first)
+  // needs only half the default bytes, and requests to HBM at its start come in smaller bursts.
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
       smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot

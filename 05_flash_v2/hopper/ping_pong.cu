@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
 
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp

@@ -30,8 +30,7 @@ namespace {
 constexpr int kWarpgroupRows = 64;  // rows of Q per consumer, which is a warpgroup
 constexpr int kStages = 2;          // stages of K and of V
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
-// Named barriers 1 to 3 belong to the consumers; a barrier's number is its consumer's warpgroup
-// number.
+// The consumer that is warpgroup w (from 1 to 3) has the named barrier kWarpgroupBarrier + w.
 constexpr int kWarpgroupBarrier = 0;
 
 /// Compiled tiles: {largest head size, Br, Bc}. Each consumer has kWarpgroupRows of the Br rows.
@@ -40,8 +39,9 @@ constexpr TileSize kTiles[] = {{64, 192, 128}, {128, 128, 128}};
 constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
-/// Return the registers per thread: the producer needs few, and the two consumers (three if Br is
-/// 192) get the rest.
+/// Return the registers per thread of the producer and of a consumer. At the launch all warpgroups
+/// get equal numbers, 168 or, if Br is 192, 128. The producer needs few, so it gives up most of its
+/// own to the two consumers (three if Br is 192).
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -50,7 +50,7 @@ constexpr int consumer_registers(int Br) {
 }
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  const int columns = std::max(Dh, 64);  // per tile; a panel has 64 columns
+  const int columns = std::max(Dh, 64);  // of a tile: whole panels of 64
   const int consumers = Br / kWarpgroupRows;
   return array_bytes<fp16>(Br * columns) + 2 * array_bytes<fp16>(kStages * Bc * columns) +
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   const int kv_tiles = keys > 0 ? static_cast<int>(ceil_div(keys, Bc)) : 1;
 
   SharedMemory smem;
-  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, 1, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   Q.init(smem, "Q_full", "Q_free", 1);
   K.init(smem, "K_full", "K_free", 4 * kConsumers);  // one arrival per consumer warp

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(threads(Br), 1)
   using TileKV = SwizzledTile<T, Bc, Dh>;
   constexpr int kConsumers = Br / kWarpgroupRows;
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileKV, kStages> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
       smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot

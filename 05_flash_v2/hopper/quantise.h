@@ -1,5 +1,5 @@
-// The kernel that runs before step fp8's attention kernel and writes that kernel's operands to HBM:
-// Q, K and V in e4m3 with one scale per tile, V transposed.
+// 05/fp8: the kernel `quantise`, which runs before the attention kernel and writes that kernel's
+// operands to HBM: Q, K and V in e4m3 with one scale per tile, V transposed.
 #pragma once
 
 #include "block.h"
@@ -17,12 +17,12 @@ constexpr int quantisers(int Dh, int Bc) {
   return std::max(Dh, 64) * Bc / 64;
 }
 
-/// Numbers of tiles, each of which has a scale. All heads' tiles of Q are numbered first, then the
-/// tiles of K, then the tiles of V.
+/// Numbers of tiles. Every tile has a scale. All heads' tiles of Q are numbered first, then the
+/// tiles of K, then the tiles of V; V has the same number of tiles as K.
 struct ScaledTiles {
-  int q, kv;       // per head: tiles of Q (kWarpgroupRows rows each); tiles of K, and as many of V
-  int of_Q, of_K;  // of all heads: tiles of Q; tiles of K, and as many of V
-  int64_t all;
+  int q, kv;       // per head: tiles of Q (kWarpgroupRows rows each); tiles of K (Bc rows each)
+  int of_Q, of_K;  // of all heads: tiles of Q; tiles of K
+  int64_t all;     // tiles of Q, K and V of all heads
 };
 constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
   const int q = static_cast<int>(ceil_div(p.N, kWarpgroupRows)),
@@ -31,7 +31,8 @@ constexpr ScaledTiles scaled_tiles(const Problem& p, int Bc) {
   return {q, kv, of_Q, of_K, of_Q + int64_t{2} * of_K};
 }
 
-/// Returns the padded length of a row of V̂ᵀ in keys, a multiple of 16 bytes.
+/// Returns the padded length of a row of V̂ᵀ in keys: a multiple of 16, because a key takes one byte
+/// and TMA's pitches are multiples of 16 bytes.
 constexpr int64_t padded_keys(int N_kv) {
   return ceil_div(N_kv, 16) * 16;
 }
@@ -43,15 +44,16 @@ template <int Bc>
 __device__ __forceinline__ constexpr int transposed_row(int r) {
   return r * Bc + r / 8 * 16;
 }
+/// The bytes of shared memory per block of `quantise`: one float per warp, and a tile of V̂ᵀ.
 template <int Dh, int Bc>
 constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
                                    array_bytes<e4m3>(transposed_row<Bc>(std::max(Dh, 64)));
 
-/// The tile of Q, K or V that a block quantises.
+/// The tile of Q, K or V that a block quantises. If is_Q and is_V are false, it is a tile of K.
 struct OwnTile {
   bool is_Q, is_V;
   int number, head, of_head;  // its number among all tiles; its head; its number within the head
-  int first, array_tiles, head_tiles;  // its array's first tile, tiles in all, tiles per head
+  int first, array_tiles, head_tiles;  // its array's first tile; tiles in all; tiles per head
 };
 __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
   const int block = static_cast<int>(blockIdx.x);
@@ -62,8 +64,9 @@ __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
           first, array_tiles, head_tiles};
 }
 
-/// Writes the maximum or the scale of a block's tile, given the largest magnitude that each thread
-/// holds (`own`). of_warps has kThreads / 32 floats of shared memory.
+/// Writes the maximum or the scale of a block's tile, given `own`, the largest magnitude that the
+/// calling thread holds; all threads must call. `maxima` and `scales` have one float per tile, in
+/// the order of ScaledTiles; of_warps has kThreads / 32 floats of shared memory.
 template <int kThreads>
 struct TileScale {
   OwnTile tile;
@@ -91,7 +94,9 @@ struct TileScale {
   }
 };
 
-/// Quantises a tile of R rows of Q or K. A thread takes 8 columns of every kStride-th row.
+/// Quantises a tile of R rows of Q or K; N is the number of rows per head. If `rotate`, transforms
+/// the rows first (hadamard). If only_maxima, writes the tile's maximum and nothing else. A thread
+/// takes 8 columns of every kStride-th row.
 template <int R, int Dh, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int N,
                                               const TileScale<kThreads>& of, bool rotate,
@@ -121,8 +126,8 @@ __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int 
     if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
 }
 
-/// Quantises a tile of Bc rows of V and transposes it, its keys in KeyOrder. With `column_at`, each
-/// group of 16 columns of V̂ᵀ holds its 16 keys in this order:
+/// Quantises a tile of Bc rows of V and transposes it; its keys are permuted by KeyOrder. If
+/// KeyOrder is `column_at`, each group of 16 columns of V̂ᵀ holds its 16 keys in this order:
 ///
 ///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
 ///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
@@ -171,10 +176,11 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
       store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
 }
 
-/// Quantises Q, K and V to e4m3, one tile per block, and writes each tile's scale. Where tiles
-/// share a scale, a run with only_maxima comes first and writes their maxima. KeyOrder{}(i) is the
-/// key in column i of V̂ᵀ; KeyOrder{}(i + e) must equal KeyOrder{}(i) + KeyOrder{}(e) for multiples
-/// i of 8 and e < 8. grid: (tiles of Q, K and V of all heads).
+/// Quantises Q, K and V to e4m3, one tile per block, and writes each tile's scale. Q8 has B·H·N ×
+/// Dh elements, K8 B·Hk·N_kv × Dh, and V8, which is V̂ᵀ, B·Hk·d × padded_keys(N_kv). If tiles share
+/// a scale, a run with only_maxima comes first and writes the maximum of each tile. KeyOrder{}(i)
+/// is the key in column i of V̂ᵀ; KeyOrder{}(i + e) must equal KeyOrder{}(i) + KeyOrder{}(e) for
+/// multiples i of 8 and e < 8. grid: (tiles of Q, K and V of all heads).
 template <class T, int Dh, int Bc, bool only_maxima, class KeyOrder>
 __global__ void __launch_bounds__(quantisers(Dh, Bc), std::max(1, 640 / quantisers(Dh, Bc)))
     quantise(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<e4m3> Q8, Hbm<e4m3> K8,

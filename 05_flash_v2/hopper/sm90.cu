@@ -19,7 +19,7 @@
 // wide heads, few rows or few keys, and estimates which is fastest. The choice changes the kernel:
 //
 //   64 rows, one consumer     two or three blocks share an SM; consumers do not wait for turns
-//   heads above 128           Q has one stage, reused only after O has been stored from it
+//   heads above 128           one stage of Q, reused only after O has been stored from it
 //   few tiles of Q            blocks share a tile's keys (kSplit); ../parts.h merges their results
 //   equal tiles, 1 block/SM   blocks take them in turn, without a counter
 //
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(threads(Br), blocks_of_SM(Dh, Br, Bc))
   constexpr int kConsumers = Br / kWarpgroupRows, kStages = stages_of_Q(Dh);
   if constexpr (kSplit) let_next_kernel_start();  // merge starts early, but waits for this kernel
   SharedMemory smem;
-  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // each consumer has its own tile
+  Stages<TileQ, kStages, kConsumers> Q{smem, "Q"};  // one slot per consumer
   Stages<TileKV, stages_of_KV(Dh, Bc)> K{smem, "K"}, V{smem, "V"};
   const auto smem_work =
       smem.take<WorkTile>("work", kStages * kConsumers);  // the tile of Q in each slot
@@ -237,7 +237,7 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
     plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Returns whether blocks take their next tile of Q from a counter, which the plan then contains.
+/// Returns whether blocks take tiles of Q from a counter, which is then in the plan's workspace.
 bool asks(const Plan& plan) {
   return std::ranges::any_of(plan.workspace, [](const auto& a) { return a.name == "next"; });
 }

@@ -1,5 +1,5 @@
-// 05 on Hopper: `lazy`'s softmax, which rarely rescales O, for the steps from `own_keys` on. This
-// header is not a step.
+// 05 on Hopper: the softmax of the step `lazy`, which rarely rescales O, for the steps from
+// `own_keys` on.
 #pragma once
 
 #include "block.h"

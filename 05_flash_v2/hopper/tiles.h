@@ -1,11 +1,11 @@
-// 05 on Hopper: chooses sm90's compiled tile, and how many blocks share it, with a model of the
-// time. It also determines a block's stages and registers. This header is not a step.
+// 05 on Hopper: chooses one of sm90's compiled tiles, and how many blocks share each tile of Q, by
+// estimated time. It also determines a block's stages and registers.
 //
 // The rule, with fixed limits first and the choices for each run last:
 //
-//   1. Each of the head sizes 64, 96, 128, 192 and 256 has its own tiles (kTimed); a head takes the
-//      smallest size that holds it. The functions below derive a block's other resources from the
-//      head size Dh and the tile, Br × Bc.
+//   1. Heads. Each of the head sizes 64, 96, 128, 192 and 256 has separate tiles (kTimed); a head
+//      uses those of the smallest size that holds it. The functions below derive a block's other
+//      resources from the padded head size, Dh, and the tile, Br × Bc.
 //   2. Rows. Each consumer takes 64 of the Br rows and holds O for them, Dh/2 registers per thread.
 //      Up to Dh = 96 the SM's registers hold the O of three consumers, above that the O of two.
 //      More rows mean fewer reads of K and V, so the tile with the most rows is the fastest if
@@ -13,13 +13,13 @@
 //   3. Keys. Q, K and V have to fit in shared memory, 227 KB, and S takes Bc/2 registers per
 //      thread. So the more rows and the wider the head, the fewer keys; above 128 columns only one
 //      stage of Q fits (stages_of_Q).
-//   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. With one consumer a
-//      block is small, and two or three share an SM (blocks_of_SM), so that the start and end of
-//      one overlap products of another. Few keys: in a tile of fewer keys, fewer are masked.
-//   5. If there are still too few tiles of Q for the SMs, `parts` blocks share the keys of one
+//   4. Few rows: tiles of 64 or 128 rows make more blocks, so that no SM idles. A block with one
+//      consumer is small, so two or three such blocks share an SM (blocks_of_SM), and the start and
+//      end of one overlap products of another. Few keys: in a tile of fewer keys, fewer are masked.
+//   5. If there are still too few tiles of Q for the SMs, `parts` blocks share the keys of each
 //      tile, and `merge` (../parts.h) combines their results.
 //
-// Steps 4 and 5 depend on the run's queries, keys, heads, mask and SMs. No simple threshold decides
+// Points 4 and 5 depend on the queries, keys, heads, mask and SMs. No simple threshold decides
 // them, so time_of_tiles estimates each tile's time with each number of parts, from times that were
 // measured once on an H200 (kTimed), and `fastest` takes the shortest.
 #pragma once
@@ -36,10 +36,10 @@ namespace ladder::MACHINE {
 namespace {
 
 /// A compiled tile, {largest head size, Br, Bc}, and its times in µs on an H200 whose SMs are all
-/// busy. Each consumer has kWarpgroupRows of the Br rows. The times are kv_tile per tile of keys,
-/// `ends` for a block's start and end, and `once` per SM, because an SM's first and last tile of
-/// keys overlap nothing. Only heads of 97 to 128 columns need `once`, because their tiles of few
-/// keys compete with tiles of many.
+/// busy. Each consumer computes kWarpgroupRows of the Br rows. The times are kv_tile per tile of
+/// keys, `ends` for a block's start and end, and `once` per SM, because an SM's first and last tile
+/// of keys overlap nothing. `once` matters for heads of 97 to 128 columns alone, because their
+/// tiles of few keys compete with tiles of many.
 struct TimedTile {
   TileSize size;
   double kv_tile, ends, once = 0;
@@ -61,13 +61,14 @@ constexpr auto kTiles = [] {
   for (size_t i = 0; i < tiles.size(); ++i) tiles[i] = kTimed[i].size;
   return tiles;
 }();
-/// Returns whether blocks may share a tile's keys. Only the tiles with the fewest rows for their
-/// head size allow it.
+/// Returns whether blocks may share a tile's keys: the tile must be one of those with the fewest
+/// rows for its head size.
 constexpr bool may_split(int Dh, int Br) {
   return Br == (Dh <= 64 || Dh == 128 ? 64 : 128);
 }
-/// Return the number of stages of Q (wide heads leave space for only one), and of K and V (more
-/// than two for tiles of at most 64 keys and heads of at most 128 columns).
+/// Return the number of stages of Q, and of K and V each. Heads above 128 columns leave space for
+/// only one stage of Q; for other heads, tiles of at most 64 keys leave space for three or four
+/// stages of K and V.
 constexpr int stages_of_Q(int Dh) {
   return Dh > 128 ? 1 : 2;
 }
@@ -79,8 +80,8 @@ constexpr int stages_of_KV(int Dh, int Bc) {
 constexpr int blocks_of_SM(int Dh, int Br, int Bc) {
   return Br > kWarpgroupRows ? 1 : Dh > 64 || Bc == 128 ? 2 : 3;
 }
-/// Return the registers per thread, in place of block.h's numbers: the producer needs few, and the
-/// one to three consumers get the rest.
+/// Return the registers per thread of the producer and of a consumer, in place of block.h's
+/// numbers. The producer needs few, and the one to three consumers share the rest.
 constexpr int producer_registers_of_tile(int Dh, int Br, int Bc) {
   return Br == 192 || blocks_of_SM(Dh, Br, Bc) == 3 ? 32 : 40;
 }
@@ -95,8 +96,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
 }
 
 // Constants of time_of_tiles and `fastest`, fitted to times on an H200.
-constexpr double kEmptyTime = 0.4;    // fraction of a whole tile's time that one without rows takes
-constexpr double kAloneTime = 0.8;    // fraction of its time that a block takes if alone on its SM
+constexpr double kEmptyTime = 0.4;    // time of a tile of Q without rows, if a full one takes 1
+constexpr double kAloneTime = 0.8;    // time of a block alone on its SM, if with others it takes 1
 constexpr double kMergeStart = 4;     // µs that `merge` takes besides moving its bytes
 constexpr double kMergeRate = 2;      // TB/s, for writing and reading partial results
 constexpr double kWorthwhile = 0.95;  // more parts must stay below this fraction of the best time
@@ -161,7 +162,8 @@ bool in_turn(const Problem& p, const Plan& plan, const DeviceInfo& device) {
          (of_SM == 1 && !p.causal && p.N % plan.block_q == 0);
 }
 
-/// Returns the plan, except for its workspace.
+/// Returns the plan, except for its workspace. Throws Error(bad_usage) if blocks cannot share the
+/// requested tile, or if there would be more than 2³⁰ parts of tiles.
 Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim<kAllHeadDims>(p.d);
   Plan plan{.head_dim = Dh, .settings = choose_settings(kSettings, request.settings)};
@@ -173,12 +175,12 @@ Plan plan_by_time(const Problem& p, const DeviceInfo& device, const TileRequest&
   plan.warps = threads(plan.block_q) / 32;
   plan.parts = choice.parts;
   if (asked != "auto" && plan.parts != std::stoi(asked))
-    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks share no tile of " +
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": blocks cannot share a tile of " +
                                      std::to_string(plan.block_q) +
                                      " rows; leave --block-q to the plan");
   const int64_t tiles = ceil_div(p.N, plan.block_q) * p.B * p.H;
   if (plan.parts > 1 && tiles * plan.parts > 1 << 30)  // indices of parts · heads are ints
-    throw Error(Exit::bad_usage, "--set parts=" + asked + ": more than 2³⁰ parts of tiles");
+    throw Error(Exit::bad_usage, "--set parts=" + asked + ": over 2³⁰ parts of tiles; set fewer");
   plan.note += (plan.note.empty() ? "" : "; ") + std::to_string(tiles) + " tiles of Q, " +
                std::to_string(plan.parts) + (plan.parts == 1 ? " block" : " blocks") +
                " for each, on " + std::to_string(device.multiprocessors) + " SMs";

@@ -35,7 +35,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64)) +  // a tile's panels have 64 columns
+  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64)) +  // whole panels of 64 columns
          3 * array_bytes<Mbarrier>(1);
 }
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     fence_mbarrier_init();  // makes the initialised barriers visible to TMA
   }
   __syncthreads();  // all threads see them initialised
-  // Announces a tile's bytes to the barrier and starts copying them. Only one thread calls it.
+  // Announces a tile's bytes to the barrier and starts copying them. One thread calls it.
   const auto start_copy = [&](const TensorMap& map, MbarrierRef full, const auto& to, int first_row,
                               int of_head) {
     full.arrive_expect_tx(to.kBytes);

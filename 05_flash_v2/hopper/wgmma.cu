@@ -34,7 +34,7 @@ constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr TileSize kTiles[] = {{128, 128, 64}};
 
 int64_t smem_bytes(int Dh, int Br, int Bc) {
-  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // a tile's panels have 64 columns
+  return array_bytes<fp16>((Br + 2 * Bc) * std::max(Dh, 64));  // whole panels of 64 columns
 }
 
 /// Divides the rows of O by l and stores O and LSE to HBM. O goes through Q's tile, so that it is

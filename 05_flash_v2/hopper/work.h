@@ -1,5 +1,5 @@
-// 05 on Hopper: code introduced in `counter` and shared by `lazy` and later steps. In all of them,
-// blocks take their work from a counter. This header is not a step.
+// 05 on Hopper: code that `counter` introduces and that `lazy` and later steps share: blocks take
+// their tiles of Q from a counter in HBM. It holds `clear`, the producer, plan and launch.
 #pragma once
 
 #include "block.h"
@@ -16,7 +16,8 @@ __global__ void clear(Hbm<int> next) {
   let_next_kernel_start();
   next[0] = 0;
 }
-/// Returns the index of the next tile of Q that no block has taken, and advances the counter.
+/// Returns the index of the next tile of Q that no block has taken, and advances the counter. If no
+/// tile is left, the index is at least the number of tiles.
 __device__ __forceinline__ int take_next(Hbm<int> next) {
   wait_for_kernel_before();  // that kernel sets the counter to 0
   return gridDim.x + atomicAdd(next, 1);
@@ -47,17 +48,18 @@ struct InputMaps {
 
 /// Runs the producer thread: starts the copies of the block's tiles of Q and, for each of these, of
 /// its tiles of K and V. A tile of Q starts at row_of(work, p). Of the n tiles of K and V that this
-/// tile attends to, the block copies key_tiles_of(n). The tile of Q after index i is next_after(i).
+/// tile attends to, the block copies the range key_tiles_of(n). The block's first tile of Q has
+/// index blockIdx.x, and next_after(i) is the index of its next tile after tile i.
 template <int Br, int Bc, auto row_of, auto key_tiles_of = all_key_tiles, class StagesQ,
           class StagesKV, class NextAfter>
 __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const InputMaps& maps,
                                         Smem<WorkTile> smem_work, NextAfter next_after,
                                         const Problem& p) {
-  // Each tile of Q is sent with its number and head, so that the consumers need no divisions. After
-  // the last tile a negative head is sent.
+  // Sends a tile of Q with its number and head, so that the consumers need no divisions. A negative
+  // head, sent after the last tile, ends the consumers' loops.
   const auto send = [&](const WorkTile& work) {
     for (int row = 0; row < Br; row += kWarpgroupRows) {
-      Q.acquire_freed();  // its consumer frees it, even in the first round
+      Q.acquire_freed();  // waits until the slot's consumer frees it, even in the first round
       smem_work[Q.number()] = work;
       if (work.head >= 0)
         Q.fill(maps.Q, 0, row_of(work, p) + row, work.head % p.H, work.head / p.H);
@@ -65,10 +67,10 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
         Q.signal_end();
     }
   };
-  // A block of 128 or 192 rows has the SM to itself, so half as many blocks run at once as in
-  // `large_tiles`. A group therefore needs only half as many heads, and the requests to HBM at its
-  // start come in smaller bursts. (sm90's tiles of 64 rows have groups of the same size, although
-  // more of their blocks run at once.)
+  // A block of 128 or 192 rows has the SM to itself. So, compared with `large_tiles`, half the
+  // blocks run at once, groups of heads (longest_first) need only half the default bytes, and
+  // requests to HBM at a group's start come in smaller bursts. (sm90's tiles of 64 rows have groups
+  // of the same size, although more of their blocks run at once.)
   const WorkList all{.heads = p.B * p.H,
                      .tiles = static_cast<int>(ceil_div(p.N, Br)),
                      .head_bytes = 2 * kIoBytes * p.N_kv * p.d,
@@ -92,8 +94,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
   send({-1, -1});
 }
 
-/// Returns a plan that takes one of `tiles` and has a counter, with `stages` stages of Q, of K and
-/// of V.
+/// Returns a plan with one of `tiles`, a counter (`next`) in its workspace, and `stages` stages of
+/// Q, of K and of V.
 template <class Tiles>
 Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileRequest& request,
                        const Tiles& tiles, int stages) {
@@ -104,7 +106,8 @@ Plan plan_with_counter(const Problem& p, const DeviceInfo& device, const TileReq
   plan.workspace = {{"next", 4}};
   return plan;
 }
-/// Launches `clear` and, right after it, as many blocks of `kernel` as can run at once.
+/// Launches `clear` and, without waiting for its end, as many blocks of `kernel` as can run at
+/// once, but no more than there are tiles of Q.
 template <class T, class Kernel>
 void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, const Arrays& a) {
   const auto [map_Q, map_K, map_V, map_O] = maps_of<T>(p, a, plan.block_kv);
@@ -115,8 +118,8 @@ void launch_with_counter(Kernel kernel, const Problem& p, const Plan& plan, cons
                        dim3(threads(plan.block_q)), plan.smem_bytes, map_Q, map_K, map_V, map_O,
                        hbm<float>(a["LSE"]), next, p);
 }
-/// Returns the requested bytes. A block asks the counter once for each tile of Q that it computes;
-/// its last request finds no tile left.
+/// Predicts the requested bytes. For each tile of Q that a block computes, it reads and writes the
+/// counter's 4 bytes once; its last request finds no tile left.
 inline Traffic traffic_with_counter(const Problem& p, const Plan& plan,
                                     std::vector<ArrayTraffic> arrays) {
   const int64_t asked = int64_t{4} * p.B * p.H * ceil_div(p.N, plan.block_q);

@@ -1,6 +1,6 @@
 // 06 on Hopper: the consumer's loop in `split` and `sm90`, and the formula for the extra traffic
-// when several blocks share a tile of keys. The loop is ahead.cu's, but over a share of the queries
-// instead of all of them. This header is not a step.
+// when several blocks share a tile of keys. The loop is that of ahead.cu, but it goes over a share
+// of the tiles of Q that use the keys (QuerySplit) instead of all of them.
 #pragma once
 
 #include "query_split.h"
@@ -9,10 +9,10 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Return the query head and the row at which a share starts. Example: two query heads use head 3
-/// of K and V. In each of the two, the rows from first_row = 128 on form 5 tiles of 64 rows. A
-/// share that starts with tile 7 of these 2 · 5 therefore starts in head 3 · 2 + 7 / 5 = 7, at row
-/// 128 + 7 % 5 · 64 = 256.
+/// Return the query head (head_of) and the row (row_of) where a share starts. Example: two query
+/// heads use head 3 of K and V. In each of the two, the rows from first_row = 128 on form 5 tiles
+/// of 64 rows. A share that starts with tile 7 of these 2 · 5 therefore starts at row
+/// 128 + 7 % 5 · 64 = 256 of query head 3 · 2 + 7 / 5 = 7.
 __device__ __forceinline__ int head_of(const QuerySplit& split, const Problem& p) {
   return split.bh * (p.H / p.Hk) + split.begin / split.tiles_of_head;
 }
@@ -22,10 +22,10 @@ __device__ __forceinline__ int row_of(const QuerySplit& split) {
 }
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
-/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over the share's
-/// tiles of Q. Q and dO hold this warp's positions in the rings. If kAheadAnew, each iteration
-/// works out the next tile's place in Q's ring anew, because persistent blocks have no register
-/// left to keep it in.
+/// sums in HBM, and returns the warp's rows of dK (unscaled) and dV, summed over the share's tiles
+/// of Q. Q and dO hold this warp's positions in the rings. If kAheadAnew, each iteration derives
+/// the next tile's position in Q's ring from Q instead of keeping it, because persistent blocks
+/// (`sm90`) have no register to spare.
 template <int Br, bool kAheadAnew, class T, int Dh, int Bc, class Ring>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
                                                        const SwizzledTile<T, Bc, Dh>& tile_K,
@@ -45,9 +45,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
-  auto Q_ahead = Q;                // S's place in the ring, one tile ahead of the other products'
+  auto Q_ahead = Q;                // S's position in the ring: one tile ahead of other products
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // otherwise the compiler would keep the previous S
+    S = {};                        // so that the compiler need not keep the previous S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -68,7 +68,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -80,7 +80,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but it finished reading the tile overwritten here before the latest barrier.
+    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -130,9 +130,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(Ring& Q, Ring& dO,
   return sums;
 }
 
-/// Adjusts the requested bytes, computed for one block per tile of keys, to plan.parts blocks. Each
-/// block that has a tile of Q reads K and V, and adds its part of dK and dV to sums in HBM, which
-/// other kernels clear and convert.
+/// Adjusts the requested bytes, which traffic_of() predicts for one block per tile of keys, to
+/// plan.parts blocks. Each block whose share is not empty reads K and V, and adds its part of dK
+/// and dV to sums in HBM, which other kernels clear and convert.
 inline void add_traffic_of_parts(Traffic& all, const Problem& p, const Plan& plan) {
   if (plan.parts == 1) return;
   const int64_t kv_heads = int64_t{p.B} * p.Hk;

@@ -10,7 +10,7 @@
 //
 // Since `bulk_add`: S of the next tile and dK of this one are started before this tile's dQ is
 // written out, so that the tensor cores have work in the meantime. The gradients are written out as
-// in `bulk_add`; from here on, gradients.h holds that code.
+// in `bulk_add`; in this and the following steps, gradients.h holds that code.
 
 #include "gradients.h"
 #include "tile/rows.h"
@@ -19,7 +19,7 @@ namespace ladder::MACHINE {
 namespace {
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
-/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
+/// sums in HBM, and returns the warp's rows of dK (unscaled) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -27,7 +27,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, which holds this warp's position in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -42,9 +42,9 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
-  auto Q_ahead = Q;                // S's place in the ring, one tile ahead of the other products'
+  auto Q_ahead = Q;                // S's position in the ring: one tile ahead of other products
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
-    S = {};                        // otherwise the compiler would keep the previous S
+    S = {};                        // so that the compiler need not keep the previous S
     Q_ahead.wait();
     wgmma_fence(S);
     wgmma_set_ABt(S, tile_K, consumer_key, Q_ahead.tile());
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -75,7 +75,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but it finished reading the tile overwritten here before the latest barrier.
+    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);

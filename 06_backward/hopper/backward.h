@@ -1,5 +1,5 @@
-// 06 on Hopper: code that the steps from `producer` on share. Most of it first appears in wgmma.cu.
-// This header is not a step.
+// 06 on Hopper: code that the steps from `producer` on share: small kernels, structs that hold
+// their data, and host code for plans, launches and traffic. Most of it first appears in wgmma.cu.
 #pragma once
 
 #include "machine/hopper.h"
@@ -21,14 +21,14 @@ constexpr int kBackwardThreads = kWarpgroup * kConsumersBackward;  // their thre
 constexpr int kWarpgroupKeys = 64;                                 // keys per consumer
 constexpr int kStages = 2;  // stages of Q and of dO; from `transposed` on, also of dS
 
-/// Registers per thread in a consumer and in the producer. The three warpgroups start with 168
-/// each, and 2 · 240 + 24 = 3 · 168.
+/// Registers per thread in a consumer and in the producer. The threads of all three warpgroups
+/// start with 168, and 2 · 240 + 24 = 3 · 168.
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kAll = 1;             // the named barrier of all consumers
-constexpr unsigned kFirstLane = 1;  // the mask of lane 0 alone: the producer is one thread
+constexpr int kAll = 1;             // number of the consumers' common named barrier
+constexpr unsigned kFirstLane = 1;  // mask of lane 0, because the producer is one thread
 
-/// The part of an R × C matrix of sums that a consumer computes: 64 rows if R is 128, or half of
-/// the columns if R is 64.
+/// The part of an R × C matrix of sums that a consumer computes, from row() and column() on: 64
+/// rows if R is 128, or half of the columns if R is 64.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -49,8 +49,8 @@ struct Kept {
 
 /// Does one lane's work for row `at` of all heads' padded rows; kLanes lanes, at least Dh/8, share
 /// the row. They write minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and set dQ's sums
-/// to 0. The sums of dP start from minus_delta, and so end as dP − D. Rows past p.N, and rows that
-/// attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
+/// to 0. In key_gradients dP's sums start at minus_delta, and so end as dP − D. Rows past p.N, and
+/// rows that attend to no key (LSE = −∞), get LSE = +∞, which makes their P 0.
 template <int kLanes, int Dh, class T>
 __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<const T> dO,
                                                Hbm<const float> LSE, const Kept& kept,
@@ -73,8 +73,8 @@ __device__ __forceinline__ void preprocess_row(int64_t at, Hbm<const T> O, Hbm<c
     kept.LSE_log2e[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
   }
 }
-/// Calls preprocess_row for all rows. A row takes Dh/8 lanes, so that a tile's rows fill whole
-/// blocks.
+/// Calls preprocess_row for all rows. grid: Dh/8 lanes for each padded row. A tile's rows fill
+/// whole blocks, so no lane is left without a row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE, Kept kept,
                            Problem p) {
@@ -82,13 +82,13 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
-/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
-/// keys.
+/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
+/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
+/// to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),  // Q, dO, dQ
                                .uneven = p.causal});
 }
 
@@ -106,11 +106,11 @@ struct Rings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
   StagesWithRows<SwizzledTile<T, Br, Dh>, kStages, Br> Q, dO;
 
-  /// Takes shared memory for the tiles.
+  /// Allocates the tiles in shared memory.
   __device__ __forceinline__ explicit Rings(SharedMemory& smem)
       : K{smem, "K"}, V{smem, "V"}, Q{smem, "Q"}, dO{smem, "dO"} {}
-  /// Takes shared memory for LSE, −D and the barriers, and initialises the barriers. All threads
-  /// call it, after all of the kernel's tiles have been taken.
+  /// Allocates LSE, −D and the barriers in shared memory, and initialises the barriers. All threads
+  /// call it, after all of the kernel's tiles have been allocated.
   __device__ __forceinline__ void init(SharedMemory& smem) {
     constexpr int kReleases = 4 * kConsumersBackward;  // one arrival per consumer warp
     Q.init(smem, "LSE_log2e", "Q_full", "Q_free", kReleases);
@@ -129,8 +129,8 @@ struct KeyGradients {
 };
 
 /// Adds a warp's part of dQ, whose first element is at (row, column) of a tile, to the tile's sums
-/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane
-/// l's pair is pair l of each matrix.
+/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane l
+/// adds two neighbouring sums, floats 2·l and 2·l + 1 of each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
                       dQ.r[0][j][2 * half + 1]);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
+/// Writes dQ: its sums (`rows` rows per head) times the scale, rounded. Dh/8 lanes share a row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -158,7 +158,7 @@ __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Proble
   write_chunk(dQ + ((head * p.N + row) * p.d + column), out);
 }
 
-/// Returns the tensor map of K, V, dK or dV, from which TMA copies Bc rows at a time.
+/// Returns the tensor map of K, V, dK or dV; TMA copies Bc of its rows at a time.
 template <class T, int Bc>
 TensorMap map_of_keys(const Problem& p, Array& array) {
   return tensor_map<T>(array, p.d, p.N_kv, p.Hk, p.B, Bc);
@@ -182,8 +182,8 @@ KeyMaps key_maps_of(const Problem& p, const Arrays& a) {
   return {map_of_keys<T, Bc>(p, a["dK"]), map_of_keys<T, Bc>(p, a["dV"])};
 }
 
-/// Returns the plan of a step whose blocks have `consumers` consumers and need
-/// smem_bytes(Dh, Br, Bc) bytes of shared memory.
+/// Returns the plan of a step whose blocks have `consumers` consumers. key_gradients needs
+/// smem_bytes(Dh, Br, Bc) bytes of shared memory per block.
 template <const auto& tiles = kBackwardTiles, const auto& sizes = kHeadDims, class F>
 Plan plan_of(const Problem& p, const DeviceInfo& device, F smem_bytes,
              int consumers = kConsumersBackward) {
@@ -220,24 +220,24 @@ void launch_postprocess_rows(const Problem& p, const Kept& kept, const Arrays& a
          kept.dQ_sum, hbm<T>(a["dQ"]), kept.rows, p);
 }
 
-/// Returns the bytes of dQ's sums without padding, which postprocess reads up to `transposed`.
+/// Returns the bytes of dQ's sums without padding, as postprocess reads them up to `transposed`.
 inline int64_t bytes_of_elements(const Problem& p) {
   return int64_t{p.B} * p.H * p.N * p.d * 4;
 }
-/// Returns the bytes of dQ's sums in whole tiles, which postprocess reads from `bulk_add` on.
+/// Returns the bytes of dQ's sums in whole tiles, as postprocess reads them from `bulk_add` on.
 inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
   return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
 }
 
 /// Predicts the requested bytes of the backward pass with one block per tile of keys. The block
-/// reads Q and dO from the first tile of Q that attends to one of its keys, and adds to dQ's sums
-/// from there on. The arrays that pass data from one kernel to the next hold whole tiles.
-/// `sums_read` is how many bytes of dQ's sums postprocess reads.
+/// reads Q and dO, and adds to dQ's sums, for the first tile of Q that attends to one of its keys
+/// and for all after it. minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows. `sums_read` is
+/// how many bytes of dQ's sums postprocess reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
     const int first = p.first_query(static_cast<int>(key)) / plan.block_q * plan.block_q;

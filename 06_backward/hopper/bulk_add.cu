@@ -6,9 +6,9 @@
 //
 // Since `transposed`: a block writes dQ to shared memory, and TMA adds it from there to HBM, up to
 // 1,024 floats per instruction. TMA adds one contiguous run of floats to another, so in HBM the
-// floats stay in register order, and `postprocess` moves each to its row and column. TMA also
-// stores dK and dV. TMA's additions are atomic, but blocks still add in arbitrary order, so the
-// last bits of dQ may differ from run to run.
+// floats stay in the order of the registers (fragment order), and `postprocess` moves each to its
+// row and column. TMA also stores dK and dV. TMA's additions are atomic, but blocks still add in
+// arbitrary order, so the last bits of dQ may differ from run to run.
 
 #include "columns.h"
 #include "produce.h"
@@ -25,8 +25,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Writes a warp's part of dQ to shared memory and has TMA add it to the sums in HBM. In both
-/// places, a tile's sums are in register (fragment) order, warp by warp.
+/// Writes a warp's part of a tile's dQ to shared memory and has TMA add it to the tile's sums in
+/// HBM, which start at dQ_at. In both places the sums are in fragment order, warp by warp.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
 }
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
-/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
+/// sums in HBM, and returns the warp's rows of dK (unscaled) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, Smem<float> dQ_tile,
@@ -49,7 +49,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, which holds this warp's position in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -78,7 +78,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -90,7 +90,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but it finished reading the tile overwritten here before the latest barrier.
+    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
   if (lane_id() == 0) tma_store_wait_read<0>();  // stay until TMA has read shared memory
 }
 
-/// Multiplies dQ's sums by the scale and converts them to the I/O type. A block converts one
-/// consumer's part of a tile. grid: (consumers · tiles of Q · B·H).
+/// Writes dQ: its sums (`rows` rows per head) times the scale, rounded to the I/O type. A block
+/// converts one consumer's part of a tile. grid: (consumers · tiles of Q · B·H).
 template <class T, int Dh, int Br>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {

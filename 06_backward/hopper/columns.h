@@ -6,14 +6,14 @@
 
 namespace ladder::MACHINE {
 
-/// One value for each of N columns. Lane l holds the values of columns 2·(l%4) and 2·(l%4) + 1 of
-/// every 8, as in an Accumulator; the eight lanes of a column hold the same value.
+/// One value for each of N columns. Lane l holds those of columns 2·(l%4) and 2·(l%4) + 1 of every
+/// 8 columns, as in an Accumulator; the eight lanes that share a column hold the same values.
 template <int N>
 struct Columns {
   float r[N / 8][2];
 };
 
-/// Returns f(column) for each column; each lane calls f for the columns that it holds.
+/// Returns f(column) for each column. Each lane calls f for the columns whose values it holds.
 template <int N, class F>
 __device__ __forceinline__ Columns<N> make_columns(F f) {
   Columns<N> out;
@@ -24,7 +24,7 @@ __device__ __forceinline__ Columns<N> make_columns(F f) {
   return out;
 }
 
-/// Returns the floats that accompany a stage's rows (of_rows() of StagesWithRows), one per column.
+/// Returns LSE or −D of a ring's current stage (StagesWithRows::of_rows()), one value per column.
 template <int N, class Stages>
 __device__ __forceinline__ Columns<N> columns_of_rows(const Stages& stages) {
   return make_columns<N>([&](int j) -> float { return stages.of_rows()[j]; });
@@ -36,7 +36,7 @@ __device__ __forceinline__ void fill_columns(Accumulator<M, N>& acc, const Colum
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = columns.r[j][e % 2]; });
 }
 
-/// S_ij ← 2^(c·S_ij − shift_j). Counts two FLOPs and one exponential per element.
+/// Replaces each S_ij with 2^(c·S_ij − shift_j). Counts two FLOPs and one exponential per element.
 template <int M, int N>
 __device__ __forceinline__ void exp2_columns(Accumulator<M, N>& S, float c,
                                              const Columns<N>& shift) {

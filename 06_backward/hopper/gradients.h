@@ -1,5 +1,5 @@
-// 06 on Hopper: the code that writes out a block's gradients in the steps from `ahead` on. It first
-// appears in bulk_add.cu. This header is not a step.
+// 06 on Hopper: code that writes out a block's dQ, dK and dV through TMA in the steps from `ahead`
+// on, and the kernel that rounds the sums in HBM. It first appears in bulk_add.cu.
 #pragma once
 
 #include "columns.h"
@@ -8,8 +8,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Writes a warp's part of dQ to shared memory and has TMA add it to the sums in HBM. In both
-/// places, a tile's sums are in register (fragment) order, warp by warp.
+/// Writes a warp's part of a tile's dQ to shared memory and has TMA add it to the tile's sums in
+/// HBM, which start at dQ_at. In both places the sums are in fragment order, warp by warp.
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// Starts TMA's stores of dK and dV, through the tiles of K and V, to the rows from `key` on of one
-/// head in one batch. All consumers call it, once none of them needs K and V any more.
+/// Writes dK and dV, a warp's sums from row warp_row on, to the tiles of K and V, and has TMA store
+/// them to the rows from `key` on. All consumers call it, once none needs K and V any more.
 template <class T, int Dh, int Bc>
 __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile_K,
                                              const SwizzledTile<T, Bc, Dh>& tile_V,
@@ -42,11 +42,11 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
   }
 }
 
-/// Multiplies sums of dQ, dK or dV by a factor and converts them to the I/O type, as in
-/// bulk_add.cu. A head has N rows in `out`, and `rows` rows in `sums`, in whole tiles of kRows
-/// rows. A block converts one part of a tile, 64 rows × kColumns columns. The two parts of a tile
-/// of 128 rows lie one below the other, and the parts of a tile of 64 rows lie side by side.
-/// grid: (parts per tile · tiles of all heads).
+/// Multiplies sums of dQ, dK or dV, in fragment order, by a factor and rounds them to the I/O type.
+/// A head has N rows in `out` and `rows` rows in `sums`, in whole tiles of kRows rows. A block
+/// converts one part of a tile, 64 rows × kColumns columns. The two parts of a tile of 128 rows are
+/// one below the other; the parts of a tile of 64 rows are side by side. grid: (parts per tile ·
+/// tiles of all heads).
 template <class T, int Dh, int kRows, int kColumns>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
@@ -83,8 +83,8 @@ void launch_postprocess_dQ(const Problem& p, const Kept& kept, const Arrays& a) 
                                           hbm<T>(a["dQ"]), p.N, kept.rows, p.d, p.scale);
 }
 
-/// Returns the bytes of shared memory per block in `ahead` and `split`. (sm90.cu has its own
-/// formula.)
+/// Returns the bytes of shared memory per block of key_gradients in `ahead` and `split`. (sm90.cu
+/// defines its own formula.)
 inline int64_t bulk_smem_bytes(int Dh, int Br, int Bc) {
   const int columns = std::max(Dh, 64);  // a tile's rows are at least 64 columns wide
   return 2 * array_bytes<fp16>(Bc * columns) + 2 * array_bytes<fp16>(kStages * Br * columns) +

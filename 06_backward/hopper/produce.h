@@ -1,5 +1,5 @@
-// 06 on Hopper: the producer of `transposed`, `bulk_add` and `ahead`. It first appears in
-// producer.cu; `split` and `sm90` define their own producers. This header is not a step.
+// 06 on Hopper: the producer of the steps `transposed`, `bulk_add` and `ahead`. It first appears in
+// producer.cu. The steps `split` and `sm90` define their own producers.
 #pragma once
 
 #include "backward.h"
@@ -8,7 +8,7 @@ namespace ladder::MACHINE {
 namespace {
 
 /// Runs the producer thread: starts the copies of the block's tiles of K and V, and of the tiles of
-/// Q and dO in all its query heads, into their rings.
+/// Q and dO in all query heads that share them, into their rings. LSE arrives with Q, −D with dO.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {

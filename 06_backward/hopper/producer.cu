@@ -8,9 +8,9 @@
 //
 // Since `wgmma`: copies are made as in 05's `producer`. One thread of an extra warpgroup, the
 // producer, has TMA copy the tiles of Q and dO into rings of stages; LSE arrives with Q, and D with
-// dO. A stage is free again once every warp of the two consumers has released it; the consumers are
-// the warpgroups that multiply. The producer's warpgroup gives most of its registers to the
-// consumers. backward.h holds the code that the steps from here on share.
+// dO. The two warpgroups that multiply are the consumers. A stage is free again once every warp of
+// the consumers has released it. The producer's warpgroup gives most of its registers to the
+// consumers. backward.h holds the code that this and the following steps share.
 
 #include "backward.h"
 #include "tile/rows.h"
@@ -26,7 +26,7 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// Runs the producer thread: starts the copies of the block's tiles of K and V, and of the tiles of
-/// Q and dO in all its query heads, into their rings.
+/// Q and dO in all query heads that share them, into their rings. LSE arrives with Q, −D with dO.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const KeyTile& keys, const Problem& p) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
 }
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
-/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
+/// sums in HBM, and returns the warp's rows of dK (unscaled) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        const SwizzledTile<T, Br, Bc>& tile_P,
@@ -54,7 +54,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
                                                        const Kept& kept, const KeyTile& keys,
                                                        const Problem& p) {
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, which holds this warp's position in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -62,8 +62,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int group = p.H / p.Hk;
   auto dQ_at = kept.dQ_sum + (int64_t{bh} * group * kept.rows + first_row) * Dh;
   const int consumer = warpgroup_id() - 1, warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // its first row of dK and dV in the tile
-  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
+  const Part<Br, Bc> of_S{consumer};                   // its part of S, P, dP and dS
   const Part<Br, Dh> of_dQ{consumer};
   const int S_row = of_S.row() + warp_row;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
@@ -86,7 +86,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
@@ -182,8 +182,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes; postprocess reads only the sums that correspond to elements of dQ,
-/// not the padding.
+/// Predicts the requested bytes, as in `wgmma`; postprocess reads dQ's sums without their padding.
+/// (From `bulk_add` on it reads whole tiles.)
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }

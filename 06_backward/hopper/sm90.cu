@@ -10,8 +10,8 @@
 // Since `split`: there is one block per SM, and a counter in HBM gives it one share of the work
 // after another, as in 05's `counter`. So the next share's first tile of Q arrives while the
 // previous share's dK and dV are written out. If there are two stages of K and V, the next share's
-// K, V and dO also arrive during that time. Heads wider than 128 have kernels of their own
-// (wide.h).
+// K, V and dO also arrive during that time. Heads with d > 128 need another key_gradients, which
+// wide.h defines.
 
 #include "accumulate.h"
 #include "wide.h"
@@ -19,15 +19,15 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Returns the share in a form that the compiler knows to be the same in all lanes. So the compiler
-/// keeps it in the warp's uniform registers; the threads' own registers are all in use.
+/// Returns the same share, but tells the compiler that all lanes hold equal numbers. So the
+/// compiler keeps them in the warp's uniform registers, because the threads' own are all in use.
 __device__ __forceinline__ QuerySplit of_warp(const QuerySplit& s) {
   return {uniform(s.bh),    uniform(s.tile), uniform(s.first_row), uniform(s.tiles_of_head),
           uniform(s.begin), uniform(s.end)};
 }
 
-/// Returns the number of stages of K and V: two if they fit, so that the next share's K and V
-/// arrive early.
+/// Returns the number of stages of K and V: two where they fit in shared memory, so that the next
+/// share's K and V arrive early.
 constexpr int stages_of_KV(int Dh) {
   return Dh <= 64 ? 2 : 1;
 }
@@ -41,8 +41,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(2 * stages_of_KV(Dh)) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Does the same work as in `split`, and sets the counter to 0, because no block has asked for
-/// another share yet.
+/// Does the same work as in split.cu, and sets the counter `next` to 0: the number of times that
+/// blocks of key_gradients have asked for another share.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Hbm<int> next, Problem p) {
@@ -54,8 +54,8 @@ __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const 
   preprocess_row<kLanes, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Like Rings in backward.h, except that K and V also have a ring, whose stages have one slot for K
-/// and one for V. splits[i] is the share of the work to which stage i of that ring belongs.
+/// Like Rings in backward.h, except that K and V form a ring, too: each stage is a slot for K and
+/// one for V. splits[i] is the share of the work whose K and V are in stage i of that ring.
 template <class T, int Dh, int Br, int Bc>
 struct PersistentRings {
   Stages<SwizzledTile<T, Bc, Dh>, stages_of_KV(Dh), 2> KV;
@@ -75,8 +75,8 @@ struct PersistentRings {
   }
 };
 
-/// Runs the producer thread: for one share after another, starts the copies of its K and V, and of
-/// its tiles of Q and dO, into their rings.
+/// Runs the producer thread: for share blockIdx.x and then for each share that the counter `next`
+/// gives, starts the copies of K and V, and of the share's tiles of Q and dO, into their rings.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(PersistentRings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, Hbm<int> next, int parts,
@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     V.wait();
     auto sum = accumulate<Br, true>(rings.Q, rings.dO, K.tile(), V.tile(), dS_stages, dQ_tile, kept,
                                     split, p);
-    // The share is read a second time: keeping it through the loop would take registers that are
-    // scarce there.
+    // The share is read a second time, because keeping it during accumulate() would take registers
+    // that are scarce there.
     const QuerySplit of = of_warp(rings.splits[K.at.stage]);
     named_barrier_sync(kAll, kBackwardThreads);  // all warps are done with K, V and the share
 
     // The warp's first row in the tiles of K and V. Because of uniform(), no register of a thread
-    // holds it through the loop.
+    // has to hold it during accumulate().
     const int warp_row = (uniform(warp_id()) - 4) * 16;
     for_each(sum.dK, [&](int, int, float& x) { x *= p.scale; });
     if (parts > 1) {
@@ -179,7 +179,7 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
   return plan;
 }
 
-/// Launches the kernels of the backward pass, with the given key_gradients.
+/// Launches all kernels. Parts of tiles have kQColumns columns in dQ, kKeyColumns in dK and dV.
 template <class T, int Dh, int Br, int Bc, int kQColumns, int kKeyColumns, class Kernel>
 void launch_all(const Problem& p, const Plan& plan, const Arrays& a, Kernel key_gradients) {
   const Kept kept = kept_of(p, plan, a);

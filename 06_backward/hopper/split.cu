@@ -10,15 +10,15 @@
 // Since `ahead`: `parts` blocks share each tile of keys. One block per tile would leave most SMs
 // idle if there are few tiles, as with short sequences or with many query heads per head of K and
 // V. Each block adds its sums to the sums in HBM, which costs traffic, so the plan estimates the
-// time for each number of parts and takes the fastest. Each consumer runs `ahead`'s loop over its
-// block's share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
+// time for each number of parts and takes the fastest. Each consumer runs the loop of `ahead` over
+// its block's share. query_split.h and accumulate.h hold the code that `sm90` uses, too.
 
 #include "accumulate.h"
 
 namespace ladder::MACHINE {
 namespace {
 
-/// Does the work of preprocess, and clears the sums of dK and dV if several blocks add to them.
+/// Does the work of preprocess() in backward.h, and clears the sums of dK and dV, if there are any.
 template <class T, int Dh>
 __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                                      Kept kept, KeySums sums, Problem p) {
@@ -30,7 +30,7 @@ __global__ void preprocess_and_clear(Hbm<const T> O, Hbm<const T> dO, Hbm<const 
 }
 
 /// Runs the producer thread: starts the copies of the block's tiles of K and V, and of its share's
-/// tiles of Q and dO, into their rings.
+/// tiles of Q and dO, into their rings. LSE arrives with Q, −D with dO.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& maps,
                                         const Kept& kept, const QuerySplit& split,
@@ -50,15 +50,15 @@ __device__ __forceinline__ void produce(Rings<T, Dh, Br, Bc> rings, const Maps& 
   }
 }
 
-/// Sums up dK and dV for one tile of keys over a share of the queries, and adds the share's part of
-/// dQ to the sums in HBM. grid: (tiles of K · B·Hk · parts).
+/// Computes a share's part of dK and dV for one tile of keys, and adds its part of dQ to the sums
+/// in HBM. If parts is 1, the share is all tiles of Q. grid: (tiles of K · B·Hk · parts).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kWarpgroup + kBackwardThreads, 1)
     key_gradients(const __grid_constant__ Maps maps, const __grid_constant__ KeyMaps gradients,
                   const __grid_constant__ Kept kept, const __grid_constant__ KeySums sums,
                   int parts, int at_once, Problem p) {
   const auto split = query_split<Br, Bc>(blockIdx.x, kept.tiles, parts, at_once, p);
-  if (split.begin == split.end) return;
+  if (split.begin == split.end) return;  // an empty share: there are more parts than tiles of Q
 
   SharedMemory smem;
   Rings<T, Dh, Br, Bc> rings{smem};

@@ -5,10 +5,10 @@
 //       Sᵀ = scale·K·Qᵀ,   Pᵀ = exp(Sᵀ − LSE)
 //       dPᵀ = V·dOᵀ,       dSᵀ = Pᵀ∘(dPᵀ − D)
 //
-// Since `producer`: S and dP are computed transposed. So the registers already hold Pᵀ and dSᵀ in
-// the order of a left operand, which the products dV and dK need. Only dS goes through shared
-// memory, because dQ sums over the keys of both consumers. With two stages of dS, an iteration
-// needs one barrier fewer. The producer is unchanged; from here on, produce.h holds it.
+// Since `producer`: S and dP are computed transposed. So a consumer's registers already hold Pᵀ and
+// dSᵀ in the order of a left operand, as the products dV and dK need them. Only dS still goes
+// through shared memory, because dQ sums over the keys of both consumers. With two stages of dS, an
+// iteration needs one barrier fewer. The producer is unchanged, but now in produce.h.
 
 #include "columns.h"
 #include "produce.h"
@@ -25,14 +25,14 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
 }
 
 /// Runs a consumer, a warpgroup with kWarpgroupKeys of the block's keys: adds its part of dQ to the
-/// sums in HBM, and returns its rows of dK (without the scale) and dV, summed over all tiles of Q.
+/// sums in HBM, and returns the warp's rows of dK (unscaled) and dV, summed over all tiles of Q.
 template <class T, int Dh, int Br, int Bc>
 __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc>& rings,
                                                        Smem<T> dS_stages, const Kept& kept,
                                                        const KeyTile& keys, const Problem& p) {
   using TileS = SwizzledTile<T, Bc, Br>;
   const auto tile_K = rings.K.tile(), tile_V = rings.V.tile();
-  auto Q = rings.Q;  // a copy, with this warp's own place in the ring
+  auto Q = rings.Q;  // a copy, which holds this warp's position in the ring
   auto dO = rings.dO;
   const auto [bh, key, first_row] = keys;
   KeyGradients<Dh> sums;
@@ -63,7 +63,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += consumer_key + warp_row;
@@ -75,7 +75,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
     // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but it finished reading the tile overwritten here before the latest barrier.
+    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);
@@ -159,8 +159,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes; postprocess reads only the sums that correspond to elements of dQ,
-/// not the padding.
+/// Predicts the requested bytes, as in `wgmma`; postprocess reads dQ's sums without their padding.
+/// (From `bulk_add` on it reads whole tiles.)
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   return traffic_of(p, plan, bytes_of_elements(p));
 }

@@ -8,8 +8,8 @@
 //     dV += Pᵀ·dO,  dK += dSᵀ·Q,  dQ = dS·K       all three in flight at once
 //
 // Since `split_sums`: the four warps of a warpgroup compute a product together, 64 rows at once,
-// and the tensor cores themselves read both operands of all five products from shared memory. From
-// here on, the forward pass is 05's `sm90`.
+// and the tensor cores themselves read both operands of all five products from shared memory. In
+// this and the following steps, the forward pass is 05's `sm90`.
 
 #include "machine/hopper.h"
 #include "rung.h"
@@ -36,8 +36,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(kStages * Br);
 }
 
-/// The part of an R × C matrix of sums that a consumer computes: 64 rows if R is 128, or half of
-/// the columns if R is 64.
+/// The part of an R × C matrix of sums that a consumer computes, from row() and column() on: 64
+/// rows if R is 128, or half of the columns if R is 64.
 template <int R, int C>
 struct Part {
   static_assert(R == 64 ? C % 16 == 0 : R == 64 * kConsumersBackward);
@@ -50,10 +50,10 @@ struct Part {
 constexpr int kElementwise = 256;  // threads per block in the small kernels
 
 /// For each row, writes minus_delta = −D = −rowsum(dO∘O) and LSE in units of ln 2, and sets dQ's
-/// sums to 0. The sums of dP start from minus_delta, and so end as dP − D. The arrays that the
-/// kernel writes hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend
-/// to no key (LSE = −∞), get LSE = +∞, which makes their P 0. A row takes Dh/8 lanes, so that a
-/// tile's rows fill whole blocks.
+/// sums to 0. In key_gradients dP's sums start at minus_delta, and so end as dP − D. The arrays
+/// written hold whole tiles, with `rows` rows per head. Rows past p.N, and rows that attend to no
+/// key (LSE = −∞), get LSE = +∞, which makes their P 0. grid: Dh/8 lanes for each of B·H·rows rows.
+/// A tile's rows fill whole blocks, so no lane is left without a row.
 template <class T, int Dh>
 __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE,
                            Hbm<float> minus_delta, Hbm<float> LSE_log2e, Hbm<float> dQ_sum,
@@ -79,19 +79,19 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns the tile of keys that block `index` works on, and the tile's head among the B·Hk heads
-/// of K and V. The longest tiles come first: under the mask, the most rows attend to the first
-/// keys.
+/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
+/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
+/// to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
-                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),
+                               .head_bytes = 4 * kIoBytes * p.N * p.d * (p.H / p.Hk),  // Q, dO, dQ
                                .uneven = p.causal});
 }
 
 /// Adds a warp's part of dQ, whose first element is at (row, column) of a tile, to the tile's sums
-/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane
-/// l's pair is pair l of each matrix.
+/// in HBM, which start at dQ_at. The sums are stored as 8 × 8 matrices, as in `split_sums`: lane l
+/// adds two neighbouring sums, floats 2·l and 2·l + 1 of each matrix.
 template <int Dh, int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16, N>& dQ, int row,
                                           int column) {
@@ -105,8 +105,8 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, const Accumulator<16
 }
 
 /// Computes dK and dV for one tile of keys, and adds the tile's part of dQ to the sums in HBM. A
-/// head of K and V has `tiles` tiles. In the arrays that pass data from one kernel to the next, a
-/// head of Q has `rows` rows. grid: (tiles · B·Hk).
+/// head of K and V has `tiles` tiles. In minus_delta, LSE_log2e and dQ_sum a head of Q has `rows`
+/// rows, in whole tiles. grid: (tiles · B·Hk).
 template <class T, int Dh, int Br, int Bc>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     key_gradients(Hbm<const T> Q, Hbm<const T> K, Hbm<const T> V, Hbm<const T> dO,
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   using TileQ = SwizzledTile<T, Br, Dh>;
   using TileS = SwizzledTile<T, Br, Bc>;
   const int consumer = warpgroup_id(), warp_row = warp_id() % 4 * 16;
-  const int consumer_key = consumer * kWarpgroupKeys;  // its first row of dK and dV in the tile
-  const Part<Br, Bc> of_S{consumer};                   // and of P, dP and dS
+  const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
+  const Part<Br, Bc> of_S{consumer};                   // its part of S, P, dP and dS
   const Part<Br, Dh> of_dQ{consumer};
   const int S_row = of_S.row() + warp_row;
   const auto [bh, tile] = work_of(blockIdx.x, tiles, p);
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const auto LSE_stages = smem.take<float>("LSE_log2e", kStages * Br);
   const auto minus_delta_stages = smem.take<float>("minus_delta", kStages * Br);
 
-  // The block processes the query heads that share its head of K and V one after the other and, in
-  // each, the tiles of Q from the first row that attends to a key of this tile.
+  // The block works on the query heads that share its head of K and V one after the other. In each
+  // it begins with the first tile of Q that has a row attending to one of the block's keys.
   const int group = p.H / p.Hk, first_row = p.first_query(key) / Br * Br;
   const int q_tiles = group * static_cast<int>(ceil_div(p.N - first_row, Br));
   // The tile of Q and dO whose copies start next, and the stage that they go to.
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
     exp2_rows(P, c, load_rows<16>(LSE_tile + S_row));
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (key + Bc > p.keys(row))
       for_each(P, [&](int i, int j, float& x) {
         if (j >= p.keys(row + S_row + i) - key - of_S.column()) x = 0;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     wgmma_commit();
     wgmma_wait<0>(dQ, dK_sum, dV_sum);
     add_to_dQ<Dh>(dQ_tile, dQ, of_dQ.row() + warp_row, of_dQ.column());
-    // To step to the next tile takes fewer instructions than to compute its place anew.
+    // Stepping to the next tile takes fewer instructions than computing its place again.
     row += Br;
     dQ_tile = dQ_tile + Br * Dh;
     if (row >= p.N) {  // the next head
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   copy_out<kBackwardThreads>(dV + kv_first, p.d, tile_V, p.N_kv - key, p.d, thread);
 }
 
-/// Multiplies the sums of dQ by the scale and rounds them to the I/O type. A row takes Dh/8 lanes.
+/// Writes dQ: its sums (`rows` rows per head) times the scale, rounded. Dh/8 lanes share a row.
 template <class T, int Dh>
 __global__ void postprocess(Hbm<const float> dQ_sum, Hbm<T> dQ, int rows, Problem p) {
   constexpr int kLanes = Dh / 8;
@@ -259,8 +259,8 @@ Plan backward_plan(const Problem& p, const DeviceInfo& device, const TileRequest
 void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   const auto minus_delta = hbm<float>(a["minus_delta"]), LSE_log2e = hbm<float>(a["LSE_log2e"]);
   const auto dQ_sum = hbm<float>(a["dQ_sum"]);
-  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;
-  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));
+  const int rows = static_cast<int>(ceil_div(p.N, plan.block_q)) * plan.block_q;  // per head
+  const int tiles = static_cast<int>(ceil_div(p.N_kv, plan.block_kv));            // per head
   const int64_t rows_of_all = int64_t{p.B} * p.H * rows;
   with_tile<kBackwardTiles>(p, plan, [&]<class T, int Dh, int Br, int Bc>() {
     const dim3 of_rows(ceil_div(rows_of_all * (Dh / 8), kElementwise));
@@ -276,14 +276,14 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO from the
-/// first tile of Q that attends to one of its keys, and adds to dQ's sums from there on. The arrays
-/// that pass data from one kernel to the next hold whole tiles.
+/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
+/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;
   const int64_t q = heads * p.N * p.d * kIoBytes;         // bytes of Q, O, dO or dQ
   const int64_t kv = kv_heads * p.N_kv * p.d * kIoBytes;  // bytes of K, V, dK or dV
-  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows
+  const int64_t padded = heads * ceil_div(p.N, plan.block_q) * plan.block_q;  // rows in whole tiles
   const int64_t sums = padded * plan.head_dim * 4;                            // bytes of dQ_sum
   int64_t queries = 0, tiles = 0;  // rows and tiles of Q that a head's tiles of keys read
   for (int64_t key = 0; key < p.N_kv; key += plan.block_kv) {
@@ -310,7 +310,7 @@ Traffic backward_traffic(const Problem& p, const Plan& plan) {
             {"dQ_sum", rows * plan.head_dim * 4, rows * plan.head_dim * 4},
             {"dK", 0, kv},
             {"dV", 0, kv}}},
-          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};
+          {"postprocess", {{"dQ_sum", 2 * q, 0}, {"dQ", 0, q}}}};  // the sums are fp32
 }
 
 const Register step{{

@@ -1,10 +1,10 @@
-// 06 on Hopper: the backward pass for heads wider than 128, which sm90.cu's plan chooses. This
-// header is not a step. At 256 columns, the sums dK and dV of 64 keys would take 256 registers per
-// thread of a consumer, more than there are. So three consumers divide up the five products of a
-// tile of keys. No product is computed twice; P and dS go through shared memory (→):
+// 06 on Hopper: the kernel key_gradients for heads with d > 128, which sm90.cu launches. At d = 256
+// a consumer's sums, dK and dV of 64 keys, would take 256 registers per thread, but CUDA allows
+// only 255. So each of three consumers computes some of the five products of a tile of keys. No
+// product is computed twice. P and dS go from one consumer to the next through shared memory (→):
 //
-//   consumer 0: Sᵀ = K·Qᵀ,  P = exp(Sᵀ − LSE)  →  consumer 1;    dV += P·dO
-//   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = P∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
+//   consumer 0: Sᵀ = K·Qᵀ,  Pᵀ = exp(Sᵀ − LSE)  →  consumer 1;    dV += Pᵀ·dO
+//   consumer 1: dPᵀ = V·dOᵀ − D,  dSᵀ = Pᵀ∘dPᵀ  →  consumer 2;    dK += dSᵀ·Q
 //   consumer 2: dQ = dS·K, added to HBM from registers
 //
 // The consumers may work on different tiles of Q, so that one consumer's products can run while
@@ -25,12 +25,12 @@ constexpr int kConsumers = 3;                            // warpgroups that mult
 constexpr int kThreads = kWarpgroup * (1 + kConsumers);  // threads per block
 constexpr int kPair = 2 * kWarpgroup;                    // threads of two consumers
 constexpr int kPiece = 64;                               // columns of dQ per product
-/// The role of each warpgroup: consumer 0 sums up dV, consumer 1 sums up dK, consumer 2 computes
-/// dQ.
+/// The warpgroups by number. Consumer 0 above is kdVWarpgroup, consumer 1 kdKWarpgroup, and
+/// consumer 2 kdQWarpgroup.
 enum Warpgroup { kProducerWarpgroup, kdQWarpgroup, kdVWarpgroup, kdKWarpgroup };
 /// Registers per thread in each consumer. With the producer's kProducerRegisters (backward.h) they
-/// add up to 512, because each of the four warpgroups starts with 128. The two consumers that keep
-/// sums need the most.
+/// add up to 512, because the threads of all four warpgroups start with 128. The two consumers that
+/// keep sums need the most.
 constexpr int kdVRegisters = 208, kdKRegisters = 216, kdQRegisters = 64;
 
 /// Named barriers. The consumer that arrives goes on at once; the one that waits stops until the
@@ -74,14 +74,14 @@ struct WideSplit {
   int q_tiles;    // the share's number of tiles, which may be 0 if parts exceed tiles
 };
 
-inline int64_t smem_bytes(int Dh, int, int) {
+inline int64_t smem_bytes(int Dh, int, int) {  // of key_gradients, array by array
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(kStages * Br * Dh) +
          array_bytes<fp16>(Bc * Br) + array_bytes<float>(Bc * Br) +
          2 * array_bytes<float>(kStages * Br) + array_bytes<WideSplit>(1) +
          4 * array_bytes<Mbarrier>(1) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Returns the offset of a warp's piece, 16 rows × N columns in register order, in a tile of sums.
+/// Returns where a warp's 16 rows of a piece of N columns begin in a tile of sums, in floats.
 template <int N>
 __device__ __forceinline__ int place(int piece, int warp) {
   return (piece * 4 + warp) * 16 * N;
@@ -112,7 +112,7 @@ __device__ __forceinline__ WideSplit wide_split(int index, int tiles, int parts,
           static_cast<int>(all * (part + 1) / parts) - begin};
 }
 
-/// Like Rings in backward.h, but also holds the share of the work to which K and V belong.
+/// Like Rings in backward.h, but also holds the share of the work that K and V belong to.
 template <class T, int Dh>
 struct WideRings {
   Stages<SwizzledTile<T, Bc, Dh>, 1> K, V;
@@ -139,7 +139,7 @@ struct WideRings {
   }
 };
 
-/// Runs the producer thread, as in sm90.cu.
+/// Runs the producer thread, as produce() in sm90.cu does.
 template <class T, int Dh>
 __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps, const Kept& kept,
                                         Hbm<int> next, int parts, const Problem& p) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void produce(WideRings<T, Dh> rings, const Maps& maps
   K.signal_end();
 }
 
-/// A warp's sums, 16 rows of dK or of dV, in accumulators of at most 128 columns.
+/// A warp's sums, 16 rows of dK or of dV, in kProducts accumulators of at most 128 columns each.
 template <int Dh>
 struct Sums {
   static constexpr int kColumns = Dh % 128 == 0 ? 128 : 64, kProducts = Dh / kColumns;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void wait_AB(Sums<Dh>& sums, Operand<T, 16, K>& A) {
   for (int i = 0; i < sums.kProducts; ++i) wgmma_wait<groups>(sums.of[i], A);
 }
 
-/// Multiplies every element by its counterpart in `by`, which write_fragments() has written.
+/// Multiplies every element by its counterpart in `by`, which write_fragments() of a warp wrote.
 template <int N>
 __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<float> by) {
 #pragma unroll
@@ -209,7 +209,7 @@ __device__ __forceinline__ void mul_fragments(Accumulator<16, N>& acc, Smem<floa
   count_flops(16 * N / 32);
 }
 
-/// Runs consumer 0: computes P, hands it to consumer 1, and sums up dV.
+/// Runs consumer 0: computes P, hands it to consumer 1 at P_of_warp, and sums up dV in dV_sum.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_K,
                                        Smem<float> P_of_warp, const WideSplit& split,
@@ -233,7 +233,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
     Q.release();
-    // Keys past N_kv also get P = 0: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
+    // Keys past N_kv get P = 0, too: exp(0 − LSE) may be ∞, and ∞·0 would be NaN in dQ.
     if (row < first_attending + Bc - 1 || key + Bc > p.N_kv)
       for_each(P, [&](int i, int j, float& x) {
         i += warp_row;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void sum_dV(Ring& Q, Ring& dO, const SwizzledTile<T, 
   }
 }
 
-/// Runs consumer 1: computes dS, hands it to consumer 2, and sums up dK.
+/// Runs consumer 1: computes dS from P, hands it to consumer 2, and sums up dK, without the scale.
 template <class T, int Dh, class Ring>
 __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, Bc, Dh>& tile_V,
                                        Smem<float> P_of_warp,
