@@ -223,9 +223,11 @@ def main(words: list[str]) -> int:
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     results = Results(path, gpu)
-    # Steps for decoding, with a grid of their own, are not listed. A step that the file lists stays
-    # listed, even if its program is gone.
-    now = [{"kind": "step", **step.registered()} for step in ladder.steps if not step.decoding]
+    # Steps for decoding, with a grid of their own, are not listed, nor are steps that repeat another
+    # one if this file holds times. A step that the file lists stays listed, even if its program is
+    # gone.
+    now = [{"kind": "step", **step.registered()} for step in ladder.steps
+           if not step.decoding and (options.sim or not step.repeats)]
     names = {step.key for step in ladder.steps}
     gone = [line for line in read_lines(path)
             if line["kind"] == "step" and (line["rung"], line["step"]) not in names]

@@ -144,12 +144,18 @@ class Measured:
     def text(self) -> str:
         return f"{self.name}, {self.dtype}"
 
-    def machine(self) -> str:
-        """Returns the GPU, its latest driver and CUDA version, and the range of its runs' dates."""
-        oldest, *_, newest = sorted(self.runs, key=lambda r: r["date"])
+    def machine(self, n: int | None = None) -> str:
+        """Returns the GPU, its latest driver and CUDA version, and the range of its runs' dates; if
+        n is given, of the dates of runs_at(n)."""
+        oldest, *_, newest = sorted(self.runs_at(n) if n else self.runs, key=lambda r: r["date"])
         first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
         return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
                 f"{first}{newest['date']}")
+
+    def runs_at(self, n: int) -> list[Record]:
+        """Returns the runs of the paper's workload at N = n with heads of 64 and 128."""
+        return [r for way in ("fwd", "bwd") for r in self.plain(way, seqlen=n)
+                if of_the_paper(r) and r["head_dim"] in HEADS]
 
     def roofs(self) -> Record:
         """Returns the measured rates of a device copy and of matrix products, or raises Missing."""

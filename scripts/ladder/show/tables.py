@@ -41,7 +41,7 @@ def door_table(files: Files) -> list[str]:
          "bytes requested"], need(rows), range(1, 6), (
             f"N = {n:,}, no mask, {TOKENS // n} sequences of {HIDDEN // HEADS[0]} heads with d = "
             f"{HEADS[0]} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
-            f"{files.gpu.machine()}. *Fraction of cuDNN's*: the rate divided by cuDNN's for the "
+            f"{files.gpu.machine(n)}. *Fraction of cuDNN's*: the rate divided by cuDNN's for the "
             "same pass. *Bytes requested*: bytes that the kernels read from and write to global "
             f"memory, per head with d = {HEADS[0]}."))
 
@@ -112,7 +112,7 @@ def ladder_table(files: Files, root: str) -> list[str]:
     lines = [f"All columns are for N = {n:,} without a mask, and for d = {d} unless they name "
              f"another d. Times and rates are for 16k tokens, {TOKENS // n} sequences of "
              f"{HIDDEN // d} heads with d = {d} or of {HIDDEN // HEADS[1]} with d = {HEADS[1]}, in "
-             f"{files.gpu.dtype}, on an {files.gpu.machine()}. Bytes are per head: *requested* by "
+             f"{files.gpu.dtype}, on an {files.gpu.machine(n)}. Bytes are per head: *requested* by "
              "the kernels from global memory; *distinct*, each byte once per kernel, counted by "
              "the simulator; served by *DRAM*, according to the GPU's counters; and *workspace*, "
              "memory beyond inputs and outputs."]
@@ -160,14 +160,16 @@ def steps_table(files: Files, rung: str, first: str, last: str, root: str) -> li
             cells.append(time_text(new) + (f" ({rate_text(old / new)})" if old and new else ""))
         rows.append([linked(step, root), *cells])
     need(narrow)
+    in_one_run = len({(r["commit"], r["date"]) for r in files.gpu.runs_at(n)}) == 1
     return markdown(["step", "requested", "DRAM", *(point_text(*point) for point in POINTS)],
                     rows, range(1, 3 + len(POINTS)), (
         f"N = {n:,}. Bytes are per head with d = {HEADS[0]} and without a mask: *requested* by the "
         "kernels, and served by *DRAM*. Times are for "
         f"{TOKENS // n} × {HIDDEN // HEADS[0]} heads with d = {HEADS[0]} or {TOKENS // n} × "
         f"{HIDDEN // HEADS[1]} with d = {HEADS[1]}, {files.gpu.dtype}, on an "
-        f"{files.gpu.machine()}. In brackets: how many times as fast as the step above. Not all "
-        "steps were timed in one run, and two runs of one step may differ by 5% or more."))
+        f"{files.gpu.machine(n)}. In brackets: how many times as fast as the step above. "
+        f"{'All' if in_one_run else 'Not all'} steps were timed in one run; two runs of one step "
+        "may differ by 5% or more."))
 
 
 def peers_table(files: Files) -> list[str]:
