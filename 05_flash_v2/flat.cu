@@ -31,9 +31,8 @@ int64_t smem_bytes(int Dh) {
 // - A tile in shared memory. A row has Dh/8 chunks of 8 elements, 16 bytes each. ldmatrix reads one
 //   chunk from each of 8 rows at a time. If chunk c of every row were at place c, all 8 would lie
 //   in the same four banks. So chunk c of row r is at place c XOR r within its group of 8 chunks.
-// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 0–7 address the rows of the first matrix,
-//   lanes 8–15 the rows of the second, and so on; each lane passes the address of one chunk.
-//   Afterwards register n of a lane holds two elements of matrix n.
+// - Four 8 × 8 matrices, which one ldmatrix loads. Lanes 8n to 8n + 7 pass the addresses of matrix
+//   n's rows, one chunk each. Afterwards register n of a lane holds two elements of matrix n.
 // - A 16 × 8 piece of S or O, spread over the 32 lanes. With g = lane / 4 and t = lane % 4, a lane
 //   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (registers 2 and 3).
 //   A warp's 32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is

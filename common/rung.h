@@ -30,8 +30,7 @@ struct Error : std::runtime_error {
 
 enum class DType { fp16, bf16 };
 
-/// One attention workload. Its arrays are row-major: Q and O are (B, H, N, d), K and V are
-/// (B, Hk, N_kv, d), and LSE, the log-sum-exp of each row of S, is (B, H, N).
+/// One attention workload. Row-major: Q, O (B, H, N, d); K, V (B, Hk, N_kv, d); LSE (B, H, N).
 struct Problem {
   int B = 1;       // batch
   int H = 2;       // query heads

@@ -48,8 +48,7 @@ void check(cudaError_t status) {
 #ifdef kHeadSizes
 /// Computes O and LSE for programs in other languages. The arrays are contiguous: Q and O (B, H, N,
 /// d), K and V (B, Hk, N_kv, d) in bf16 or, if is_bf16 is 0, fp16, and LSE (B, H, N) in fp32.
-/// Returns a cudaError_t: cudaErrorInvalidValue for a null pointer or sizes that the kernel does
-/// not support.
+/// Returns a cudaError_t: cudaErrorInvalidValue for a null pointer or unsupported sizes.
 extern "C" int attention_forward(void* Q, void* K, void* V, void* O, void* LSE, int B, int H,
                                  int Hk, int N, int N_kv, int d, float scale, int causal,
                                  int is_bf16, cudaStream_t stream) {
