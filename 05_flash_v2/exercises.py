@@ -230,7 +230,8 @@ BUILD_TASKS = [
               "03_online_softmax/README.md, Where infinity comes in and step one_pass_tile; "
               "05_flash_v2/README.md, What is stored, and the mask below The main loop, whole.",
               r"(?s)    if \(key \+ Bc > p\.keys.*?(?=    cp_async_w)|    // 2\. .*?(?=    count_)|"
-              r"  const auto entry = .*?};\n|    for \(int bit[^;]*l\[r\].*?(?=    const float inv)|"
+              r"  const auto entry = .*?};\n|"
+              r"    for \(int bit[^;]*l\[r\].*?(?=    const float inv)|"
               r"    if \(const int i = row[^\n]*\n[^\n]*\n",
               {"matmul_flops": 0.5, "exp_count": 0.5}, ["lse"]),
         Stage("stage 3, the output", "O, correct in all cases of the suite",
