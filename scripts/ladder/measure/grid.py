@@ -11,8 +11,8 @@ import shlex
 from typing import Any, Collection, NamedTuple, Sequence, Tuple, Union
 
 from ladder.base.course import (BLOCK_SIZE_COUNTED, BLOCK_SIZE_TIMED, CAPTURED, CAUSAL_COUNTED,
-                                FLASH_V2, HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH,
-                                QUANTISED, SHIFTED_V, TOKENS)
+                                FLASH_V2, HIDDEN, LADDER_LENGTH, MODELS, PADDED_COUNTED,
+                                PROFILED_LENGTH, QUANTISED, SHIFTED_V, TOKENS)
 from ladder.base.files import ROOT
 from ladder.base.npy import write_rows
 from ladder.base.programs import Ladder, Step
@@ -220,6 +220,8 @@ def plan_sim(steps: list[Step], dtype: str) -> list[Work]:
                          for n in SIM_LENGTHS for d in HEAD_DIMS for step in steps]
     works += [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in steps
               if step.rung in CAUSAL_COUNTED]
+    works += [Measurement(step, Point(1, 1, 512, 96, False, dtype)) for step in steps
+              if step.key in PADDED_COUNTED]
     works += quantised(steps)
     tiled = [step for step in steps if step.key in BLOCK_SIZE_COUNTED]
     for d in HEAD_DIMS:
