@@ -56,8 +56,8 @@ __global__ void initialise(Hbm<float> O_fp32, Hbm<float> l, Hbm<float> m, Proble
   if (i < rows) m[i] = -INFINITY;
 }
 
-/// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
-/// the warp's P·V over its own keys; the block adds up the warps' products through shared memory.
+/// O ← old_weight·O + new_weight·P·V for 16 rows of O, of which `rows` × `columns` exist, with one
+/// weight of each kind per row. PV is the warp's P·V; the block adds up all through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
       auto& P = S;
       exp2_rows(P, c, finite_or_zero(max_over_warps(warp_m)));
       write(warp_l, row_sum(P));
-      __syncthreads();  // all warps have written their maxima and sums
+      __syncthreads();  // all warps have written their sums
 
       // One thread per row updates l and m in HBM, and computes the weights of O and P·V.
       if (has_row) {
@@ -180,8 +180,8 @@ __global__ void finish(Hbm<const float> O_fp32, Hbm<const float> l, Hbm<const fl
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
 /// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
-/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d, because 64
-/// rows of S fill the registers of four warps; 32 rows are a last resort.
+/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d: 64 rows of S
+/// fill the registers of four warps, and 32 are used only where tiles of 64 do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

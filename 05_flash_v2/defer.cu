@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(32 * warps_of(Bc))
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
 /// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
-/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d, because 64
-/// rows of S fill the registers of four warps; 32 rows are a last resort.
+/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d: 64 rows of S
+/// fill the registers of four warps, and 32 are used only where tiles of 64 do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

@@ -4,7 +4,7 @@
 //
 //   for each tile of 128 rows of Q, one block of four warps, 32 rows per warp:
 //     for each tile of 64 rows of K and V that one of these rows attends to:
-//       1  S = Q·Kᵀ, or −∞ where a row does not attend to the key
+//       1  S = scale·Q·Kᵀ, or −∞ where a row does not attend to the key
 //       2  m_new = max(m, rowmax S),   P = exp(S − m_new),   α = exp(m − m_new)
 //          l ← α·l + rowsum P,   O ← α·O
 //       3  O ← O + P·V
@@ -21,8 +21,8 @@ namespace {
 
 constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 constexpr int Br = 128, Bc = 64, kWarpRows = 32, kThreads = Br / kWarpRows * 32;
-constexpr int kHeadSizes[] = {64, 128};
-constexpr TileSize kTiles[] = {{128, Br, Bc}};
+constexpr int kHeadSizes[] = {64, 128};         // at least 64: a row has groups of 8 chunks
+constexpr TileSize kTiles[] = {{128, Br, Bc}};  // {largest head size, Br, Bc}
 int64_t smem_bytes(int Dh) {
   return array_bytes<fp16>((Br + 2 * Bc) * Dh);
 }
@@ -35,9 +35,9 @@ int64_t smem_bytes(int Dh) {
 //   n's rows, one chunk each. Afterwards register n of a lane holds two elements of matrix n.
 // - A 16 × 8 piece of S or O, spread over the 32 lanes. With g = lane / 4 and t = lane % 4, a lane
 //   holds columns 2t and 2t + 1 of row g (registers 0 and 1) and of row g + 8 (registers 2 and 3).
-//   A warp's 32 rows form two halves i of 16 rows, so a lane holds parts of four rows: r = 2i is
-//   row 16i + g, and r = 2i + 1 is row 16i + g + 8. Either way, r is row 8r + g of the warp, and
-//   entry(S, r, n) is the lane's n-th element of that row, which is in column n/2·8 + 2t + n%2.
+//   So of a warp's 32 rows a lane holds parts of four, rows 8r + g for r = 0 to 3: the first two
+//   are in the upper 16 rows (i = 0), the others in the lower 16 (i = 1). entry(S, r, n) is the
+//   lane's n-th element of row 8r + g, which is in column n/2·8 + 2t + n%2.
 
 /// O = softmax(scale·Q·Kᵀ)·V and LSE. grid: (groups of heads · tiles of Q · `group`), with `group`
 /// heads per group. Tiles go from the last rows up, because the last rows attend to the most keys.
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto at = [](unsigned r, unsigned c) -> int {
     return r * Dh + c / 8 * 64 + (c ^ r) % 8 * 8;
   };
-  // Starts copying a tile, one cp.async per chunk. A thread goes down a column of chunks, kAtOnce
-  // rows at a time; the next thread takes the next column. Past the last row or column, cp.async
-  // gets a source size of 0 bytes, so it reads nothing and writes zeros.
+  // Starts copying a tile, one cp.async per chunk. A thread copies one chunk of every kAtOnce-th
+  // row, always in the same column; the next thread takes the next column. Past the last row or
+  // column, cp.async gets a source size of 0 bytes, so it reads nothing and writes zeros.
   const auto copy = [&]<int kRows>(Smem<T> to, Hbm<const T> from, int rows) {
     constexpr int kAtOnce = kThreads / (Dh / 8);
     const int first = thread / (Dh / 8), chunk = thread % (Dh / 8);
@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     V_tile = V_tile + Bc * p.d;
     cp_async_commit();
 
-    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is a 16 × 16 piece of Q: its upper left,
-    // lower left, upper right and lower right matrix. B is a 16 × 16 piece of Kᵀ. Its columns are
-    // rows of K, so ldmatrix need not transpose. Its matrices are keys 0–7 with the first and the
-    // second 8 columns of K, then keys 8–15 with the same columns.
+    // 1. S = Q·Kᵀ, 16 columns of Q and K at a time. A is a 16 × 16 piece of Q. Its registers
+    // hold the upper left, lower left, upper right and lower right matrix, in this order. B is a
+    // 16 × 16 piece of Kᵀ. Its columns are rows of K, so ldmatrix need not transpose. Its matrices
+    // are keys 0–7 with the first and the second 8 columns of K, then keys 8–15 with the same.
     float S[2][Bc / 8][4] = {};
     unsigned a[2][2][4], b[4];  // a[k % 2] is in use while the other half receives the next pieces
     const auto load_Q = [&](int k) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (key + Bc > p.keys(row)) {  // some row of the warp does not attend to all of these keys
       int first_row = row + g;
-      opaque(first_row);  // otherwise the four limits would occupy registers all the time
+      opaque(first_row);  // otherwise the compiler would keep all limits in registers
       for (int r = 0; r < 4; ++r) {
         int limit = p.keys(first_row + 8 * r) - key - 2 * t;
         opaque(limit);

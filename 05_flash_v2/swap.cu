@@ -44,8 +44,8 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<float>(warps * Br) + 2 * array_bytes<float>(Br);
 }
 
-/// O ← old_weight·O + new_weight·P·V for 16 rows of O, with one weight of each kind per row. PV is
-/// the warp's P·V over its own keys; the block adds up the warps' products through shared memory.
+/// O ← old_weight·O + new_weight·P·V for 16 rows of O, of which `rows` × `columns` exist, with one
+/// weight of each kind per row. PV is the warp's P·V; the block adds up all through shared memory.
 template <int Dh, int kWarps, int kThreads>
 __device__ __forceinline__ void combine(BlockFragment<kCombineRows, Dh, kThreads>& O,
                                         Smem<float> old_weight,
@@ -169,8 +169,8 @@ __global__ void finish(Hbm<const float> l, Hbm<const float> m, Hbm<float> LSE, P
 
 /// Chooses the tile by Algorithm 1's rule, which gives Q, K, V and O each a quarter of the M
 /// elements that fit on the chip: Bc = ⌈M/4d⌉, Br = min(⌈M/4d⌉, d). Here Bc is max(⌈M/4d⌉, 64),
-/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d, because 64
-/// rows of S fill the registers of four warps; 32 rows are a last resort.
+/// rounded down to a compiled size. Unlike the rule's Br, ours does not depend on d: 64 rows of S
+/// fill the registers of four warps, and 32 are used only where tiles of 64 do not fit.
 Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request) {
   const int Dh = padded_head_dim(p.d);
   Plan plan{.head_dim = Dh, .stages = 1};

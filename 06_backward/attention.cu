@@ -23,7 +23,7 @@
 //     (tile/grouped.h).
 //   - Heads of 96 and 192 columns have tiles of their own.
 //   - Several blocks share a tile of keys if there are few tiles of keys or, under the mask, if
-//     several query heads use each of them (query_split.h).
+//     several query heads use each tile (query_split.h).
 
 #include "machine/machine.h"
 #include "query_split.h"
@@ -139,12 +139,12 @@ constexpr TileSize kBackwardTiles[] = {{32, 128, 128}, {32, 32, 64},  {64, 128, 
                                        {128, 64, 128}, {128, 64, 64}, {128, 32, 64},  {128, 32, 32},
                                        {256, 64, 64},  {256, 32, 32}};
 
-/// Returns the number of stages for Q and dO. For wide heads two do not fit on most GPUs; for
-/// 64 × 64 tiles at d = 128 they do not fit on GPUs with 100 KB of shared memory per SM.
+/// Returns the stages for Q and dO. For wide heads, two stages do not fit on most GPUs; for 64 × 64
+/// tiles at d = 128, two do not fit on GPUs with 100 KB of shared memory per SM.
 constexpr int backward_stages(int Dh, int Br, int Bc) {
   return Dh > 128 || (Dh == 128 && Br == 64 && Bc == 64) ? 1 : 2;
 }
-/// Return the rows of S and dP per warp (backward_rows) and the warps per block (backward_warps).
+/// Returns the rows of S and dP per warp. (backward_warps() returns the warps per block.)
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
@@ -155,7 +155,7 @@ constexpr int backward_warps(int Br) {
 constexpr int least_blocks(int Dh, int Br) {
   return Dh == 32 && Br == 32 ? 4 : 0;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // per block of key_gradients
   const int stages = backward_stages(Dh, Br, Bc);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
@@ -235,8 +235,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
   constexpr int kStages = backward_stages(Dh, Br, Bc);
   constexpr int kWarpRows = backward_rows(Br);
   const WarpTile<Br, Bc, kWarpRows, kBackwardWarps> of_S;  // the warp's part of S, P, dP and dS
-  // A warp needs a multiple of 16 columns. If Dh = 96 cannot be divided so among the warps that are
-  // side by side, each computes half the rows of dQ, or of dV and dK, and twice the columns.
+  // A warp has a multiple of 16 columns, and kWarpRows rows of dQ or 2·kWarpRows of dV or dK; or,
+  // if Dh = 96 cannot be so divided among the warps side by side, half the rows, twice the columns.
   constexpr int kQRows = Dh % (16 * kBackwardWarps * kWarpRows / Br) ? kWarpRows / 2 : kWarpRows;
   constexpr int kKeyRows = Dh % (16 * kBackwardWarps * kWarpRows / Bc) ? kWarpRows : 2 * kWarpRows;
   const WarpTile<Br, Dh, kQRows, kBackwardWarps> of_dQ;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(32 * backward_warps(Br), least_blocks(Dh, Br))
   const bool sums_dV = warp_id() < kBackwardWarps / 2;
   const WarpTile<Bc, Dh, kKeyRows, kBackwardWarps / 2> of_sum;
   const auto [bh, tile, first_row, tiles_of_head, begin, end] =
-      query_split<Br, Bc>(blockIdx.x, tiles, parts, 0, p);
+      query_split<Br, Bc>(blockIdx.x, tiles, parts, /*at_once=*/0, p);
   if (begin == end) return;  // an empty share: there are more parts than tiles of Q
   const int key = tile * Bc;
   const int thread = threadIdx.x;
@@ -379,10 +379,10 @@ Plan plan(const Problem& p, const DeviceInfo& device, const TileRequest& request
 const Setting kSettings[] = {
     {"parts", {"auto", "1", "2", "4", "8", "16"}, "blocks for each tile of keys"}};
 
-/// Returns how many blocks share a tile of keys. The number starts at 1. Under the mask it starts
-/// at the number of query heads that use the tile, so that blocks that run together read the same Q
-/// and dO from L2, unless the tile meets at most 32 tiles of Q: then adding up the sums in HBM
-/// would cost more than sharing saves. The number doubles while enough SMs are idle. On the
+/// Returns how many blocks share a tile of keys. Without the mask it starts at 1. Under the mask
+/// it starts at the number of query heads that use the tile, so that blocks that run together read
+/// the same Q and dO from L2; but for at most 32 tiles of Q it starts at 1, because adding up the
+/// sums in HBM would cost more than that saves. It doubles while enough SMs are idle. On the
 /// simulator it is 1, so that the counts do not depend on a GPU's size.
 int choose_parts(const Problem& p, const Plan& plan, const DeviceInfo& device) {
   if (device.kind == DeviceKind::sim) return 1;
@@ -463,8 +463,8 @@ Traffic traffic(const Problem& p, const Plan& plan) {
            {{"Q", q, 0}, {"K", k, 0}, {"V", k, 0}, {"O", 0, q}, {"LSE", 0, heads * p.N * 4}}}};
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
-/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// Predicts the requested bytes of the backward pass. A tile of keys reads Q and dO from the first
+/// tile of Q that attends to one of its keys on, and adds to dQ's sums for the same tiles of Q.
 /// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows. If blocks share a tile of keys, each
 /// reads K and V, and adds its part of dK and dV to the sums in HBM.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {

@@ -39,18 +39,18 @@ constexpr TileSize kBackwardTiles[] = {
     {32, 128, 128}, {32, 32, 64},  {64, 128, 128}, {64, 64, 128}, {64, 32, 64},
     {128, 64, 128}, {128, 32, 64}, {128, 32, 32},  {256, 64, 64}, {256, 32, 32}};
 
-/// Returns the number of stages for Q and dO. At d = 256 two exceed most GPUs' shared memory.
+/// Returns the stages for Q and dO. At d = 256, two stages exceed most GPUs' shared memory.
 constexpr int backward_stages(int Dh) {
   return Dh == 256 ? 1 : 2;
 }
-/// Return the rows of S and dP per warp (backward_rows) and the warps per block (backward_warps).
+/// Returns the rows of S and dP per warp. (backward_warps() returns the warps per block.)
 constexpr int backward_rows(int Br) {
   return Br == 32 ? 16 : 32;
 }
 constexpr int backward_warps(int Br) {
   return Br == 32 ? 4 : 8;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // per block of key_gradients
   const int stages = backward_stages(Dh);
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(stages * Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(stages * Br);
@@ -97,9 +97,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
-/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
-/// to the first keys.
+/// Returns the work of block `index`: one of the B·Hk heads of K and V, and one of the head's
+/// `tiles` tiles of keys. The tiles that take longest come first: under the mask, the most rows
+/// attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,

@@ -38,7 +38,7 @@ constexpr int kWarpRows = 16;  // rows of each product per warp
 constexpr int backward_warps(int Br) {
   return 2 * Br / kWarpRows;
 }
-int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // of key_gradients, array by array
+int64_t backward_smem_bytes(int Dh, int Br, int Bc) {  // per block of key_gradients
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(Br * Dh) +
          2 * array_bytes<fp16>(Br * Bc) + 2 * array_bytes<float>(Br);
 }
@@ -75,9 +75,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
-/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
-/// to the first keys.
+/// Returns the work of block `index`: one of the B·Hk heads of K and V, and one of the head's
+/// `tiles` tiles of keys. The tiles that take longest come first: under the mask, the most rows
+/// attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(32 * backward_warps(Br))
       });
       __syncthreads();  // all warps are done with Q, dO, P and dS; at the end also with K and V
     }
-  // K and V arrived with the first tile of Q, in the same cp.async group. Every block has a tile
-  // of Q, because the last query attends to every key: first_query(key) ≤ N − 1.
+  // No wait for K and V is needed: they arrived with the first tile of Q, in one cp.async group.
+  // Every block has a tile of Q, because the last query attends to every key.
 
   // dK and dV go through the tiles of K and V, so that they are written in 16-byte chunks.
   for_each(dK_sum, [&](int, int, float& x) { x *= p.scale; });
@@ -230,8 +230,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
-/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// Predicts the requested bytes of the backward pass. A tile of keys reads Q and dO from the first
+/// tile of Q that attends to one of its keys on, and adds to dQ's sums for the same tiles of Q.
 /// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;

@@ -10,15 +10,14 @@ namespace ladder {
 
 /// A number with a sign, exponent_bits bits of exponent and mantissa_bits bits of mantissa, as in
 /// IEEE 754: ±(1 + mantissa/2^mantissa_bits)·2^(exponent − bias), or a subnormal if the exponent
-/// field is 0. Values too large get the bits kMost: infinity, or the largest value if there is
-/// none.
+/// field is 0. Values too large become kMost: infinity or, in a type without it, the largest value.
 template <class Bits, int exponent_bits, int mantissa_bits, Bits kMost>
 struct NarrowFloat {
   Bits bits = 0;
 
   NarrowFloat() = default;
-  /// Rounds x to nearest, ties to even. (Narrower types convert to float exactly, so a conversion
-  /// between two of them rounds only once.)
+  /// Rounds x to nearest, ties to even; a NaN becomes the one with all bits set but the sign.
+  /// (Narrower types convert to float exactly, so converting one to another rounds only once.)
   [[gnu::always_inline]] constexpr explicit NarrowFloat(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & ~kSignOfFloat;
     if (magnitude > 0x7f800000) {
@@ -26,7 +25,7 @@ struct NarrowFloat {
       return;
     }
     uint32_t rounded;
-    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: adding `large` rounds
+    if (magnitude >> 23 <= 127 - kBias) {  // subnormal: rounds to a multiple of `large`'s last bit
       constexpr uint32_t large = (151 - kBias - mantissa_bits) << 23;
       const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(large);
       rounded = std::bit_cast<uint32_t>(sum) - large;
@@ -42,7 +41,7 @@ struct NarrowFloat {
     x.bits = b;
     return x;
   }
-  /// Converts exactly. A NaN of bf16 keeps its bits; any other becomes CUDA's NaN, 0x7fffffff.
+  /// Converts exactly. A NaN of bf16 keeps its bits; others become CUDA's NaN, 0x7fffffff.
   constexpr operator float() const {
     const uint32_t sign = uint32_t{bits} << (32 - 8 * sizeof(Bits)) & kSignOfFloat;
     const uint32_t magnitude = uint32_t{bits} << kShift & (uint32_t{kNaN} << kShift);

@@ -39,9 +39,8 @@ void on_threads(int64_t n, const Work& work) {
   for (auto& other : others) other.get();
 }
 
-/// Calls body(i) once for each i in [0, n), in any order and on any thread. Rethrows an exception
-/// from any of the calls. A thread takes `block` consecutive values of i at a time; use more than 1
-/// if their results share a cache line.
+/// Calls body(i) once for each i in [0, n), in any order and on any thread; rethrows an exception.
+/// A thread takes `block` values of i at a time: more than 1 if their results share a cache line.
 template <class Body>
 void parallel_for(int64_t n, Body body, int64_t block = 1) {
   std::atomic<int64_t> next{0};

@@ -1,8 +1,7 @@
-// Defines the contract between a rung's steps and the harness. A step (Step, Pass) plans a run
-// (plan), launches its kernels (launch) and predicts the bytes that they request (traffic). The
-// harness does everything else and knows no kernel. No CUDA types appear here, because the contract
-// is the same for both devices, gpu and sim. harness/steps.cpp defines the functions that are only
-// declared here.
+// Defines the contract between a rung's steps and the harness. A step (Step, Pass) plans a run,
+// launches its kernels and predicts the bytes that they request; the harness does everything else
+// and knows no kernel. The contract is the same for both devices, gpu and sim, so no CUDA types
+// appear. harness/steps.cpp defines the functions that are only declared here.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +50,7 @@ struct Problem {
     const int64_t k = causal ? int64_t{i} + N_kv - N + 1 : N_kv;
     return static_cast<int>(k < 0 ? 0 : k < N_kv ? k : N_kv);
   }
-  /// Returns the first query that attends to key j, or N if none does; all later queries attend to
-  /// it too.
+  /// Returns the first query that attends to key j (all later ones do, too), or N if none does.
   constexpr int first_query(int j) const {
     const int64_t i = causal ? int64_t{j} - N_kv + N : 0;
     return static_cast<int>(i < 0 ? 0 : i < N ? i : N);
@@ -96,8 +94,7 @@ struct Array {
   int64_t bytes = 0;
 };
 
-/// The arrays of one run: inputs and outputs under the papers' names (Q, K, V, O, LSE, …), and the
-/// workspace.
+/// A run's arrays: inputs and outputs by the papers' names (Q, K, V, O, LSE, …), and the workspace.
 class Arrays {
  public:
   /// Returns the array with this name, or null; operator[] throws std::logic_error instead.
@@ -157,8 +154,7 @@ struct TileRequest {
   }
 };
 
-/// Everything that a run's counts depend on, fixed before the run starts. 0 means that the step has
-/// no such quantity.
+/// Everything that a run's counts depend on, fixed before it starts. 0: there is no such quantity.
 struct Plan {
   int block_q = 0;         // Br, rows of Q in a tile
   int block_kv = 0;        // Bc, rows of K and V in a tile
@@ -256,8 +252,7 @@ struct Step {
   std::string after = {};                  // the step that it follows; empty for the rung's first
   bool aside = false;                      // a branch: another step may follow the same step
   std::vector<std::string> formerly = {};  // names of former steps that it replaced
-  /// Whether the step runs if --step names none. If there are several defaults, the last one that
-  /// the device supports runs.
+  /// Whether the step runs if --step names none; of several, the last that the device supports.
   bool is_default = false;
   Shown shown = {};
   Needs needs = {};
@@ -305,9 +300,8 @@ constexpr int padded_head_dim(int d) {
   return *std::ranges::find_if(sizes, [d](int size) { return size >= d; });
 }
 
-/// Returns how many blocks, each with a tile of `tile` rows, cover `length` rows along grid.y or
-/// grid.z. Throws Error(bad_usage) for more than 65,535 blocks, CUDA's limit for these dimensions.
-/// Plans call it too, so that the error is found before the launch.
+/// Returns how many blocks, with `tile` rows each, cover `length` rows along grid.y or grid.z.
+/// Plans call it, too, because it throws Error(bad_usage) beyond CUDA's limit of 65,535 blocks.
 inline unsigned grid_blocks(int64_t length, int64_t tile) {
   const int64_t blocks = ceil_div(length, tile);
   if (blocks > 65535)

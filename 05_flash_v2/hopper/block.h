@@ -23,8 +23,8 @@ constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
 /// Return the registers per thread of the producer and of a consumer. At the launch all warpgroups
-/// get equal numbers, 168 or, if Br is 192, 128. The producer needs few, so it gives up most of its
-/// own to the two consumers (three if Br is 192).
+/// get equal numbers: 168 if Br is 128, or 128 if Br is 192. The producer needs few, so it gives up
+/// most of its own to the two or three consumers.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -32,8 +32,8 @@ constexpr int consumer_registers(int Br) {
   return Br == 192 ? 160 : 232;
 }
 
-/// Returns the bytes of shared memory for of_Q stages of Q, of_KV stages each of K and V, and their
-/// barriers.
+/// Returns the bytes of shared memory for of_Q stages of Q (Br rows each), of_KV stages of K and as
+/// many of V (Bc rows each), and their barriers.
 constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
   const int64_t columns = ceil_div(Dh, 64) * 64;  // of a tile: whole panels of 64
   const int consumers = Br / kWarpgroupRows;
@@ -41,7 +41,7 @@ constexpr int64_t stages_bytes(int Dh, int Br, int Bc, int of_Q, int of_KV) {
          2 * array_bytes<Mbarrier>(of_Q * consumers) + 4 * array_bytes<Mbarrier>(of_KV);
 }
 
-/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
+/// A sequence of the batch, one of its heads of Q, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -63,7 +63,7 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
                                         const TensorMap& map_K, const TensorMap& map_V,
                                         const Head& head, int block_row, int kv_tiles) {
   for (int row = block_row; row < block_row + Br; row += kWarpgroupRows)
-    Q.fill(map_Q, 0, row, head.of_Q, head.batch);
+    Q.fill(map_Q, 0, row, head.of_Q, head.batch);  // no acquire(), because it is filled only once
   for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
     K.acquire();
     K.fill(map_K, 0, kv_tile * Bc, head.of_KV, head.batch);
@@ -74,8 +74,8 @@ __device__ __forceinline__ void produce(StagesQ Q, StagesKV K, StagesKV V, const
 
 /// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through the consumer's
 /// tile of Q, and TMA stores it from there. Each warp overwrites its own rows of Q with O, without
-/// a barrier before that: we assume that the warp's part of a product reads no other rows of Q, so
-/// that its own wait suffices. If kStmatrix is false, as in `q_registers` and `sm90` at d = 128, O
+/// a barrier beforehand: we assume that the warp's part of a product reads no other rows of Q, so
+/// that a wait for it suffices. If kStmatrix is false, as in `q_registers` and `sm90` at d = 128, O
 /// is written without stmatrix, whose addresses take more registers.
 template <class T, bool kStmatrix = true, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,

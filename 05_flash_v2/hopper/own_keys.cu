@@ -4,7 +4,7 @@
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
+//     for each tile of Bc rows of K and V that one of a consumer's 64 rows attends to:
 //       S = scale·Q·Kᵀ
 //       if one of the warp's rows has rowmax S > m + 8·ln 2:
 //         m_new = max(m, rowmax S),   α = exp(m − m_new)
@@ -108,7 +108,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     if (work.head < 0) break;
     const int block_row = row_of<Br>(work, p), kv_tiles = kv_tiles_of<Bc>(block_row + Br, p);
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
-    if (tile_row < 0) {  // its rows would all lie before row 0
+    if (tile_row < 0) {  // all its rows are before row 0: tiles are laid out from the last row up
       free_last_stage();
       skip(kv_tiles);
       continue;

@@ -40,8 +40,8 @@ constexpr int threads(int Br) {
   return kWarpgroup * (1 + Br / kWarpgroupRows);
 }
 /// Return the registers per thread of the producer and of a consumer. At the launch all warpgroups
-/// get equal numbers, 168 or, if Br is 192, 128. The producer needs few, so it gives up most of its
-/// own to the two consumers (three if Br is 192).
+/// get equal numbers: 168 if Br is 128, or 128 if Br is 192. The producer needs few, so it gives up
+/// most of its own to the two or three consumers.
 constexpr int producer_registers(int Br) {
   return Br == 192 ? 32 : 40;
 }
@@ -56,7 +56,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          2 * array_bytes<Mbarrier>(consumers) + 4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
+/// A sequence of the batch, one of its heads of Q, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };
@@ -82,8 +82,8 @@ __device__ __forceinline__ void produce(StagesQ& Q, StagesKV& K, StagesKV& V,
 
 /// Divides a consumer's rows of O by l and stores O and LSE to HBM. O goes through the consumer's
 /// tile of Q, and TMA stores it from there. Each warp overwrites its own rows of Q with O, without
-/// a barrier before that: we assume that the warp's part of a product reads no other rows of Q, so
-/// that its own wait suffices.
+/// a barrier beforehand: we assume that the warp's part of a product reads no other rows of Q, so
+/// that a wait for it suffices.
 template <class T, class StagesQ, int Dh>
 __device__ __forceinline__ void store_output(StagesQ& Q, Accumulator<16, Dh>& O_sum,
                                              const Rows<16>& m, Rows<16>& l, const TensorMap& map_O,

@@ -1,5 +1,5 @@
-// 05/fp8: the kernel `quantise`, which runs before the attention kernel and writes that kernel's
-// operands to HBM: Q, K and V in e4m3 with one scale per tile, V transposed.
+// 05/fp8: the kernel `quantise`, which runs before the attention kernel and writes its operands to
+// HBM: Q̂, K̂ and V̂ᵀ, that is, Q, K and Vᵀ in e4m3. Each tile has a scale, or several share one.
 #pragma once
 
 #include "block.h"
@@ -37,8 +37,8 @@ constexpr int64_t padded_keys(int N_kv) {
   return ceil_div(N_kv, 16) * 16;
 }
 
-/// Returns where row r of V̂ᵀ starts in shared memory, in bytes. A warp writes 8 bytes to each of 4
-/// places in rows c, c + 8, …, c + 56; the 16 extra bytes after every 8 rows put these rows in
+/// Returns where row r of V̂ᵀ starts in shared memory, in bytes. When a warp writes, its lanes are
+/// in 8 rows, each 8 below the last; the 16 extra bytes after every 8 rows put these rows in
 /// different banks. Reads are runs of 128 bytes, whose banks differ in any case.
 template <int Bc>
 __device__ __forceinline__ constexpr int transposed_row(int r) {
@@ -52,8 +52,8 @@ constexpr int64_t kQuantiseBytes = array_bytes<float>(quantisers(Dh, Bc) / 32) +
 /// The tile of Q, K or V that a block quantises. If is_Q and is_V are false, it is a tile of K.
 struct OwnTile {
   bool is_Q, is_V;
-  int number, head, of_head;  // its number among all tiles; its head; its number within the head
-  int first, array_tiles, head_tiles;  // its array's first tile; tiles in all; tiles per head
+  int number, head, of_head;           // number among all tiles, head, number within the head
+  int first, array_tiles, head_tiles;  // the array's first tile, its tiles, its tiles per head
 };
 __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
   const int block = static_cast<int>(blockIdx.x);
@@ -64,9 +64,9 @@ __device__ __forceinline__ OwnTile own_tile(const ScaledTiles& tiles) {
           first, array_tiles, head_tiles};
 }
 
-/// Writes the maximum or the scale of a block's tile, given `own`, the largest magnitude that the
-/// calling thread holds; all threads must call. `maxima` and `scales` have one float per tile, in
-/// the order of ScaledTiles; of_warps has kThreads / 32 floats of shared memory.
+/// Writes the maximum or the scale of a block's tile. All threads call, each with `own`, the
+/// largest magnitude that it holds. `maxima` and `scales` have one float per tile, in the order of
+/// ScaledTiles; of_warps has kThreads / 32 floats of shared memory.
 template <int kThreads>
 struct TileScale {
   OwnTile tile;
@@ -126,16 +126,16 @@ __device__ __forceinline__ void quantise_rows(Hbm<const T> X, Hbm<e4m3> X8, int 
     if (row + k * kStride < rows) write_chunk(target + k * kStride * Dh, rounded(x[k], inverse));
 }
 
-/// Quantises a tile of Bc rows of V and transposes it; its keys are permuted by KeyOrder. If
+/// Quantises a tile of Bc rows of V (see only_maxima above) and transposes it, keys in KeyOrder. If
 /// KeyOrder is `column_at`, each group of 16 columns of V̂ᵀ holds its 16 keys in this order:
 ///
 ///   column   0  1  2  3  4  5  6  7  |  8  9 10 11 12 13 14 15
 ///   key      0  1  8  9  2  3 10 11  |  4  5 12 13  6  7 14 15
 ///
-/// A thread takes 8 columns of V for 8 keys, which are the keys of 8 neighbouring columns of V̂ᵀ,
-/// starting at `place`. If `place` is 8, these keys are 4 + 0, 4 + 1, 4 + 8, 4 + 9, 4 + 2, 4 + 3,
-/// 4 + 10 and 4 + 11. So 8 lanes read 128 bytes of a row of V, and later, from shared memory,
-/// 8 lanes write 128 bytes of a row of V̂ᵀ.
+/// A thread reads an 8 × 8 block of V: 8 neighbouring columns, and the keys that belong in columns
+/// place to place + 7 of V̂ᵀ. If `place` is 8, these are keys 4, 5, 12, 13, 6, 7, 14 and 15, that
+/// is, 4 + 0, 4 + 1, 4 + 8 and so on. Eight lanes together read 128 bytes of a row of V and later,
+/// from shared memory, write 128 bytes of a row of V̂ᵀ.
 template <class KeyOrder, int Dh, int Bc, bool only_maxima, class T, int kThreads>
 __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<const T> V,
                                                     Hbm<e4m3> V8, const TileScale<kThreads>& of,
@@ -171,7 +171,7 @@ __device__ __forceinline__ void quantise_transposed(SharedMemory& smem, Hbm<cons
   const int64_t pitch = padded_keys(p.N_kv);
   const int piece = thread % kPieces * 16;
   const auto target = V8 + (int64_t{of.tile.head} * p.d * pitch + tile_key + piece);
-  if (tile_key + piece < pitch)
+  if (tile_key + piece < pitch)  // the last tile may extend past the padded row
     for (int row = thread / kPieces; row < p.d; row += kThreads / kPieces)
       store_16_bytes(target + row * pitch, transposed + (transposed_row<Bc>(row) + piece));
 }

@@ -5,7 +5,7 @@
 //
 //   for each tile of Br rows of Q:
 //     m = −∞, l = 0, O = 0
-//     for each tile of Bc rows of K and V that one of the consumer's rows attends to:
+//     for each tile of Bc rows of K and V that one of a consumer's 64 rows attends to:
 //       S = scale·Q·Kᵀ
 //       if one of the warp's rows has rowmax S > m + 8·ln 2:
 //         m_new = max(m, rowmax S),   α = exp(m − m_new)
@@ -21,7 +21,7 @@
 //   64 rows, one consumer     two or three blocks share an SM; consumers do not wait for turns
 //   heads above 128           one stage of Q, reused only after O has been stored from it
 //   few tiles of Q            blocks share a tile's keys (kSplit); ../parts.h merges their results
-//   equal tiles, 1 block/SM   blocks take them in turn, without a counter
+//   equal tiles, 1 block/SM   a block takes every gridDim.x-th tile, without a counter
 //
 // The mask is applied per row, which takes fewer instructions (softmax.h).
 
@@ -43,8 +43,7 @@ namespace {
 constexpr int kPingPong = 4;  // first named barrier for the consumers' turns
 
 /// Returns whether a consumer keeps Q in registers. Narrower heads have tiles of three consumers,
-/// which leaves each thread too few registers to hold Q; for wider heads, O takes too many
-/// registers.
+/// so a thread has too few registers to hold Q; for wider heads, O takes too many registers.
 constexpr bool q_in_registers(int Dh) {
   return Dh == 128;
 }
@@ -79,7 +78,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   };
   if (consumer == kConsumers - 1) end_turn();  // gives the first consumer its turn
   Q.slot = consumer;
-  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1, if any, follows in tile 0
+  if (first_thread) Q.set_free();  // frees stage 0 of Q; stage 1, if any, follows in the first tile
 
   Accumulator<16, Bc> S;
   Operand<T, 16, Bc> P;
@@ -116,8 +115,8 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto free_this_tiles = [&] {
     if (!kTwoStages) free_stage();
   };
-  // Skips key tiles that only other consumers' rows attend to, but still takes its turns and
-  // releases the stages.
+  // Skips key tiles that only other consumers' rows attend to. It still takes this consumer's turns
+  // and releases the stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       // Without a wait, the release would be counted towards an earlier tile that other consumers
@@ -137,7 +136,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     const int block_row = row_from_end<Br>(work, p);
     const auto [begin, end] = key_tiles_of_split<kSplit>(kv_tiles_of<Bc>(block_row + Br, p));
     const int tile_row = block_row + consumer * kWarpgroupRows, row = tile_row + warp_id() % 4 * 16;
-    if (tile_row < 0) {  // its rows would all lie before row 0
+    if (tile_row < 0) {  // all its rows are before row 0: tiles are laid out from the last row up
       free_last_tiles();
       skip(end - begin);
       free_this_tiles();  // after skip()'s turns all warps have read `work`
@@ -267,6 +266,7 @@ void forward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
+/// Predicts the requested bytes, with those of the counter or of the merge, if any.
 Traffic traffic(const Problem& p, const Plan& plan) {
   std::vector<ArrayTraffic> arrays = tiles_traffic(p, plan, kWarpgroupRows);
   if (plan.parts > 1) return traffic_of_parts(p, plan, arrays);

@@ -39,7 +39,7 @@ int64_t smem_bytes(int Dh, int Br, int Bc) {
          3 * array_bytes<Mbarrier>(1);
 }
 
-/// A batch, a head of Q in that batch, and the head of K and V that this head uses.
+/// A sequence of the batch, one of its heads of Q, and the head of K and V that this head uses.
 struct Head {
   int batch, of_Q, of_KV;
 };

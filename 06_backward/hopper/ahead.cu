@@ -37,12 +37,12 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that attends to key i of the tile is first_attending + i.
+  // Queries from first_attending + i on attend to key i of the tile; if that is negative, all do.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
   Accumulator<16, Br> S, dP;       // transposed: rows are keys, columns are queries
-  auto Q_ahead = Q;                // S's position in the ring: one tile ahead of other products
+  auto Q_ahead = Q;                // S's position in the ring: one tile ahead of all other products
   const auto start_scores = [&] {  // Sᵀ = K·Qᵀ
     S = {};                        // so that the compiler need not keep the previous S
     Q_ahead.wait();
@@ -59,7 +59,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ − D
     wgmma_commit();
     auto& P = S;
     exp2_columns(P, c, columns_of_rows<Br>(Q));
@@ -74,8 +74,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
+    // This overwrites the dS of two tiles ago, which the other consumer finished reading before the
+    // latest barrier. It may still read the previous tile's dS, which is in the other stage.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, P_operand);
@@ -85,7 +85,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     if (lane_id() == 0) tma_store_wait_read<0>();  // this warp's previous dQ has left dQ_tile
     named_barrier_sync(kAll, kBackwardThreads);    // dS is complete
     // With dV still in flight, the products from here on would need more registers than there are,
-    // and the compiler would make each wait for the previous one (C7512).
+    // and the compiler would make each wait for the previous one (ptxas: C7512).
     wgmma_wait<0>(dV_sum, P_operand);
     const auto start_dK = [&] {  // dK += dSᵀ·Q
       wgmma_fence(dK_sum, dS_operand);
@@ -97,7 +97,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_fence(dQ);
     wgmma_set_AtB(dQ, tile_dS, of_dQ.row(), tile_K, of_dQ.column());  // dQ = dS·K
     wgmma_commit();
-    dO.release();  // dV has read it already, but an earlier release would only delay dQ
+    dO.release();  // dV has read it already; an earlier release would delay the start of dQ
     // Groups in flight, oldest first. wgmma_wait<n> waits until only the newest n remain:
     //   before another tile:  dQ, S, dK  → wait<2>: S, dK  → wait<0>: none
     //   in the last tile:     dQ, dK     → wait<1>: dK     → wait<0>: none

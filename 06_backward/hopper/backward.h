@@ -82,9 +82,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   preprocess_row<Dh / 8, Dh>(at, O, dO, LSE, kept, p);
 }
 
-/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
-/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
-/// to the first keys.
+/// Returns the work of block `index`: one of the B·Hk heads of K and V, and one of the head's
+/// `tiles` tiles of keys. The tiles that take longest come first: under the mask, the most rows
+/// attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -229,9 +229,9 @@ inline int64_t bytes_of_tiles(const Problem& p, const Plan& plan) {
   return int64_t{p.B} * p.H * ceil_div(p.N, plan.block_q) * plan.block_q * plan.head_dim * 4;
 }
 
-/// Predicts the requested bytes of the backward pass with one block per tile of keys. The block
-/// reads Q and dO, and adds to dQ's sums, for the first tile of Q that attends to one of its keys
-/// and for all after it. minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows. `sums_read` is
+/// Predicts the requested bytes of the backward pass with one block per tile of keys. It reads
+/// Q and dO from the first tile of Q that attends to one of its keys on, and adds to dQ's sums for
+/// the same tiles of Q. minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows. `sums_read` is
 /// how many bytes of dQ's sums postprocess reads.
 inline Traffic traffic_of(const Problem& p, const Plan& plan, int64_t sums_read) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;

@@ -25,8 +25,8 @@ int64_t backward_smem_bytes(int Dh, int Br, int Bc) {
          4 * array_bytes<Mbarrier>(kStages);
 }
 
-/// Writes a warp's part of a tile's dQ to shared memory and has TMA add it to the tile's sums in
-/// HBM, which start at dQ_at. In both places the sums are in fragment order, warp by warp.
+/// Writes a warp's part of a tile's dQ to dQ_tile and lets TMA add it to the sums at dQ_at, both in
+/// fragment order, warp by warp. Before the next call, lane 0 must wait: tma_store_wait_read<0>().
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
   const int consumer = warpgroup_id() - 1, warp = warp_id() % 4, warp_row = warp * 16;
   const int consumer_key = consumer * kWarpgroupKeys;  // its first key in the tile
   const Part<Br, Dh> of_dQ{consumer};
-  // The first query that attends to key i of the tile is first_attending + i.
+  // Queries from first_attending + i on attend to key i of the tile; if that is negative, all do.
   const int first_attending = p.causal ? key - p.N_kv + p.N : -Bc;
   const float c = p.scale * kLog2e;  // exp(scale·s) = 2^(c·s)
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_fence(S, dP);
     wgmma_set_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ − D
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
@@ -89,8 +89,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
+    // This overwrites the dS of two tiles ago, which the other consumer finished reading before the
+    // latest barrier. It may still read the previous tile's dS, which is in the other stage.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);

@@ -1,5 +1,5 @@
-// 06 on Hopper: code that writes out a block's dQ, dK and dV through TMA in the steps from `ahead`
-// on, and the kernel that rounds the sums in HBM. It first appears in bulk_add.cu.
+// 06 on Hopper, from `ahead` on: code that writes out a block's dQ, dK and dV through TMA, and the
+// kernel that rounds the sums in HBM. bulk_add.cu, which introduces them, has copies of its own.
 #pragma once
 
 #include "columns.h"
@@ -8,8 +8,8 @@
 namespace ladder::MACHINE {
 namespace {
 
-/// Writes a warp's part of a tile's dQ to shared memory and has TMA add it to the tile's sums in
-/// HBM, which start at dQ_at. In both places the sums are in fragment order, warp by warp.
+/// Writes a warp's part of a tile's dQ to dQ_tile and lets TMA add it to the sums at dQ_at, both in
+/// fragment order, warp by warp. Before the next call, lane 0 must wait: tma_store_wait_read<0>().
 template <int N>
 __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
                                           const Accumulator<16, N>& dQ, int warp) {
@@ -23,8 +23,9 @@ __device__ __forceinline__ void add_to_dQ(Hbm<float> dQ_at, Smem<float> dQ_tile,
   }
 }
 
-/// Writes dK and dV, a warp's sums from row warp_row on, to the tiles of K and V, and has TMA store
-/// them to the rows from `key` on. All consumers call it, once none needs K and V any more.
+/// Writes a warp's sums dV and dK (scaled), from row warp_row on, to the tiles of V and K, and lets
+/// TMA store these from `key` on. All consumers call it, once none needs K and V any more; then the
+/// first consumer thread must wait (tma_store_wait_read), because TMA still reads the tiles.
 template <class T, int Dh, int Bc>
 __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile_K,
                                              const SwizzledTile<T, Bc, Dh>& tile_V,
@@ -35,7 +36,7 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
   write_matrices(tile_V, as_operand<T>(sum.dV), warp_row);
   fence_proxy_async();                         // makes this thread's writes visible to TMA
   named_barrier_sync(kAll, kBackwardThreads);  // all rows are written
-  if (threadIdx.x == kWarpgroup) {
+  if (threadIdx.x == kWarpgroup) {             // the first consumer thread
     tma_store(gradients.dK, tile_K, 0, key, head, batch);
     tma_store(gradients.dV, tile_V, 0, key, head, batch);
     tma_store_commit();
@@ -44,9 +45,9 @@ __device__ __forceinline__ void start_stores(const SwizzledTile<T, Bc, Dh>& tile
 
 /// Multiplies sums of dQ, dK or dV, in fragment order, by a factor and rounds them to the I/O type.
 /// A head has N rows in `out` and `rows` rows in `sums`, in whole tiles of kRows rows. A block
-/// converts one part of a tile, 64 rows × kColumns columns. The two parts of a tile of 128 rows are
-/// one below the other; the parts of a tile of 64 rows are side by side. grid: (parts per tile ·
-/// tiles of all heads).
+/// converts one part of a tile, 64 rows × kColumns columns. If kRows is 128, a tile's two parts are
+/// one below the other; if it is 64, its Dh / kColumns parts are side by side. grid: (parts per
+/// tile · tiles of all heads).
 template <class T, int Dh, int kRows, int kColumns>
 __global__ void __launch_bounds__(kWarpgroup)
     postprocess_tiles(Hbm<const float> sums, Hbm<T> out, int N, int rows, int d, float factor) {
@@ -68,7 +69,6 @@ __global__ void __launch_bounds__(kWarpgroup)
   copy_out<kWarpgroup>(out + ((at / rows * N + row) * d + column), d, tile, N - row, d - column,
                        threadIdx.x);
 }
-/// Launches postprocess_tiles for `heads` heads.
 template <class T, int Dh, int kRows, int kColumns>
 void launch_postprocess(const char* name, int64_t heads, Hbm<float> sums, Hbm<T> out, int N,
                         int rows, int d, float factor) {

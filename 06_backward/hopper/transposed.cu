@@ -58,7 +58,7 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     wgmma_fence(S, dP);
     wgmma_set_ABt(S, tile_K, consumer_key, Q.tile());  // Sᵀ = K·Qᵀ
     wgmma_commit();
-    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ - D
+    wgmma_ABt(dP, tile_V, consumer_key, dO.tile());  // dPᵀ = V·dOᵀ − D
     wgmma_commit();
     wgmma_wait<1>(S);  // dP, committed last, may still run
     auto& P = S;
@@ -74,8 +74,8 @@ __device__ __forceinline__ KeyGradients<Dh> accumulate(const Rings<T, Dh, Br, Bc
     auto& dS = dP;
     mul(dS, P);
     auto dS_operand = as_operand<T>(dS);
-    // Two stages suffice: the other consumer's product dQ may still read the previous tile's dS,
-    // but before the latest barrier it finished reading the dS of two tiles ago, overwritten here.
+    // This overwrites the dS of two tiles ago, which the other consumer finished reading before the
+    // latest barrier. It may still read the previous tile's dS, which is in the other stage.
     const TileS tile_dS{dS_stages + q_tile % kStages * TileS::kElements};
     write_matrices(tile_dS, dS_operand, consumer_key + warp_row);
     wgmma_fence(dV_sum, dK_sum, P_operand, dS_operand);

@@ -79,9 +79,9 @@ __global__ void preprocess(Hbm<const T> O, Hbm<const T> dO, Hbm<const float> LSE
   }
 }
 
-/// Returns which of the B·Hk heads of K and V, and which of a head's `tiles` tiles of keys, block
-/// `index` works on. The tiles that take longest come first: under the mask, the most rows attend
-/// to the first keys.
+/// Returns the work of block `index`: one of the B·Hk heads of K and V, and one of the head's
+/// `tiles` tiles of keys. The tiles that take longest come first: under the mask, the most rows
+/// attend to the first keys.
 __device__ __forceinline__ WorkTile work_of(int index, int tiles, const Problem& p) {
   return longest_first(index, {.heads = p.B * p.Hk,
                                .tiles = tiles,
@@ -276,8 +276,8 @@ void backward(const Problem& p, const Plan& plan, const Arrays& a) {
   });
 }
 
-/// Predicts the requested bytes of the backward pass. Every tile of keys reads Q and dO, and adds
-/// to dQ's sums, for the first tile of Q that attends to one of its keys and for all after it.
+/// Predicts the requested bytes of the backward pass. A tile of keys reads Q and dO from the first
+/// tile of Q that attends to one of its keys on, and adds to dQ's sums for the same tiles of Q.
 /// minus_delta, LSE_log2e and dQ_sum hold whole tiles of rows.
 Traffic backward_traffic(const Problem& p, const Plan& plan) {
   const int64_t heads = int64_t{p.B} * p.H, kv_heads = int64_t{p.B} * p.Hk;

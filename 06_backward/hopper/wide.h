@@ -74,7 +74,7 @@ struct WideSplit {
   int q_tiles;    // the share's number of tiles, which may be 0 if parts exceed tiles
 };
 
-inline int64_t smem_bytes(int Dh, int, int) {  // of key_gradients, array by array
+inline int64_t smem_bytes(int Dh, int, int) {  // per block of key_gradients
   return 2 * array_bytes<fp16>(Bc * Dh) + 2 * array_bytes<fp16>(kStages * Br * Dh) +
          array_bytes<fp16>(Bc * Br) + array_bytes<float>(Bc * Br) +
          2 * array_bytes<float>(kStages * Br) + array_bytes<WideSplit>(1) +
@@ -267,7 +267,7 @@ __device__ __forceinline__ void sum_dK(Ring& Q, Ring& dO, const SwizzledTile<T, 
                                        Sums<Dh>& dK_sum) {
   const int warp_row = warp_id() % 4 * 16;
   Accumulator<16, Br> dP;      // also transposed
-  const auto start_dP = [&] {  // dPᵀ = V·dOᵀ - D
+  const auto start_dP = [&] {  // dPᵀ = V·dOᵀ − D
     dO.wait();
     fill_columns(dP, columns_of_rows<Br>(dO));
     wgmma_fence(dP);

@@ -2,12 +2,12 @@
 # and a program for each rung, which add_rung() below defines. CMakeLists.txt includes this file.
 
 set(LADDER_CUDA AUTO CACHE STRING
-  "The GPU half: ON, OFF, or AUTO: where a GPU answers and a CUDA Toolkit is found, and in CI")
+  "Build the GPU half? ON, OFF or AUTO (in CI, and if a GPU and a CUDA Toolkit are found)")
 find_package(GTest QUIET)
 option(LADDER_TESTS "The tests, which need GoogleTest (default: ON where it is found)" ${GTest_FOUND})
 option(LADDER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 
-set(ci $ENV{CI})  # false if it is empty or CMake takes it for false
+set(ci $ENV{CI})  # CI services set it; empty, 0, OFF and the like count as no
 if(NOT CMAKE_BUILD_TYPE)
   message(STATUS "build type: Release, because none was given")
   set(CMAKE_BUILD_TYPE Release)
@@ -60,9 +60,8 @@ find_package(Threads REQUIRED)
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 # CUDA. The cache remembers the capability of a GPU that answered, because a GPU may not answer on
-# every machine that shares a build folder. The architecture must be known before the language is
-# enabled: it is the GPU's; without one, 8.0 (with PTX) and 9.0a, but in CI only 9.0a. If the GPU
-# half is left out, `no_gpu` says why and what to do, and the programs print that text.
+# every machine that shares a build folder. If the GPU half is left out, `no_gpu` says why and what
+# to do, and the programs print that text.
 string(TOUPPER "${LADDER_CUDA}" LADDER_CUDA)
 if(NOT LADDER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LADDER_CUDA is ${LADDER_CUDA}: it must be AUTO, ON or OFF")
@@ -75,7 +74,7 @@ if(NOT LADDER_CUDA STREQUAL OFF)
     set(LADDER_GPU_FOUND "${found}" CACHE INTERNAL "Compute capability of the GPU, 90; empty: none")
   endif()
 endif()
-string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # empty: none is usable
+string(REGEX REPLACE "^([0-6].|7[0-4])$" "" gpu "${LADDER_GPU_FOUND}")  # below 7.5: none
 if(LADDER_CUDA STREQUAL OFF)
   set(no_gpu "LADDER_CUDA is OFF")
 elseif(LADDER_CUDA STREQUAL AUTO AND NOT gpu AND NOT ci)
@@ -102,7 +101,7 @@ else()
     list(TRANSFORM host PREPEND -ccbin=)
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -o ${probe} ${probe}.cu
       RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
-    if(status)
+    if(status)  # keep the first error, in characters that need no quoting
       string(REGEX MATCH "(error|fatal|cannot)[^\n]*" why "${said}${status}")
       string(REGEX REPLACE "The nvcc flag.*|[^A-Za-z0-9.,:()!'/_+-]+" " " why "${why}")
       string(STRIP "${why}" why)
@@ -117,6 +116,7 @@ endif()
 if(no_gpu)
   message(STATUS "gpu: left out, because ${no_gpu}")
 else()
+  # enable_language needs them: the GPU's or, if none answered, 8.0 (with PTX) and 9.0a; in CI 9.0a.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     if(gpu)
       execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE codes)
@@ -132,19 +132,16 @@ else()
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # Leave out the folders of nvcc's host compiler, whose C++ library may be too old for the C++
-  # sources.
+  # Leave out the folders of nvcc's host compiler, whose C++ library may be too old for ours.
   list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 lacks this for nvcc
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   # nvcc passes its -O only to the host compiler; it always compiles GPU code with -O3. In CI
-  # without a GPU no GPU code runs. It is compiled only for the compilers' diagnostics, as fast as
-  # possible and for one type and head size (LADDER_ONE_KERNEL). Only the Hopper steps are then
-  # optimised, because machine_code_test reads their machine code. These and each rung's default
-  # step are linked; of the other steps only the GPU half is compiled (-cubin, see ptxas.sh),
-  # because the simulator's build compiles the same host code, which nvcc parses in any case.
+  # without a GPU the GPU code never runs: it is compiled only for diagnostics, as fast as possible
+  # and for one type and head size (LADDER_ONE_KERNEL), except that the Hopper steps are optimised,
+  # because machine_code_test reads their machine code.
   set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O1")
   if(ci AND NOT gpu)
     set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG -Xcompiler=-O0")
@@ -158,8 +155,7 @@ else()
   message(STATUS "gpu: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
 endif()
 
-# A warning, such as for an unused variable, is an error only in CI, so that it does not stop a
-# reader's experiments.
+# A warning is an error only in CI, so that it does not stop a reader's experiments.
 if(ci AND NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
   set(CMAKE_COMPILE_WARNING_AS_ERROR ON)
 endif()
@@ -205,7 +201,7 @@ endforeach()
 target_compile_options(ladder_pch_warm PRIVATE ${warm})
 set(precompiled ladder_pch)  # for ladder_kernels
 
-string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # quoted for patterns
+string(REGEX REPLACE "([[*?])" "[\\1]" here "${PROJECT_SOURCE_DIR}")  # for GLOB: [, * and ? quoted
 file(GLOB sim_sources CONFIGURE_DEPENDS ${here}/common/machine/sim/*.cpp)
 add_library(ladder_sim STATIC ${sim_sources})
 target_link_libraries(ladder_sim PUBLIC ladder_flags)
@@ -248,12 +244,12 @@ add_library(ladder_main OBJECT ${PROJECT_SOURCE_DIR}/common/harness/main.cpp)
 target_link_libraries(ladder_main PUBLIC ladder_flags)
 target_precompile_headers(ladder_main REUSE_FROM ladder_pch)
 
+# Compile through ptxas.sh, which keeps ptxas's report.
 set(reported RULE_LAUNCH_COMPILE "sh \"${PROJECT_SOURCE_DIR}/common/cmake/ptxas.sh\" <OBJECT>")
 
-# ladder_kernels(NAME file.cu …) defines the object libraries NAME_sim and, with CUDA, NAME_gpu. The
-# simulator compiles stubs that include the file, because CMake gives a source the same LANGUAGE in
-# all targets. The libraries are object libraries, because a static library would drop registrations
-# that nothing refers to.
+# ladder_kernels(NAME file.cu …) defines the object libraries NAME_sim and, with CUDA, NAME_gpu. (A
+# static library would drop registrations that nothing refers to.) The simulator compiles stubs that
+# include the file, because CMake gives a source the same LANGUAGE in all targets.
 function(ladder_kernels name)
   set(stubs)
   set(sources)
@@ -264,9 +260,11 @@ function(ladder_kernels name)
     file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"@path@\"\n" @ONLY)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
+    # The Hopper steps and each rung's default step are linked. In CI without a GPU only the GPU
+    # half of the others is compiled (-cubin): the simulator's build compiles the same host code.
     if(NOT path MATCHES "/hopper/")
       set(options ${compiles_only})
-      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")  # the rung's default step
+      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")
         list(APPEND options -cubin)
       endif()
       set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")

@@ -107,9 +107,8 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
 
-  /// Returns a new array of `bytes` bytes with poisoned contents: every byte is 0xFF, which makes
-  /// every element NaN in each float type. The device must outlive the array. Throws
-  /// Error(no_device) if memory runs out.
+  /// Returns a new array of `bytes` bytes, all 0xFF, which is NaN in each float type. The device
+  /// must outlive the array. Throws Error(no_device) if memory runs out.
   virtual std::shared_ptr<Array> allocate(const std::string& name, int64_t bytes) = 0;
   // Copy array.bytes bytes from the host to the array, and back.
   virtual void upload(Array& array, const void* host) = 0;

@@ -1,8 +1,7 @@
 // A warp's products in the last portable steps, 05/large_tiles and 06/split_sums. They compute the
-// same as warp.h's products, but faster, for two reasons. First, each matrix of an operand is
-// loaded while the previous one is multiplied, because ldmatrix takes about 30 cycles. Second,
-// offsets in a tile are written so that addresses take few registers; the registers saved hold the
-// operands that are loaded ahead. A tile's number of columns may be any multiple of 16.
+// same as warp.h's, but faster: each matrix of an operand is loaded while the previous one is
+// multiplied, because ldmatrix takes about 30 cycles, and offsets in a tile are written so that
+// addresses take few registers, as the operands loaded ahead need them. Tiles have 16·n columns.
 #pragma once
 
 #include <bit>
@@ -69,8 +68,7 @@ __device__ __forceinline__ void copy_async(const GroupedTile<T, R, C>& tile,
   }
 }
 
-/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`, whose
-/// rows are `pitch` elements apart, in 16-byte chunks.
+/// Stores the tile to `target`, as copy_out of a Tile does.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const GroupedTile<T, R, C>& tile, int rows, int columns,
@@ -164,16 +162,14 @@ __device__ __forceinline__ auto columns_from(const GroupedTile<T, R, C>& tile, i
   };
 }
 
-/// Adds A·Bᵀ to `acc`. A is rows [row_A, row_A + M) of one tile and B is rows [row_B, row_B + N) of
-/// another, each with all C columns.
+/// Adds A·Bᵀ: A is rows [row_A, row_A + M) of tile_A, B is rows [row_B, row_B + N) of tile_B.
 template <class T, int M, int N, int RA, int RB, int C>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const GroupedTile<T, RA, C>& tile_A,
                                         int row_A, const GroupedTile<T, RB, C>& tile_B,
                                         int row_B = 0) {
   multiply<T, C>(acc, rows_from(tile_A, row_A), transposed_from(tile_B, row_B));
 }
-/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns [column_B, column_B
-/// + N) of another.
+/// Adds A·B: A is rows [row_A, row_A + M) of tile_A, B columns [column_B, column_B + N) of tile_B.
 template <class T, int M, int N, int R, int K, int C>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const GroupedTile<T, R, K>& tile_A,
                                        int row_A, const GroupedTile<T, K, C>& tile_B,
@@ -194,8 +190,7 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
       },
       columns_from(tile, 0));
 }
-/// Adds Aᵀ·B to `acc`. A is columns [column_A, column_A + M) of one tile and B is columns
-/// [column_B, column_B + N) of another.
+/// Adds Aᵀ·B: A is columns [column_A, column_A + M) of tile_A, and B is as for mma_AB.
 template <class T, int M, int N, int K, int CA, int CB>
 __device__ __forceinline__ void mma_AtB(Accumulator<M, N>& acc, const GroupedTile<T, K, CA>& tile_A,
                                         int column_A, const GroupedTile<T, K, CB>& tile_B,

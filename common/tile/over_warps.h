@@ -1,7 +1,6 @@
 // Functions for a block whose warps split the keys, as in rung 04. Each warp computes some columns
-// of S, so the maximum, the sum and the row of O of each row must be combined through shared
-// memory. On the simulator a function counts one FLOP per element (or row) and operation, unless
-// its comment says otherwise.
+// of S, so each row's maximum, sum and row of O must be combined through shared memory. On the
+// simulator a function counts one FLOP per element (or row) and operation unless it says otherwise.
 #pragma once
 
 #include "tile/rows.h"
@@ -63,8 +62,7 @@ struct BlockFragment {
   float r[R * C / kThreads] = {};
 };
 
-/// Calls f(n, row, column) for each element r[n] of the calling thread that lies within the first
-/// `rows` rows and `columns` columns.
+/// Calls f(n, row, column) for the thread's r[n] in the first `rows` rows and `columns` columns.
 template <int R, int C, int kThreads, class F>
 __device__ __forceinline__ void for_each_place(const BlockFragment<R, C, kThreads>&, int rows,
                                                int columns, F f) {
@@ -131,7 +129,6 @@ __device__ __forceinline__ void sum_over_warps(BlockFragment<R, C, kThreads>& su
     count_flops(kWarps - 1);
   });
 }
-/// Adds y to x, element by element.
 template <int R, int C, int kThreads>
 __device__ __forceinline__ void add(BlockFragment<R, C, kThreads>& x,
                                     const BlockFragment<R, C, kThreads>& y, int rows = R,

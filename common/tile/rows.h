@@ -13,8 +13,7 @@ template <int M>
 struct Rows {
   float r[M / 8];
 };
-/// The value of one row, in the one thread that computes this row. The functions on Rows that need
-/// no other lane accept it, too.
+/// The value of one row, in one thread. Functions on Rows that need no other lane accept it, too.
 template <>
 struct Rows<1> {
   float r[1];
@@ -25,7 +24,6 @@ using Row = Rows<1>;
 template <int M>
 inline constexpr int kHeldRows = M == 1 ? 1 : M / 8;
 
-/// Returns the value x for each row.
 template <int M>
 __device__ __forceinline__ Rows<M> fill_rows(float x) {
   Rows<M> rows;
@@ -71,14 +69,12 @@ __device__ __forceinline__ Rows<M> exp2(const Rows<M>& a) {
   for (int i = 0; i < kHeldRows<M>; ++i) out.r[i] = exp2_fast(a.r[i], M == 1 || lane_id() % 4 == 0);
   return out;
 }
-/// Returns 1/x for each row's x > 0, else 0: a row that attends to no key ends with the sum l = 0,
-/// and its O must become 0.
+/// Returns 1/x for each row's x > 0, else 0: a row that attends to no key has l = 0 and gets O = 0.
 template <int M>
 __device__ __forceinline__ Rows<M> inverse_or_zero(const Rows<M>& a) {
   return row_by_row(a, a, [](float x, float) { return x > 0 ? 1 / x : 0.0f; });
 }
-/// Returns each row's x, and 0 for x = −∞. A row that has not attended to a key yet has the maximum
-/// −∞, and −∞ − (−∞) would be NaN.
+/// Returns each row's x, or 0 for −∞, the maximum before the first key: −∞ − (−∞) would be NaN.
 template <int M>
 __device__ __forceinline__ Rows<M> finite_or_zero(const Rows<M>& a) {
   Rows<M> out;
@@ -121,8 +117,7 @@ __device__ __forceinline__ Rows<M> row_max(const Accumulator<M, N>& acc) {
   const auto f = [](float x, float y) { return fmaxf(x, y); };
   return reduce_over_lanes(reduce_in_lane(acc, f), f);
 }
-/// Returns the largest of those elements of each row that the calling lane holds; max_over_lanes()
-/// then gives the maximum of the whole row.
+/// Returns each row's largest element in the calling lane; max_over_lanes() completes the maximum.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_max_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return fmaxf(x, y); });
@@ -141,8 +136,7 @@ __device__ __forceinline__ bool any_above(const Rows<M>& rows, float x) {
   count_flops(lane_id() % 4 == 0 ? M / 8 : 0);
   return __any_sync(0xffffffff, above);
 }
-/// Returns the sum of those elements of each row that the calling lane holds. A loop can accumulate
-/// these partial sums; after it sum_over_lanes() gives the sums of whole rows.
+/// Returns each row's sum in the calling lane; after a loop, sum_over_lanes() completes the sums.
 template <int M, int N>
 __device__ __forceinline__ Rows<M> row_sum_in_lane(const Accumulator<M, N>& acc) {
   return reduce_in_lane(acc, [](float x, float y) { return x + y; });
@@ -163,14 +157,12 @@ template <int M, int N>
 __device__ __forceinline__ void fill_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] = rows.r[2 * i + e / 2]; });
 }
-
 /// Multiplies every element by its row's value.
 template <int M, int N>
 __device__ __forceinline__ void mul_rows(Accumulator<M, N>& acc, const Rows<M>& rows) {
   for_each_register(acc, [&](int i, int j, int e) { acc.r[i][j][e] *= rows.r[2 * i + e / 2]; });
   count_flops(M * N / 32);
 }
-
 /// Multiplies every element by the corresponding element of `by`.
 template <int M, int N>
 __device__ __forceinline__ void mul(Accumulator<M, N>& acc, const Accumulator<M, N>& by) {
@@ -203,9 +195,8 @@ __device__ __forceinline__ void exp2_rows(Accumulator<M, N>& S, float c, const R
   count_flops(2 * M * N / 32);
 }
 
-/// Rounds the sums of one product to T and returns them as the left operand of the next product. No
-/// data moves between lanes, because two neighbouring 16 × 8 matrices of sums have the register
-/// layout of one 16 × 16 operand.
+/// Rounds the sums of a product to T, as the left operand of the next product. No data moves: two
+/// neighbouring 16 × 8 matrices of sums have the register layout of one 16 × 16 operand.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;
@@ -225,11 +216,10 @@ __device__ __forceinline__ Operand<T, M, N> as_operand(const Accumulator<M, N>& 
 constexpr int column_at(int i) {
   return i / 16 * 16 + i % 16 / 4 * 2 + i % 2 + i % 4 / 2 * 8;
 }
-/// Rounds the sums to 8-bit T and returns them as a left operand with permuted columns. In each
-/// group of 16 columns lane l, with t = l mod 4, holds the sums of columns 2t, 2t + 1, 2t + 8 and
-/// 2t + 9, whereas in an operand it holds columns 4t to 4t + 3. No data moves: each lane
-/// reinterprets the sums that it holds, so column i of the operand is column column_at(i) of the
-/// sums. The rows of the next product's right operand must be permuted in the same way.
+/// Rounds the sums to 8-bit T, as a left operand with permuted columns. In each group of 16 columns
+/// lane l, with t = l mod 4, holds the sums of columns 2t, 2t + 1, 2t + 8 and 2t + 9, but in an
+/// operand columns 4t to 4t + 3. No data moves: column i of the operand is column column_at(i) of
+/// the sums. The rows of the next product's right operand must be permuted in the same way.
 template <class T, int M, int N>
 __device__ __forceinline__ Operand<T, M, N> as_permuted_operand(const Accumulator<M, N>& acc) {
   Operand<T, M, N> a;

@@ -1,5 +1,4 @@
-// Assigns tiles to blocks, those that take longest first if tiles differ, and estimates the time of
-// a grid.
+// Assigns tiles to blocks, the longest first if tiles differ, and estimates the time of a grid.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +22,12 @@ struct WorkList {
 };
 
 /// Returns the tile of block `index`, in [0, heads · tiles). A head's tiles are numbered from the
-/// longest to the shortest. Blocks start in the order of their index, so this order serves two
-/// purposes. First, blocks that run at the same time should read the same bytes from L2; if all
-/// tiles take equally long, the heads therefore follow one another. Second, the longest tiles
-/// should start first, because a long tile that starts last would end long after all others. If
-/// tiles are uneven, heads therefore form groups of about equal size, whose bytes fit in
-/// group_bytes and which have at least about at_once tiles. A group starts with the first tile of
-/// each of its heads; the second tiles follow, and so on.
+/// longest to the shortest. Blocks start in the order of their index. Blocks that run together
+/// should read the same bytes from L2, so heads follow one another if all tiles take equally long.
+/// But a long tile that starts last would end long after all others. If tiles are uneven, heads
+/// therefore form groups of about equal size, whose bytes fit in group_bytes and which have at
+/// least about at_once tiles. A group starts with the first tile of each of its heads; the second
+/// tiles follow, and so on.
 ///
 /// Example: there are 4 heads with 3 uneven tiles each, and group_bytes holds 2 heads, so there are
 /// 2 groups. Blocks 0 to 5 form the first group: (head, tile) = (0, 0), (1, 0), (0, 1), (1, 1), (0,
@@ -48,10 +46,9 @@ __device__ __forceinline__ WorkTile longest_first(int index, const WorkList& lis
   return {first + at % of_group, at / of_group};
 }
 
-/// Estimates how long `blocks` blocks take on a GPU that runs `at_once` of them at a time.
-/// `longest` is the time of the longest block and `all` the sum of all blocks' times; the result is
-/// in the same unit. Uneven blocks that start longest first fill each other's gaps; equal blocks
-/// run in waves.
+/// Estimates how long `blocks` blocks take on a GPU that runs `at_once` of them at a time, in the
+/// unit of `longest`, the time of the longest block, and `all`, the sum of all blocks' times.
+/// Uneven blocks, longest first, fill each other's gaps; equal blocks run in waves.
 inline double time_of(double all, double longest, int64_t blocks, int64_t at_once, bool uneven) {
   const int64_t waves = ceil_div(blocks, at_once);
   return std::max(all / static_cast<double>(at_once), uneven ? longest : longest * waves);

@@ -12,13 +12,11 @@
 
 namespace ladder::MACHINE {
 
-/// The position of a producer or consumer in a ring of n stages. `stage` is the number of the
-/// current stage. `round` is the parity of the number of completed rounds through the ring, and
-/// thus of the mbarrier phase that fills the current stage.
+/// The position of a producer or consumer in a ring of n stages: `stage` is the current stage,
+/// `round` the parity of the completed rounds, and thus of the mbarrier phase that fills the stage.
 template <int n>
 struct Ring {
   int stage = 0, round = 0;
-  /// Advances to the next stage.
   __device__ __forceinline__ void next() {
     if (++stage == n) stage = 0, round ^= 1;
   }
@@ -36,8 +34,7 @@ struct Stages {
   Ring<n> at;
   int slot = 0;
 
-  /// Allocates the tiles in shared memory. init() allocates the barriers later, once all of the
-  /// kernel's tiles are allocated, because barriers between tiles would cost padding.
+  /// Allocates the tiles. init() allocates the barriers: between tiles they would cost padding.
   __device__ __forceinline__ Stages(SharedMemory& smem, const char* name)
       : tiles(smem.tiles<Tile>(name, n * slots)) {}
 
@@ -66,15 +63,13 @@ struct Stages {
   __device__ __forceinline__ void acquire() const { free[number()].wait(1 - at.round); }
   /// Like acquire(), but in the first round, too, waits for a consumer to call set_free().
   __device__ __forceinline__ void acquire_freed() const { free[number()].wait(at.round); }
-  /// Starts filling the tile from column c0, row c1, head c2, batch c3 of a tensor map, then
-  /// advances to the next slot or stage.
+  /// Starts filling the tile from column c0, row c1, head c2, batch c3 of `map`; calls next_slot().
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3) {
     full[number()].arrive_expect_tx(Tile::kBytes);
     tma_load(map, full[number()], tile(), c0, c1, c2, c3);
     next_slot();
   }
-  /// Marks the stage full without a copy, so that the consumer wakes up and can find that there is
-  /// no more work; then advances to the next slot or stage.
+  /// Marks the stage full without a copy, to tell the consumer that no work is left; then advances.
   __device__ __forceinline__ void signal_end() {
     full[number()].arrive();
     next_slot();
@@ -86,10 +81,9 @@ struct Stages {
 
   /// For a consumer: waits until the stage is full.
   __device__ __forceinline__ void wait() const { full[number()].wait(at.round); }
-  /// For a consumer: signals with one arrival that this warp is done with the stage, and advances
-  /// to the next. Lane 0 arrives without waiting for the other lanes. If lanes have read the stage
-  /// with loads of their own, not only through products that all lanes have waited for, call
-  /// __syncwarp() first.
+  /// For a consumer: signals with one arrival that this warp is done with the stage, and advances.
+  /// Lane 0 arrives without waiting for other lanes. If lanes have read the stage with loads of
+  /// their own, not only through products that all have waited for, call __syncwarp() first.
   __device__ __forceinline__ void release() {
     if (lane_id() == 0) {
       done_with(tile().data, Tile::kElements);
@@ -97,10 +91,8 @@ struct Stages {
     }
     at.next();
   }
-  /// For a consumer that advances (next()) before it frees a stage; one of its threads calls these
-  /// functions. set_free() frees the thread's current stage. set_last_free() frees the previous
-  /// stage in the ring; with two stages that is the other stage, with one stage it is the same
-  /// stage.
+  /// For one thread of a consumer that advances (next()) before it frees a stage. set_free() frees
+  /// the current stage, and set_last_free() the previous one in the ring (or the only one).
   __device__ __forceinline__ void set_free() const { free[number()].arrive(); }
   __device__ __forceinline__ void set_last_free() const {
     static_assert(n <= 2);
@@ -124,8 +116,7 @@ struct StagesWithRows : Stages<Tile, n> {
   }
   /// Returns the floats of the thread's current stage.
   __device__ __forceinline__ Smem<float> of_rows() const { return floats + this->at.stage * rows; }
-  /// Starts filling the tile as Stages does, and its `rows` floats from `source`. One mbarrier
-  /// counts the bytes of both copies.
+  /// Like Stages' fill(), but also copies `rows` floats from `source`; one mbarrier counts both.
   __device__ __forceinline__ void fill(const TensorMap& map, int c0, int c1, int c2, int c3,
                                        Hbm<const float> source) {
     const int stage = this->at.stage;

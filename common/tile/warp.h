@@ -31,15 +31,13 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-/// The order of a tile's chunks in shared memory: swizzled, or plain as in 01/mma, which precedes
-/// 01/swizzle.
+/// The order of a tile's chunks: swizzled, or plain as in 01/mma, which precedes 01/swizzle.
 enum class Layout { swizzled, plain };
 
 /// R × C elements of a 16-bit type in shared memory, row after row in chunks of 8 elements (16
 /// bytes). C is a power of two, at least 16. ldmatrix reads one chunk from each of 8 rows at once,
-/// all in the same column. In plain order, with 128-byte rows, these 8 chunks would start in the
-/// same bank. Chunk c of row r is therefore stored at place c XOR r (mod 8), which puts them in 8
-/// different groups of four banks.
+/// all in the same column. In plain order, with 128-byte rows, they would start in the same bank,
+/// so chunk c of row r is stored at place c XOR r (mod 8), in 8 different groups of four banks.
 template <class T, int R, int C, Layout kLayout = Layout::swizzled>
 struct Tile {
   static_assert(C % 16 == 0 && (C & (C - 1)) == 0);
@@ -47,24 +45,21 @@ struct Tile {
   static constexpr int kRows = R, kChunks = C / 8;
   Smem<T> data;
 
-  /// Returns where chunk c of row r starts, in elements from `data`. A line is 128 bytes, four from
-  /// each bank. Shorter rows share a line, so for them the XOR uses the line's number, not the
-  /// row's.
+  /// Returns where chunk c of row r starts, in elements from `data`. Rows shorter than 128 bytes,
+  /// four from each bank, share such a line; then the XOR uses the line's number, not the row's.
   __device__ __forceinline__ static constexpr int chunk(int r, int c) {
     if constexpr (kLayout == Layout::plain) return r * C + c * 8;
     constexpr int kRowsOfALine = kChunks >= 8 ? 1 : 8 / kChunks;
     return r * C + ((c ^ (static_cast<unsigned>(r) / kRowsOfALine % 8 % kChunks)) * 8);
   }
-  /// Returns where row r, a multiple of 8, starts, in elements from `data`. All groups of 8 rows
-  /// have the same layout, so chunk c of row r + i starts at row(r) + chunk(i, c). An address
-  /// written as this sum needs no register of its own for each r.
+  /// Returns where row r, a multiple of 8, starts, in elements from `data`. Chunk c of row r + i
+  /// starts at row(r) + chunk(i, c), a sum that needs no register of its own for each r.
   __device__ __forceinline__ static constexpr int row(int r) { return r * C; }
 };
 
-/// Copies R × C elements from `source`, whose rows are `pitch` elements apart, into the tile. The
-/// kThreads threads that call it, whose numbers `thread` count from 0, share the 16-byte chunks. It
-/// reads only the first `rows` rows and `columns` columns (a multiple of 8); the rest of the tile
-/// becomes 0.
+/// Copies R × C elements from `source`, whose rows are `pitch` elements apart, into the tile: the
+/// first `rows` rows and `columns` columns (a multiple of 8), and 0 for the rest. The kThreads
+/// threads that call it, numbered by `thread` from 0, share the 16-byte chunks.
 template <int kThreads, class T, int R, int C, Layout L>
 __device__ __forceinline__ void copy_in(const Tile<T, R, C, L>& tile,
                                         std::type_identity_t<Hbm<const T>> source, int pitch,
@@ -105,8 +100,7 @@ __device__ __forceinline__ void copy_async(const AnyTile& tile,
   }
 }
 
-/// Starts copying n floats to shared memory, one float per thread. It reads the first `count`
-/// floats; the rest become 0.
+/// Starts copying n floats to shared memory, one per thread: the first `count`; the rest become 0.
 template <int kThreads, int n>
 __device__ __forceinline__ void copy_async(Smem<float> target, Hbm<const float> source, int count,
                                            int thread) {
@@ -140,8 +134,7 @@ template <class T, int M, int K>
 struct Operand {
   unsigned r[M / 16][K / 16][4];
 };
-/// Left operand of e4m3: r[i][k] holds the lane's 16 elements of a 16 × 32 matrix, four per
-/// register.
+/// Left operand of e4m3: r[i][k] holds the lane's 16 elements of a 16 × 32 matrix, 4 per register.
 template <int M, int K>
 struct Operand<e4m3, M, K> {
   unsigned r[M / 16][K / 32][4];
@@ -180,8 +173,7 @@ __device__ __forceinline__ void load(Operand<T, M, K>& a, const Tile<T, R, C, L>
                                           tile.chunk(lane % 16, column / 8 + 2 * k + lane / 16)));
 }
 
-/// Loads rows [row, row + K) × columns [column, column + M) of a tile, transposed, as the left
-/// operand of tileᵀ·B.
+/// Loads rows [row, row + K) × columns [column, column + M) of a tile as left operand of tileᵀ·B.
 template <class T, int M, int K, int R, int C>
 __device__ __forceinline__ void load_transposed(Operand<T, M, K>& a, const Tile<T, R, C>& tile,
                                                 int row, int column) {
@@ -239,8 +231,7 @@ __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Operand<T, 
     }
 }
 
-/// Adds A·Bᵀ to `acc`. A is rows [row_A, row_A + M) of one tile and B is rows [row_B, row_B + N) of
-/// another, each with all C columns.
+/// Adds A·Bᵀ: A is rows [row_A, row_A + M) of tile_A, B is rows [row_B, row_B + N) of tile_B.
 template <class T, int M, int N, int RA, int RB, int C, Layout L>
 __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, RA, C, L>& tile_A,
                                         int row_A, const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
@@ -257,8 +248,7 @@ __device__ __forceinline__ void mma_ABt(Accumulator<M, N>& acc, const Tile<T, M,
                                         const Tile<T, RB, C, L>& tile_B, int row_B = 0) {
   mma_ABt(acc, tile_A, 0, tile_B, row_B);
 }
-/// Adds A·B to `acc`. A is rows [row_A, row_A + M) of one tile and B is columns [column_B, column_B
-/// + N) of another.
+/// Adds A·B: A is rows [row_A, row_A + M) of tile_A, B columns [column_B, column_B + N) of tile_B.
 template <class T, int M, int N, int R, int K, int C, Layout L>
 __device__ __forceinline__ void mma_AB(Accumulator<M, N>& acc, const Tile<T, R, K, L>& tile_A,
                                        int row_A, const Tile<T, K, C, L>& tile_B,
@@ -310,8 +300,7 @@ __device__ __forceinline__ void for_each_pair(const Accumulator<M, N>& acc, F f)
           acc.r[i][j][2 * half + 1]);
 }
 
-/// Rounds the sums to T and writes them to rows [row, row + M) × columns [column, column + N) of a
-/// tile.
+/// Rounds the sums to T and writes them to a tile, from row `row` and column `column` on.
 template <class T, int M, int N, int R, int C, Layout L>
 __device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumulator<M, N>& acc,
                                       int row, int column) {
@@ -327,8 +316,7 @@ __device__ __forceinline__ void write(const Tile<T, R, C, L>& tile, const Accumu
                    pack<T>(acc.r[i][j][2 * half], acc.r[i][j][2 * half + 1]));
 }
 
-/// Writes the sums as fp32 to shared memory, in rows that are `pitch` floats apart; `pitch` is
-/// even.
+/// Writes the sums as fp32 to shared memory, in rows that are `pitch` (even) floats apart.
 template <int M, int N>
 __device__ __forceinline__ void write(Smem<float> target, int pitch, const Accumulator<M, N>& acc) {
   for_each_pair(acc, [&](int row, int column, float x, float y) {

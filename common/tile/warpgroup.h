@@ -62,8 +62,7 @@ struct SwizzledTile {
   }
 };
 
-/// Stores the tile's first `rows` rows and `columns` columns (a multiple of 8) to `target`, whose
-/// rows are `pitch` elements apart, in 16-byte chunks.
+/// Stores the tile to `target`, as copy_out of a Tile does.
 template <int kThreads, class T, int R, int C>
 __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, int pitch,
                                          const SwizzledTile<T, R, C>& tile, int rows, int columns,
@@ -79,8 +78,7 @@ __device__ __forceinline__ void copy_out(std::type_identity_t<Hbm<T>> target, in
 }
 
 /// Starts filling a tile from column c0, row c1, head c2, batch c3 of a tensor map whose boxes have
-/// R rows. One thread calls it; `barrier` must expect SwizzledTile::kBytes bytes
-/// (arrive_expect_tx).
+/// R rows. One thread calls it; `barrier` must expect kBytes bytes (arrive_expect_tx).
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barrier,
                                          const SwizzledTile<T, R, C>& tile, int c0, int c1, int c2,
@@ -90,8 +88,7 @@ __device__ __forceinline__ void tma_load(const TensorMap& map, MbarrierRef barri
     tma_load(map, barrier, tile.data + i * tile.kPanel, c0 + tile.kColumns * i, c1, c2, c3);
 }
 /// Starts storing a tile to column c0, row c1, head c2, batch c3 of a tensor map. One thread calls
-/// it, after all threads that wrote the tile have called fence_proxy_async() and synchronised with
-/// it.
+/// it, after all that wrote the tile have called fence_proxy_async() and synchronised with it.
 template <class T, int R, int C>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const SwizzledTile<T, R, C>& tile,
                                           int c0, int c1, int c2, int c3) {
@@ -225,8 +222,7 @@ __device__ __forceinline__ void wgmma_set_AtB(Sums& O, Operands&&... operands) {
   wgmma_AtB<0>(O, operands...);
 }
 
-/// Rounds a warp's sums to T and writes them to rows [row, row + 16) × columns [column, column + N)
-/// of a tile; `column` is a multiple of 64.
+/// Rounds a warp's sums to T and writes them from (row, column) on; `column` is a multiple of 64.
 template <class T, int N, int R, int C>
 __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile,
                                       const Accumulator<16, N>& acc, int row, int column = 0) {
@@ -251,9 +247,8 @@ __device__ __forceinline__ void write(const SwizzledTile<T, R, C>& tile, const O
       store_pair(tile.data + tile.chunk(row + lane / 4 + 8 * half, j) + lane % 4 * 2,
                  a.r[0][j / 2][j % 2 * 2 + half]);
 }
-/// Writes the operand with stmatrix to rows [row, row + 16), from `column` on; `row` is a multiple
-/// of 8 and `column` of 64. It takes a quarter of write()'s instructions, but a few more registers,
-/// which not every kernel can spare.
+/// Writes an operand with stmatrix from (row, column) on, multiples of 8 and of 64. It takes a
+/// quarter of write()'s instructions, but a few more registers, which not every kernel can spare.
 template <class T, int K, int R, int C>
 __device__ __forceinline__ void write_matrices(const SwizzledTile<T, R, C>& tile,
                                                const Operand<T, 16, K>& a, int row,

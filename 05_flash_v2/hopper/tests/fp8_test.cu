@@ -49,7 +49,7 @@ __global__ void widen_e4m3(Hbm<const e4m3> codes, Hbm<float> x) {
 
 TEST_F(SUITE, ConversionsAreTheHosts) {
   // All upper halves of a float's bits, each with four lower halves. A tie between two values of
-  // e4m3 has the lower half 0x0000, so 0x0001 and 0xffff give its neighbours above and below.
+  // e4m3 ends in 0x0000; the float above it ends in 0x0001, the one below in 0xffff.
   std::vector<float> floats;
   for (uint32_t high = 0; high < 0x10000; ++high)
     for (const uint32_t low : {0x0000u, 0x0001u, 0x8000u, 0xffffu})
@@ -99,8 +99,8 @@ TEST_F(SUITE, FunctionsAreTheHostsAndCounted) {
   for (int row = 0; row < kElements; row += kRow) ladder::hadamard(&x[row], kRow);
   EXPECT_EQ(values<float>(transformed), x);  // to the bit
   if (!counts) return;
-  // On the simulator, per element: 1 FLOP each by rounded() and largest(), and bit_width(64) = 7 by
-  // hadamard(), log2(64) sums and a multiplication. Per warp: 16 × kRow additions by add_columns().
+  // Per element, rounded() and largest() count 1 FLOP each, and hadamard() bit_width(64) = 7 FLOPs:
+  // log2(64) = 6 sums and a multiplication. Per warp, add_columns() counts 16 × kRow additions.
   EXPECT_EQ(counts->other_flops,
             kElements * (1 + 1 + std::bit_width(unsigned{kRow})) + kWarps * 16 * kRow);
 }
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   for_each(acc, [&](int i, int j, float c) { C[(16 * warp_id() + i) * kN + j] = c; });
 }
 
-// Checks sums of two products, 1 and ±2^−bit, which show that the chip keeps 13 fraction bits, and
+// Checks sums of the products 1 and ±2^−bit, which reveal that the chip keeps 13 fraction bits, and
 // sums of random products. Both machines must match add_fp8_products() bit for bit.
 TEST_F(SUITE, SumsAreShortenedAsOnTheChip) {
   if (device().info().compute_capability / 10 != 9)

@@ -25,14 +25,12 @@ namespace {
       #function,                    \
       CUpti_##function##_Params{.structSize = CUpti_##function##_Params_STRUCT_SIZE, __VA_ARGS__})
 
-/// The metrics, in the order of ReadWrite. One pass counts both, so that no kernel has to run
-/// again.
+/// The metrics, in the order of ReadWrite. One pass counts both, so no kernel has to run again.
 constexpr std::array kMetrics = {"dram__bytes_read.sum", "dram__bytes_write.sum"};
 
 class Cupti {
  public:
-  /// Opens and initialises CUPTI on the first call. It hooks itself into the driver and stays
-  /// there.
+  /// Opens and initialises CUPTI on the first call. It hooks into the driver and stays there.
   static const Cupti& instance() {
     static const Cupti cupti;
     return cupti;

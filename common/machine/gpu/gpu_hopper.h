@@ -225,9 +225,8 @@ __device__ __forceinline__ void scheduling_barrier() {
 template <class T>
 __device__ __forceinline__ void done_with(Smem<T>, int) {}
 
-/// Orders register accesses before wgmmas: call it before the first wgmma, and between other code's
-/// use of registers and the next wgmma that uses them (PTX ISA: “wgmma.fence”). Kernels call
-/// wgmma_fence() in common/tile.
+/// Orders other code's accesses to registers before the next wgmmas, and is needed before the first
+/// (PTX ISA: “wgmma.fence”). Kernels call wgmma_fence() in common/tile.
 __device__ __forceinline__ void wgmma_fence_instruction() {
   LADDER_SM90A("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -247,8 +246,7 @@ __device__ __forceinline__ void hold(Register (&registers)[n][4]) {
 __device__ __forceinline__ void wgmma_commit() {
   LADDER_SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Waits until at most `groups` groups are still in flight. Kernels call wgmma_wait() in
-/// common/tile.
+/// Waits until at most `groups` groups are in flight. Kernels call wgmma_wait() in common/tile.
 template <int groups>
 __device__ __forceinline__ void wgmma_wait_instruction() {
   LADDER_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");

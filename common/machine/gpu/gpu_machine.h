@@ -25,13 +25,11 @@ using e4m3 = __nv_fp8_e4m3;
 /// A pointer to global memory: restricted, so that the compiler may use read-only ld.global.nc.
 template <class T>
 using Hbm = T* __restrict__;
-/// A pointer to global memory that the previous kernel may still write when this one starts
-/// (Start::early). It is not restricted, because the compiler may move read-only loads, even before
-/// wait_for_kernel_before().
+/// A pointer to memory that the previous kernel may still write (Start::early). It is not
+/// restricted, because the compiler may move read-only loads, even before wait_for_kernel_before().
 template <class T>
 using HbmWrittenBefore = T*;
 
-/// A pointer to shared memory.
 template <class T>
 using Smem = T*;
 
@@ -265,8 +263,7 @@ __device__ __forceinline__ void atomic_add_pair(float* target, float a, float b)
   atomicAdd(target + 1, b);
 #endif
 }
-/// Atomically adds x to four neighbouring floats in global memory, the first aligned to 16 bytes.
-/// It is one instruction since sm_90 (PTX: red.global.add.v4.f32).
+/// Like atomic_add_pair, but for four floats, aligned to 16 bytes (PTX: red.global.add.v4.f32).
 __device__ __forceinline__ void atomic_add_4(float* target, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(x[0]),
@@ -284,8 +281,7 @@ __device__ __forceinline__ void opaque(int& x) {
 /// Does nothing here; on the simulator it counts FLOPs outside matrix products.
 __device__ __forceinline__ void count_flops(int) {}
 
-/// Lets the next kernel, if launched with Start::early, start once every block of this kernel has
-/// called this or ended.
+/// Lets a kernel with Start::early start once every block of this one has called this or ended.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

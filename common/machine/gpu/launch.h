@@ -35,8 +35,7 @@ enum class Start { after, early };
 void launch_erased(const KernelName& name, const void* kernel, dim3 grid, dim3 block,
                    int64_t smem_bytes, void** arguments, Start start);
 
-/// Describes an array to TMA: the driver's CUtensorMap. A kernel takes it as a `const
-/// __grid_constant__ TensorMap`.
+/// Describes an array to TMA: the driver's CUtensorMap. Kernels take it as const __grid_constant__.
 struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };

@@ -1,8 +1,8 @@
-// Simulates what works concurrently with a block's threads on Hopper: mbarriers, named barriers,
-// TMA, and warpgroups' products. sim_hopper.h calls it. Under forward schedules an asynchronous
-// operation ends as late as possible, when no thread can continue without it, so that a premature
-// read of its result or overwrite of its source is caught. Under reverse schedules it ends as early
-// as possible, and under random schedules at either time.
+// Simulates what works concurrently with a block's threads on Hopper, for sim_hopper.h: mbarriers,
+// named barriers, TMA, and warpgroups' products. Under forward schedules an asynchronous operation
+// ends as late as possible, when no thread can continue without it, which reveals a premature read
+// of its result or overwrite of its source. Under reverse schedules it ends as early as possible,
+// and under random ones at either time.
 #pragma once
 
 #include <bitset>
@@ -17,7 +17,7 @@
 
 namespace ladder::sim {
 
-/// Stands for an mbarrier in shared memory. Its state is in Async::Barrier, not here.
+/// Takes an mbarrier's 8 bytes of shared memory; the mbarrier's state is in Async::Barrier.
 struct Mbarrier {
   uint64_t state;
 };
@@ -30,7 +30,7 @@ struct TensorMap {
   int box_rows = 0, box_bytes = 128, element = 2;
 };
 
-/// The asynchronous units of a block. All functions but the last two concern the running thread.
+/// A block's asynchronous units. All but end_block() and deliver() concern the running thread.
 class Async {
  public:
   explicit Async(Block& block);
@@ -41,20 +41,21 @@ class Async {
   /// registers than the block started with.
   void set_registers(int n);
   /// Declares that the running thread's warp is done reading `bytes` bytes of shared memory from
-  /// `place` on. Faults if a product of its warpgroup that was not waited for still reads them, or
-  /// if another lane's read is not ordered before this call. (Without this check the mistake would
-  /// show only if the next owner happened to overwrite the bytes early.)
+  /// `place` on. Faults if a product of its warpgroup still reads them because nobody has waited
+  /// for it, or if another lane's read is not ordered before this call. (The mistake would
+  /// otherwise show only if the next owner happened to overwrite the bytes early.)
   void done_with(const SharedPlace& place, int64_t bytes);
 
-  // Operations on barriers; they fault for wrong arguments. `barrier` is an mbarrier's place:
-  // init() sets its number of arrivals per phase, arrive() also promises that bulk copies will
-  // bring `bytes` bytes in this phase, and wait() waits for the end of the phase with this parity.
-  // named_barrier() arrives at barrier `id`, which expects `threads` threads, and also waits if
-  // `waits`.
+  // Operations on barriers, which fault for wrong arguments. `barrier` is an mbarrier's place.
+  /// Initialises the mbarrier for `count` arrivals per phase.
   void init(const SharedPlace& barrier, int count);
+  /// Lets loads use the mbarriers that the running thread has initialised.
   void fence_init();
+  /// Arrives, and promises that loads will bring `bytes` bytes (0: none) in this phase.
   void arrive(const SharedPlace& barrier, int64_t bytes);
+  /// Waits for the end of the phase with this parity.
   void wait(const SharedPlace& barrier, int parity, Where where);
+  /// Arrives at named barrier `id`, which expects `threads` threads, and if `waits` waits for them.
   void named_barrier(int id, int threads, bool waits, Where where);
 
   /// A bulk copy between an array in HBM and shared memory. One thread starts it.
@@ -73,8 +74,8 @@ class Async {
     };
     std::vector<Piece> pieces;
   };
-  // Return a copy, and fault if it is not allowed. `at` is the box's first element in the map, or
-  // the byte offset in the array of the first of n consecutive floats.
+  // Return a copy, or fault if it is not allowed. `at` is the box's first element in the map or,
+  // for floats(), the byte offset in the array of the first of n consecutive floats.
   static Copy box(const char* what, const TensorMap& map, const SharedPlace& place,
                   const int (&at)[4]);
   static Copy floats(const char* what, TrackedArray& array, int64_t at, const SharedPlace& place,
@@ -93,8 +94,7 @@ class Async {
   /// Fault if the ending thread or block has started an operation that was never waited for.
   void end_thread();
   void end_block() const;
-  /// Ends one operation in flight and returns true, or returns false if there is none to end.
-  /// Called when no thread can run.
+  /// Ends one operation in flight, if any, when no thread can run. Returns whether there was one.
   bool deliver();
 
  private:
@@ -103,9 +103,9 @@ class Async {
     std::string name;               // "full[1]"
     int count, pending;             // arrivals per phase, and those that this phase still lacks
     int initialised_by;             // the thread that called init()
-    int64_t bytes = 0;              // promised minus copied
+    int64_t bytes = 0;              // bytes promised for this phase minus bytes copied
     int64_t phase = 0;              // number of the current phase
-    bool fenced = false;            // whether its initialiser has called fence_init() since
+    bool fenced = false;            // whether its initialiser has called fence_init() since init()
     std::vector<int> waiters = {};  // threads that wait for the end of this phase
   };
   struct NamedBarrier {             // for some of the block's warps

@@ -42,8 +42,7 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// The source position of a call in a kernel. Functions take it as their last parameter, which
-/// defaults to Where::current().
+/// The source position of a call in a kernel, the last parameter of the functions that it calls.
 using Where = std::source_location;
 
 inline constexpr int kMaxThreads = 1024;  // per block
@@ -68,8 +67,7 @@ struct Launch {
 /// Runs a kernel to its end on the simulator whose run() is active. Throws the Fault, if any.
 void run_kernel(Launch&& launch);
 
-/// A meeting of a warp's lanes for a collective: each lane publishes a pointer, and the last lane
-/// to arrive computes.
+/// A meeting of a warp's lanes for a collective: each publishes a pointer, the last one computes.
 struct Meeting {
   const char* name;      // the collective's
   unsigned arrived = 0;  // mask of lanes
@@ -88,8 +86,7 @@ class Block {
   /// Runs block `index` of the grid (with x fastest) to its end. Throws the block's Fault, if any.
   void run(const Launch& launch, int64_t index);
 
-  // Counts for the kernel's blocks that this object ran, except bytes of global memory, which the
-  // arrays count.
+  // Counts of the kernel's blocks that this object ran; the arrays count bytes of global memory.
   Counts counts;
   SharedBytes memory;
   /// Returns the block's asynchronous units. They are created on first use; most kernels need none.
@@ -105,8 +102,7 @@ class Block {
   int lane() const { return running_ % 32; }
   int warp() const { return running_ / 32; }
   int lanes() const { return std::min(32, count_ - 32 * warp()); }  // how many its warp has
-  /// Waits until another thread wakes this one. If the block deadlocks, the message says that the
-  /// thread waits for `at` at line `where`.
+  /// Waits until another thread wakes this one. The message of a deadlock names `at` and `where`.
   void wait(const char* at, Where where);
   /// Waits like wait(), but calls what() to describe the wait, at the time of a deadlock.
   void wait_for(std::function<std::string()> what, Where where);
@@ -149,13 +145,11 @@ class Block {
   void count_copy() { ++warps_[warp()].copies; }
   /// Records the warp's first access to an array since its last collective or __syncthreads().
   void touches(TrackedArray& array);
-  /// Counts the global-memory requests that warps [first, first + warps) have made since their last
-  /// collective or __syncthreads().
+  /// Counts these warps' requests to global memory since their last collective or __syncthreads().
   void count_accesses(int first, int warps);
   /// Lets other threads read what the warp's lanes have copied to shared memory.
   void publish_warp();
-  /// Returns whether the schedule delays an asynchronous operation that could complete now until no
-  /// thread can proceed without it (see async.h).
+  /// Returns whether the schedule delays an asynchronous operation until no thread can proceed.
   bool late();
 
   int worker() const { return worker_; }  // the OS thread's number

@@ -1,8 +1,7 @@
 // Implements the simulator, a Device that runs kernels on the CPU. On each core an OS thread runs
 // whole blocks (block.h), whose CUDA threads are fibers (fiber.h). Every access to memory is
-// counted and checked against shadow bits (shared_memory.h), which record what is known about each
-// byte; accesses to global memory (global_memory.h) are also checked against other blocks'
-// accesses.
+// counted and checked against shadow bits, which record what is known about each byte
+// (shared_memory.h), and in global memory also against other blocks' accesses (global_memory.h).
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,14 +44,14 @@ class Sim : public Device {
     info_.name = fmt::format("sim on {} core{}", threads, threads == 1 ? "" : "s");
     info_.smem_bytes = options.smem_bytes;
     info_.multiprocessors = options.multiprocessors;
-    info_.compute_capability = 90;
+    info_.compute_capability = 90;  // so that the Hopper steps run, too
     info_.memory_free = info_.memory_bytes = host_memory();
     std::ifstream meminfo("/proc/meminfo");  // exists on Linux
     for (std::string line; std::getline(meminfo, line);)
       if (line.rfind("MemAvailable:", 0) == 0)
         info_.memory_free = std::min<int64_t>(info_.memory_bytes,
                                               std::strtoll(line.c_str() + 13, nullptr, 10) * 1024);
-    info_.memory_bytes /= kBytesForEach;
+    info_.memory_bytes /= kBytesForEach;  // the host bytes per byte of an array
     info_.memory_free /= kBytesForEach;
   }
 
@@ -105,7 +104,7 @@ class Sim : public Device {
     if (options_.only_launches) return;
     for (auto* array : arrays_) array->start_kernel(launch.early);
     run_blocks(launch);
-    // A later kernel waits only for this one, so this one must have waited for its predecessor.
+    // It must have waited, because a later kernel that waits for it relies on its predecessor, too.
     if (launch.early && !launch.waited)
       refuse(launch, "starts early, but no thread calls wait_for_kernel_before()");
     next_may_start_ = launch.lets_next_start;
@@ -119,6 +118,7 @@ class Sim : public Device {
   Trace take_trace() override { return recorder_ ? recorder_->take() : Trace{}; }
 
  private:
+  /// Throws a Fault for a launch that breaks a rule, and records it in the trace.
   [[noreturn]] void refuse(const Launch& launch, const std::string& why) {
     const std::string message = fmt::format("rung {}, kernel {}: {}", rung_, launch.kernel, why);
     if (recorder_) recorder_->fault(message, -1, false);
@@ -159,7 +159,7 @@ class Sim : public Device {
           failures[k] = std::current_exception();
           stop = true;
         }
-        this_block->count_accesses(0, this_block->warps());
+        this_block->count_accesses(0, this_block->warps());  // also after a fault, to empty lists
         if (recorder_) recorder_->end_block(this_block->memory.regions());
       }
       this_block = nullptr;
@@ -188,7 +188,7 @@ class Sim : public Device {
   std::vector<std::unique_ptr<Block>> blocks_;  // one per OS thread
   std::optional<Recorder> recorder_;
   std::vector<KernelReport> reports_;
-  // The next kernel may start early, because the previous one called let_next_kernel_start().
+  // Whether the next kernel may start early: the previous one called let_next_kernel_start().
   bool next_may_start_ = false;
 };
 

@@ -1,6 +1,5 @@
-// Fibers: many stacks on one OS thread. Each CUDA thread on the simulator is a fiber. It runs until
-// it must wait for other threads, and then switches back to the block's scheduler. A fiber never
-// moves to another OS thread.
+// Fibers: many stacks on one OS thread. Each simulated CUDA thread is a fiber, which runs until it
+// must wait for others, then switches to the block's scheduler. It never changes its OS thread.
 #pragma once
 
 #include <cstddef>
@@ -86,14 +85,12 @@ class Fiber {
   Fiber() { std::memcpy(stack(), &kCanary, sizeof kCanary); }
   ~Fiber() { __asan_unpoison_memory_region(stack(), kStackBytes); }
 
-  /// Restarts the fiber: the next resume() calls `entry` on the fiber's stack. `entry` must call
-  /// arrived() first and finish() last.
+  /// Makes the next resume() call `entry`, which must begin with arrived() and end with finish().
   void start(void (*entry)()) {
     // After a fault the sanitizer's redzones of the fiber's old frames are still poisoned.
     __asan_unpoison_memory_region(stack(), kStackBytes);
     fake_stack_ = nullptr;
-    // Stacks start at different offsets; otherwise their tops would compete for the same cache
-    // lines.
+    // Stacks start at different offsets, so that their tops do not compete for one cache line.
     char* top =
         stack() + kStackBytes - reinterpret_cast<uintptr_t>(stack()) / kStackBytes % 32 * 128;
 #ifdef __x86_64__

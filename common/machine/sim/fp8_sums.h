@@ -1,8 +1,7 @@
-// Adds products of e4m3 values as Hopper's tensor cores do. The tensor cores multiply exactly but
-// do not add in fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the
-// largest exponent among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random
-// sums equalled this model's bit for bit; models with one bit more or fewer, another group size or
-// another rounding did not match. 05's hopper/tests/fp8_test.cu repeats this comparison on a GPU.
+// Adds products of e4m3 values as Hopper's tensor cores do. They multiply exactly but do not add in
+// fp32: they align the 32 products of a wgmma m64nNk32 and the sum so far to the largest exponent
+// among them, keep 13 bits of fraction, and add. On an H200 all of 8,000 random sums equalled this
+// model's bit for bit, and those of similar models did not (05's hopper/tests/fp8_test.cu).
 #pragma once
 
 #include <algorithm>
@@ -25,8 +24,7 @@ inline float leading_of_e4m3(float x) {
   return x != 0 ? std::max(leading(x), 0x1p-6f) : 0;
 }
 
-/// Returns c + Σ_k a[k]·b[k] for k in [0, 32), added as the tensor cores do. a and b hold e4m3
-/// values.
+/// Returns c + Σ_k a[k]·b[k] for k in [0, 32), e4m3 values added as the tensor cores do.
 ///
 ///   e = the maximum of exponent(a[k]) + exponent(b[k]) over all nonzero products, and of
 ///       exponent(c). A subnormal's exponent is −6, and the product of two significands in

@@ -19,9 +19,9 @@ namespace {
 int64_t take_sectors(AccessRuns* lanes, int n) {
   constexpr int64_t kSector = 32;
   for (int64_t sum = 0;;) {
-    // If all lanes continue with the same stride, take as many accesses as remain in the shortest
-    // run; the number of sectors repeats whenever the strides add up to whole sectors. Otherwise
-    // take one access.
+    // If all lanes continue with the same stride, take as many accesses as the shortest run has
+    // left; otherwise take one. The number of sectors is periodic: after `period` accesses, all
+    // addresses have moved by whole sectors.
     int64_t at[32], stride = 0, length = INT64_MAX;
     int active = 0;
     bool alike = true;
@@ -55,8 +55,8 @@ int64_t take_sectors(AccessRuns* lanes, int n) {
 /// All arrays, keyed by Array::data, the address that host code gets.
 std::map<char*, const TrackedArray*> arrays_by_address;
 
-/// Handles SIGSEGV and SIGBUS. If code touched an array through its address, prints a message and
-/// ends the program; otherwise returns, and the signal recurs, then with its default action.
+/// Handles SIGSEGV and SIGBUS. If code touched an array's `data`, ends the program with a message;
+/// otherwise returns, so that the access faults again, with the default action (SA_RESETHAND).
 void end_of_touching(int, siginfo_t* signal, void*) {
   char* const at = static_cast<char*>(signal->si_addr);
   auto found = arrays_by_address.upper_bound(at);
@@ -83,7 +83,7 @@ TrackedArray::TrackedArray(const std::string& array_name, int64_t size, int work
   name = array_name;
   bytes = size;
   data = addresses_.get();
-  std::memset(contents(), 0xff, size);
+  std::memset(contents(), 0xff, size);  // NaN in every float type
   static const bool installed = [] {
     struct sigaction action = {};
     action.sa_sigaction = end_of_touching;
@@ -150,7 +150,7 @@ void TrackedArray::start_run(Block& block, bool writes, int64_t place) {
   Counted& counted = counts_[block.worker()][writes];
   if (counted.before.empty()) counted.before.resize(kMaxThreads);
   AccessRun& run = run_of(block, writes);
-  if (run.count && !run.stride && place == run.begin) {
+  if (run.count && !run.stride && place == run.begin) {  // the same place again
     ++run.count;
   } else if (run.count == 1 && !run.stride &&
              place >> AccessRun::kWidth ==
@@ -177,8 +177,8 @@ void TrackedArray::count_recorded(Block& block, int warp) {
       if (!now.count) continue;
       AccessRuns& runs = counted.before[t];
       runs.push_back(std::exchange(now, {}));
-      std::reverse(runs.begin(), runs.end());
-      for (AccessRun& run : runs) {
+      std::reverse(runs.begin(), runs.end());  // take_sectors() takes them from the back
+      for (AccessRun& run : runs) {            // `begin` holds width and offset; keep the offset
         if (run.stride) run.count = (run.next - run.begin) / run.stride;
         sum += run.count * (run.begin >> AccessRun::kWidth);
         run.begin &= (int64_t{1} << AccessRun::kWidth) - 1;
@@ -216,7 +216,7 @@ HbmCounts TrackedArray::take_kernel_counts() {
 
 void TrackedArray::start_kernel(bool early) {
   if (!touched_) return;
-  touched_ = early;
+  touched_ = early;  // what an early kernel's predecessor touched matters to the next one, too
   for (int64_t i = 0; i < bytes; ++i) {
     const bool read = shadow_[i] & (kReadHere | kReadBefore);
     const bool written = shadow_[i] & (kWrittenHere | kAddedHere | kWrittenBefore);

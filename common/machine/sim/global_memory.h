@@ -1,8 +1,7 @@
 // Represents arrays in the simulator's HBM. Every access by a kernel is counted, and checked
-// against the array's shadow (ShadowBit in shared_memory.h) and against accesses by the kernel's
-// other blocks. Blocks run in no defined order, so a block must not touch bytes that another block
-// wrote, nor write bytes that another block touched. The only exception: several blocks may add
-// atomically to the same bytes.
+// against the array's shadow (ShadowBit in shared_memory.h) and against the kernel's other blocks.
+// Blocks run in no defined order, so a block must not touch bytes that another block wrote, nor
+// write bytes that another block touched; but several blocks may add atomically to the same bytes.
 #pragma once
 
 #include <array>
@@ -37,10 +36,9 @@ template <class T>
   return before;
 }
 
-/// A run of consecutive accesses by one lane, `stride` bytes apart and of the same width. It takes
-/// much less memory and time than a list of the accesses. In `begin` and `next` the lower kWidth
-/// bits hold the byte offset, and the bits above them the access's width in bytes, so that one
-/// comparison covers both.
+/// A run of consecutive accesses by one lane, `stride` bytes apart and of the same width: it takes
+/// less memory and time than a list. In `begin` and `next` the lower kWidth bits hold the byte
+/// offset, and the bits above them the width in bytes, so that one comparison covers both.
 struct AccessRun {
   int64_t begin = 0, stride = 0;
   int64_t next = 0;   // where the next access is expected; 0: unknown
@@ -49,9 +47,8 @@ struct AccessRun {
 };
 using AccessRuns = std::vector<AccessRun>;
 
-/// An array with its shadow and its counts. Its `data` cannot be read or written, just as host code
-/// cannot touch a GPU's memory; an attempt ends the program with a message. Kernels access the
-/// contents through Hbm, which checks and counts each access.
+/// An array with its shadow and its counts. An access through `data` ends the program with a
+/// message, as host code cannot touch a GPU's memory. Kernels use Hbm, which checks and counts.
 class TrackedArray : public Array {
  public:
   /// Allocates `bytes` poisoned bytes, for kernels that `workers` OS threads run. Throws
@@ -60,13 +57,11 @@ class TrackedArray : public Array {
   TrackedArray(const TrackedArray&) = delete;
   ~TrackedArray();
 
-  /// Faults if a rule forbids an access to n bytes at byte offset `at` by a block's running thread.
-  /// An atomic addition, to one element or several neighbours, is a read and a write. Fault
-  /// messages give the index in elements of `element` bytes.
+  /// Faults if the block's running thread must not access n bytes at byte offset `at`. An atomic
+  /// addition is a read and a write. Messages give the index in elements of `element` bytes.
   template <Access access, int n>
   void check_access(Block& block, int64_t at, int element = n);
-  /// Records an access by the running lane, which count_recorded() combines with those of other
-  /// lanes.
+  /// Records an access by the running lane, which count_recorded() combines with other lanes'.
   template <Access access, int n>
   void record_access(Block& block, int64_t at);
   /// Counts the accesses of a warp's lanes that were recorded since the last call for that warp.
@@ -101,9 +96,8 @@ class TrackedArray : public Array {
   };
   std::shared_ptr<void> addresses_, contents_, shadow_memory_, first_memory_, runs_;
   uint8_t* shadow_;
-  /// For each pair of bytes, the Block::number() of the first block that touched it in this kernel;
-  /// 0: none yet. (Two blocks never share a pair, because 1-byte elements are accessed 8 at a
-  /// time.)
+  /// For each pair of bytes, the Block::number() of the first block that touched it in this kernel,
+  /// or 0. (Two blocks never share a pair, because 1-byte elements are accessed 8 at a time.)
   uint32_t* first_;
   std::vector<std::array<Counted, 2>> counts_;  // per worker: reads, writes
   bool touched_ = false;  // by the previous kernel, or by an earlier one that may still run

@@ -1,5 +1,4 @@
-// Implements mbarriers: counts the arrivals and bytes that complete a phase, and wakes the threads
-// that wait for its end.
+// Implements mbarriers: counts a phase's arrivals and bytes, and wakes the threads that wait.
 #include "machine/sim/async.h"
 
 namespace ladder::sim {

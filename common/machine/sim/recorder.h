@@ -24,8 +24,7 @@ class Ranges : public std::map<int64_t, int64_t> {
   ByteRanges list() const { return {begin(), end()}; }
 };
 
-/// Records the events of a traced run, which has a single worker. All calls concern the running
-/// thread, which switch_to() sets.
+/// Records a traced run, which has a single worker. Calls concern the thread that switch_to() set.
 class Recorder {
  public:
   /// `counts` are the worker's running counts; each event gets what its work added to them.
@@ -50,8 +49,7 @@ class Recorder {
   void touch(const SharedPlace& place, int64_t bytes, bool write);
   /// Records a collective; called by the lane that computes it.
   void collective(const char* name);
-  /// Records a barrier (each lane of the warp calls this) or an operation of TMA or wgmma. For the
-  /// parameters see TraceEvent.
+  /// Records a barrier (called by each lane) or an operation of TMA or wgmma. See TraceEvent.
   void event(EventKind kind, std::string_view name, int64_t number, int64_t amount,
              const std::string& barrier);
   /// Records a fault of `thread` (-1: of the launch), and where it is if `running`, else last was.

@@ -16,8 +16,7 @@
 
 namespace ladder::sim {
 
-/// Reports that a kernel broke a rule of CUDA. The text names the rung, kernel, block, thread,
-/// array and index.
+/// Reports a broken rule of CUDA. The text names the rung, kernel, block, thread, array and index.
 struct Fault : Error {
   explicit Fault(const std::string& what) : Error(Exit::wrong_result, what) {}
 };
@@ -28,8 +27,7 @@ template <class... T>
   throw_fault(fmt::format(what, std::forward<T>(values)...));
 }
 
-/// The bits of a byte's shadow: what the simulator knows about a byte of an array in global memory
-/// or about a byte of shared memory. (global_memory.h records which blocks touched an array.)
+/// Bits of a byte's shadow: what the simulator knows about a byte of an array or of shared memory.
 enum ShadowBit : uint8_t {
   kWritten = 1,  // a thread or the host wrote it
   // Bits for bytes of arrays in global memory.
@@ -52,8 +50,7 @@ enum ShadowBit : uint8_t {
 /// makes it quiet (bit 22), which reveals that code computed with the register and wrote it back.
 inline constexpr uint32_t kOwnedByWgmma = 0x7fadbeef;
 
-/// Word<n> is the unsigned integer of n bytes; repeat<n>(bits) sets the same shadow bits in each
-/// byte.
+/// Word<n> is the unsigned integer of n bytes; repeat<n>(bits) holds the same bits in each byte.
 template <int n>
 using Word = std::tuple_element_t<std::countr_zero(unsigned{n}),
                                   std::tuple<uint8_t, uint16_t, uint32_t, uint64_t>>;
@@ -63,8 +60,7 @@ constexpr auto repeat(unsigned bits) {
   return static_cast<W>(static_cast<W>(~W{0}) / 0xff * bits);
 }
 
-/// A place in an array in shared memory. Offsets are in bytes from the start of the block's shared
-/// memory.
+/// A place in an array in shared memory. Offsets are in bytes from the start of shared memory.
 struct SharedPlace {
   const char* name = "";               // the array's
   int64_t at = 0, begin = 0, end = 0;  // the place, and the array's range [begin, end)
@@ -128,8 +124,7 @@ class SharedBytes {
   void begin_copy(const SharedPlace& place, const char* source, int bytes, int thread);
   /// Closes the thread's current group of copies and returns its number.
   int commit_copies(int thread) { return threads_[thread].group++; }
-  /// Ends the thread's copies except those in its last `groups_left` groups; returns the number of
-  /// the first group that remains.
+  /// Ends the thread's copies except its last `groups_left` groups; returns the first group left.
   int wait_for_copies(int groups_left, int thread);
   bool copies_under_way(int thread) const { return !threads_[thread].copies.empty(); }
   /// Faults if the thread, which ends, has not waited for all of its copies.
@@ -140,26 +135,22 @@ class SharedBytes {
     ++threads_[thread].barriers;
     threads_[thread].read.clear();
   }
-  /// Faults if another lane of the thread's warp read data of TMA or bulk_load at this place, with
-  /// no barrier since.
+  /// Faults if another lane of the warp has read data of TMA or bulk_load here, without a barrier.
   void check_read_by_others(const SharedPlace& place, int64_t bytes, int thread) const;
 
-  // Begin and end a load by TMA or bulk_load; the caller moves the bytes through data(). `what`
-  // names the load in fault messages.
+  // Begin and end a load by TMA or bulk_load, which faults call `what`; the caller moves the bytes.
   void begin_load(const char* what, const SharedPlace& place, int64_t bytes);
   void end_load(int64_t at, int64_t bytes) {
     std::fill_n(&shadow_[at], bytes, kWritten | watched_ | kLoaded);
   }
 
-  // Begin and end a read of the 16 bytes at `at` by a wgmma, a TMA store or bulk_add. Between the
-  // two calls no thread may write to the bytes; several operations may read them at once. `what`
-  // names the operation in fault messages, and `element` is the number of bytes per element.
+  // Begin and end a read of 16 bytes by a wgmma, TMA store or bulk_add, which faults call `what`.
+  // In between, no thread may write the bytes. `element` is the number of bytes per element.
   void begin_async_read(const char* what, int64_t at, int element);
   void end_async_read(int64_t at);
 
-  /// From now on records which thread made each ordinary write, because only that thread's
-  /// fence_proxy() covers it. The first use of Hopper's units calls it; most kernels do not use
-  /// them. Of earlier writes the thread is unknown, so any thread's fence covers them.
+  /// From the first use of Hopper's units on, records which thread made each ordinary write,
+  /// because only that thread's fence_proxy() covers it. Any thread's fence covers earlier writes.
   void tell_writers_apart();
   /// Lets wgmmas and TMA stores read, and TMA loads overwrite, what the thread has written so far.
   void fence_proxy(int thread) {

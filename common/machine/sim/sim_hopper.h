@@ -1,6 +1,5 @@
-// Implements machine/hopper.h for the simulator: Hopper's instructions as the PTX ISA defines them,
-// checked and counted. gpu_hopper.h documents what each does; the comments here say what it counts
-// and when it faults. async.h and wgmma.h do the work.
+// Implements machine/hopper.h for the simulator, with async.h and wgmma.h. gpu_hopper.h says what
+// each function does; the comments here say what it counts and when it faults.
 #pragma once
 
 #define __grid_constant__
@@ -84,8 +83,7 @@ void setmaxnreg_dec() {
 
 // ----------------------------------------------------------------------------------- bulk copies
 
-/// Counts those bytes of the box that are inside the array as global reads, and all of its bytes as
-/// writes to shared memory.
+/// Counts the box's bytes inside the array as global reads, and all its bytes as shared writes.
 template <class T>
 void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0, int c1, int c2,
               int c3) {
@@ -93,8 +91,8 @@ void tma_load(const TensorMap& map, MbarrierRef barrier, Smem<T> target, int c0,
                            Async::box("TMA load", map, target.place(0), {c0, c1, c2, c3}),
                            barrier.place());
 }
-/// Counts those bytes of the box that are inside the array as global writes, and reads of the same
-/// number from shared memory. Faults for a negative coordinate, which the chip forbids.
+/// Counts the box's bytes inside the array as global writes and as shared reads. Faults for a
+/// negative coordinate, which the chip forbids.
 template <class T>
 void tma_store(const TensorMap& map, Smem<T> source, int c0, int c1, int c2, int c3) {
   if (const int least = std::min({c0, c1, c2, c3}); least < 0)
@@ -152,8 +150,7 @@ uint64_t matrix_descriptor(Smem<T> start, int leading, int stride, int piece = 1
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{piece == 64 ? 2u : 1u} << 62;
 }
-/// Faults if the new start address exceeds its field of 14 bits; on the chip it would overflow into
-/// the next field.
+/// Faults if the new start exceeds its 14 bits, because on the chip it would change the next field.
 inline uint64_t advanced(uint64_t descriptor, int bytes) {
   const uint64_t start = (descriptor & 0x3fff) + static_cast<uint64_t>(bytes >> 4);
   if (bytes % 16 || start > 0x3fff)
@@ -195,8 +192,7 @@ Element element_of() {
   return sizeof(T) == 1 ? Element::e4m3 : is_bf16<T>() ? Element::bf16 : Element::fp16;
 }
 
-/// Counts 2·64·N·16 matmul FLOPs (2·64·N·32 for e4m3), and reads of the operands that are in shared
-/// memory.
+/// Counts 2·64·N·16 matmul FLOPs (e4m3: 2·64·N·32), and reads of operands in shared memory.
 template <class T, bool transposed_a, bool transposed_b, int n>
 void wgmma_m64(float (&d)[n][4], uint64_t a, uint64_t b, int scale_d) {
   static_assert(kHasWidth<n>);

@@ -1,6 +1,5 @@
-// Implements machine.h for the simulator: CUDA's constructs with CUDA's meaning, checked and
-// counted. gpu_machine.h documents what each function does; the comments here say what it counts
-// and when it faults.
+// Implements machine.h for the simulator: CUDA's constructs, checked and counted. gpu_machine.h
+// says what each function does; the comments here say what it counts and when it faults.
 #pragma once
 
 #define MACHINE sim
@@ -25,8 +24,7 @@ using ladder::fp16;
 using std::max;
 using std::min;
 
-/// Stands for fp16 or bf16, whichever is the run's I/O type; with_io_type() sets it. One compiled
-/// kernel serves both types, which halves compile time.
+/// Stands for the run's I/O type, fp16 or bf16 (with_io_type()), so each kernel is compiled once.
 struct IoFloat {
   static inline bool is_bf16 = false;
   uint16_t bits = 0;
@@ -35,6 +33,7 @@ struct IoFloat {
   [[gnu::always_inline]] explicit IoFloat(float x) : bits(is_bf16 ? bf16(x).bits : fp16(x).bits) {}
   operator float() const { return is_bf16 ? bf16::from_bits(bits) : float(fp16::from_bits(bits)); }
 };
+/// Returns whether T's bits are bf16's in this run.
 template <class T>
 bool is_bf16() {
   return std::is_same_v<T, IoFloat> ? IoFloat::is_bf16 : std::is_same_v<T, bf16>;
@@ -51,9 +50,9 @@ inline void __syncthreads(Where where = Where::current()) {
   this_block->syncthreads(where);
 }
 
-/// Runs a collective: every lane publishes `mine`, and the last lane to arrive runs compute(lanes,
+/// Runs a collective: each lane publishes `mine`, and the last lane to arrive runs compute(lanes,
 /// n), where lanes[i] points to lane i's `mine` and n is the warp's number of lanes. Faults if the
-/// mask leaves out one of them.
+/// mask leaves out a lane of the warp.
 template <class Lane, class Compute>
 void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
                 Where where = Where::current()) {
@@ -63,8 +62,8 @@ void collective(const char* name, unsigned mask, Lane& mine, Compute compute,
   }
 }
 
-/// Waits for all lanes and, unlike the other collectives, orders memory: after it, as after a
-/// barrier of the block, lanes may read what another lane has copied asynchronously.
+/// Waits for all lanes and, unlike other collectives, orders memory as a barrier does: lanes may
+/// then read what another lane copied asynchronously and has waited for.
 inline void __syncwarp(unsigned mask = 0xffffffff, Where where = Where::current()) {
   int nothing = 0;
   collective(
@@ -103,7 +102,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, Where where = Where::curren
   return shuffle("__shfl_xor_sync", mask, value, this_block->lane() ^ lanes, where);
 }
 
-/// Returns whether the predicate holds in any lane.
 inline bool __any_sync(unsigned mask, bool predicate, Where where = Where::current()) {
   collective(
       "__any_sync", mask, predicate,
@@ -122,6 +120,7 @@ inline float fmaf(float a, float b, float c) {
   this_block->counts.matmul_flops += 2;
   return std::fma(a, b, c);
 }
+/// expf and exp2f count one exponential and, unlike exp2_fast, accept a NaN.
 inline float expf(float x) {
   this_block->count_exps(1);
   return std::exp(x);
@@ -131,8 +130,8 @@ inline float exp2f(float x) {
   return std::exp2(x);
 }
 
-/// Returns 2^x and counts one exponential. Pass `counted` = false where another lane counts the
-/// same one. Faults for a NaN, which might otherwise go unnoticed in a row whose weight is 0.
+/// Returns 2^x and counts one exponential, unless `counted` is false because another lane counts
+/// it. Faults for a NaN, which might otherwise go unnoticed in a row whose weight is 0.
 inline float exp2_fast(float x, bool counted = true) {
   this_block->count_exps(counted);
   check_waited_for(x);
@@ -147,8 +146,7 @@ inline void count_flops(int n) {
 
 // ---------------------------------------------------------------- tensor cores and their operands
 
-/// Rounds neighbouring elements to T and returns them in one register, the first in the lowest
-/// bits.
+/// Rounds neighbours to T and returns them in one register, the first in the lowest bits.
 template <class T, class... Float>
 unsigned pack(Float... x) {
   static_assert(sizeof(T) * sizeof...(x) == 4);
@@ -180,9 +178,7 @@ void count_conflicts(Lane* const* lanes) {
     this_block->counts.bank_conflicts += passes - 1;
   }
 }
-/// Loads four 8×8 matrices of 16-bit elements (or of pairs of 8-bit elements) from shared memory;
-/// each lane passes one row of 16 bytes. Lane l receives elements 2·(l%4) and 2·(l%4)+1 of row l/4
-/// of each matrix, or of column l/4 if `transposed` (PTX ISA, “ldmatrix”).
+/// Implements ldmatrix_x4 and, if `transposed`, ldmatrix_x4_trans. An element is 16 bits.
 void ldmatrix(unsigned (&r)[4], const Smem<uint16_t>& row, bool transposed);
 template <class T>
 void ldmatrix_x4(unsigned (&r)[4], Smem<T> row) {
@@ -195,8 +191,7 @@ void ldmatrix_x4_trans(unsigned (&r)[4], Smem<T> row) {
   ldmatrix(r, Smem<uint16_t>(row.place(0)), true);
 }
 
-/// One lane's registers for a warp's product c += a·b, laid out as in PTX ISA, “Matrix Fragments
-/// for mma.m16n8k16 with floating point type”. multiply() computes the product.
+/// One lane's registers for a warp's product c += a·b (mma.m16n8k16), which multiply() computes.
 struct MmaLane {
   const unsigned* a;
   unsigned b[2];
@@ -213,9 +208,9 @@ void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b
 
 // ------------------------------------------------------------------------------------------ launch
 
-/// When a kernel starts. On the simulator even an early kernel runs after the previous one, but a
-/// thread of it that has not called wait_for_kernel_before() faults if it touches what the previous
-/// kernel wrote, or writes what that kernel read.
+/// When a kernel starts. On the simulator even an early kernel runs after the previous one, but any
+/// of its threads that has not called wait_for_kernel_before() faults if it touches what the
+/// previous kernel wrote, or writes what that kernel read.
 enum class Start { after, early };
 inline void let_next_kernel_start() {
   this_block->let_next_kernel_start();
@@ -224,7 +219,7 @@ inline void wait_for_kernel_before() {
   this_block->wait_for_kernel_before();
 }
 
-/// Runs a kernel on every block of the grid and waits. `name` identifies it in faults and reports.
+/// Runs all blocks of the grid, or throws a Fault. `name` identifies the kernel in reports.
 template <Start start = Start::after, class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
             A&&... arguments) {

@@ -12,7 +12,7 @@
 namespace ladder::sim {
 
 /// Faults if x comes from an accumulator that a wgmma still owns, whose registers hold the NaN
-/// kOwnedByWgmma. Arithmetic changes at most a NaN's sign and its quiet bit, not its payload.
+/// kOwnedByWgmma. Arithmetic may change a NaN's sign and quiet bit, so these two are ignored.
 inline void check_waited_for(float x) {
   if ((std::bit_cast<uint32_t>(x) & 0x7fbfffff) == kOwnedByWgmma) [[unlikely]]
     fault("uses an accumulator of a wgmma before the wgmma_wait() for it");
@@ -20,9 +20,9 @@ inline void check_waited_for(float x) {
 
 // ---------------------------------------------------------------------------------- global memory
 
-/// An element of a writable array: what S[i] returns. It is read when its value is used and written
-/// when it is assigned to. Write `float x = S[i]`, never `auto x = S[i]`, which would copy on the
-/// GPU but read later here; uses of such an x do not compile for the simulator.
+/// An element S[i] of a writable array, read when its value is used and written when it is assigned
+/// to. Write `float x = S[i]`, never `auto x = S[i]`: that copies the value on the GPU, but would
+/// read it later here, so uses of such an x do not compile.
 template <class T, class Pointer>
 class Ref {
  public:
@@ -43,8 +43,7 @@ class Ref {
   int64_t i_;
 };
 
-/// A pointer into a TrackedArray. Copying and offsetting the pointer are not counted; an access
-/// through [] is.
+/// A pointer into a TrackedArray. An access through [] is counted; copying or offsetting it is not.
 template <class T>
 class Hbm {
  public:
@@ -76,8 +75,7 @@ class Hbm {
     count<Access::write>(i);
     data()[i] = x;
   }
-  /// Read or write a U in accesses of min(16, sizeof(U)) bytes, which must be aligned to their
-  /// size. `what` names the access in fault messages.
+  /// Read or write a U in aligned accesses of min(16, sizeof(U)) bytes, which faults call `what`.
   template <class U>
   U load_as(const char* what) const {
     count_wide<Access::read, U>(what);
@@ -103,6 +101,7 @@ class Hbm {
   void check_aligned(const char* what, int bytes) const {
     if (byte(0) % bytes) fault("{} not aligned to {} bytes", what, bytes);
   }
+  /// Adds x atomically to element 0 and returns the old value.
   T add(Value x) const {
     count<Access::add>(0);
     return add_atomically(*data(), x);
@@ -132,7 +131,7 @@ class Hbm {
 };
 
 template <class T>
-using HbmWrittenBefore = Hbm<T>;
+using HbmWrittenBefore = Hbm<T>;  // only GPU compilers need the distinction
 template <class T>
 Hbm<T> hbm(Array& array) {
   return Hbm<T>(array);
@@ -159,8 +158,7 @@ class Smem {
 
   T load(int64_t i) const { return read<T>(place(i)); }
   void store(int64_t i, T x) const { write(place(i), x); }
-  /// Read or write a U of at most 16 bytes in one access, aligned to its size. `what` names the
-  /// access in fault messages.
+  /// Read or write a U of at most 16 bytes in one aligned access, which faults call `what`.
   template <class U>
   U load_as(const char* what) const {
     check_aligned(what, "from", sizeof(U));
@@ -171,7 +169,7 @@ class Smem {
     check_aligned(what, "to", sizeof(U));
     write(place_, x);
   }
-  /// Return element i's byte offset in the block's shared memory, and its place.
+  /// Return element i's byte offset in shared memory, and as a place with the array's bounds.
   int64_t byte(int64_t i) const { return place_.at + i * int64_t{sizeof(T)}; }
   [[gnu::always_inline]] SharedPlace place(int64_t i) const {
     return place_ + i * int64_t{sizeof(T)};
@@ -247,7 +245,6 @@ auto read_chunk(Hbm<T> source, bool valid) {
   static_assert(sizeof(T) == 2);
   return valid ? read_chunk(source) : Chunk<std::remove_const_t<T>>{};
 }
-/// Writes a chunk to global or shared memory.
 template <class Pointer, class T>
 void write_chunk(Pointer target, const Chunk<T>& chunk) {
   target.store_as("write of a chunk", chunk);
@@ -292,12 +289,13 @@ inline void atomic_add_pair(Hbm<float> target, float a, float b) {
   atomicAdd(target + 1, b);
 }
 
-inline void opaque(int&) {}
+inline void opaque(int&) {}  // only GPU code has registers to save
 inline void atomic_add_4(Hbm<float> target, const float (&x)[4]) {
   target.check_aligned("atomic_add_4", 16);
   for (int i = 0; i < 4; ++i) atomicAdd(target + i, x[i]);
 }
 
+/// Counts the read and the write at once, although the copy ends only at a wait.
 template <int bytes = 16, class T, class U>
 void cp_async(Smem<T> target, Hbm<U> source, bool valid = true) {
   static_assert(std::is_same_v<T, std::remove_const_t<U>>);

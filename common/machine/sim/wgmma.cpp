@@ -15,8 +15,7 @@ namespace {
 constexpr unsigned kOwnedOperand = 0x7fed7fed;  // marks a left operand's registers in flight
 
 /// A matrix in shared memory, decoded from its descriptor (PTX ISA: “Matrix Descriptor Format”).
-/// All members are in bytes. Lines have 128 bytes with 128-byte swizzle, or 64 with 64-byte
-/// swizzle.
+/// All members are in bytes. Lines have 128 bytes, or 64 with 64-byte swizzle.
 struct Descriptor {
   int64_t start, leading, stride, line;
   explicit Descriptor(uint64_t bits)
@@ -31,8 +30,7 @@ struct Descriptor {
           "wgmma: a matrix descriptor without swizzle, or with one of 32 bytes: not supported by "
           "the simulator");
   }
-  /// Returns the byte offset of the 16 bytes that begin with element k of row i; `element` is the
-  /// number of bytes per element.
+  /// Returns the byte offset of the 16 bytes from element k of row i on; `element` is in bytes.
   int64_t in_row(int i, int k, int element) const {
     return swizzled(start + i / 8 * stride + i % 8 * line + k * element, line);
   }
@@ -46,9 +44,8 @@ struct Descriptor {
   }
 };
 
-/// Faults if a descriptor's fields do not match the layout of the tile into which it points. The
-/// operand has `rows` rows (for B: columns). An array that was not taken as tiles is not checked,
-/// because its layout is unknown.
+/// Faults if a descriptor's fields do not match the layout of the tile at which it points, if that
+/// array was taken as tiles. The operand has `rows` rows (for B: columns).
 void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descriptor, int rows,
                   bool transposed) {
   const Descriptor d(descriptor);
@@ -66,7 +63,7 @@ void check_layout(const SharedBytes& memory, const Wgmma& wgmma, uint64_t descri
 }
 
 /// Calls f(at, i, k) for each 16-byte chunk of an operand with `rows` rows (columns, for B). `at`
-/// is the chunk's byte offset; i and k are the indices of its first element.
+/// is its byte offset; i and k are the indices of its first element.
 template <class F>
 void for_each_chunk(const Wgmma& wgmma, uint64_t descriptor, int rows, bool transposed, F f) {
   const Descriptor d(descriptor);

@@ -1,8 +1,7 @@
-// Simulates a warpgroup of 128 threads: its asynchronous products (wgmma) and its registers
+// Simulates a warpgroup of 128 threads: its asynchronous products (wgmma) and registers
 // (setmaxnreg). From a wgmma's issue to its wait, its accumulator and its left operand in registers
-// hold marker values, so that a premature access is caught. The wait, or a later fence, must name
-// these registers (hold() in sim_hopper.h); only then do they get the sums and the operand's values
-// back. Without that name a compiler might move other uses of the registers before the wait.
+// hold markers, which reveal a premature access. The wait, or a later fence, must name these
+// registers (hold()) to restore them; otherwise a compiler might move other uses before the wait.
 #pragma once
 
 #include <array>
@@ -57,12 +56,10 @@ class Warpgroup {
   void wait(int groups_left, Where where);  // until at most `groups_left` groups are in flight
   /// Faults if a product not waited for still reads any of the `bytes` bytes from `place` on.
   void done_with(const SharedPlace& place, int64_t bytes) const;
-  /// Faults if the ending thread has not waited for a product, or has not named the product's left
-  /// operand since.
+  /// Faults if the ending thread has not waited for a product, or not named its left operand since.
   void end_thread();
 
-  /// Ends the products that the whole warpgroup waits for. Returns false if some thread is not
-  /// waiting.
+  /// Ends the products that the whole warpgroup waits for; returns false if not all threads wait.
   bool deliver();
 
  private:
