@@ -112,7 +112,6 @@ Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
   try {
     return plans(step);
   } catch (const Error& e) {
-    // Names the steps that can be planned.
     std::string others;
     for (const Step& candidate : steps_for(device.kind)) {
       if (!candidate.runs_on(device)) continue;

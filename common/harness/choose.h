@@ -28,9 +28,8 @@ Step choose_step(const Options& options, const DeviceInfo& device);
 struct Plans {
   Plan forward, backward;
 };
-/// Plans both passes; `tile` applies to the forward pass, its settings to both. Throws
-/// Error(bad_usage) if the step lacks the tile, or if a block needs more shared memory than the
-/// device has; the message names the rung's steps that fit, if any.
+/// Plans both passes: the forward pass with `tile`, both with its settings. Throws Error(bad_usage)
+/// if the step lacks the tile or shared memory is too small; the message names the steps that fit.
 Plans plan_run(const Step& step, const Problem& p, const TileRequest& tile,
                const DeviceInfo& device);
 /// Throws Error(no_device) if inputs, outputs and workspace exceed the device's free memory.

@@ -25,7 +25,6 @@ inline std::string value(std::string_view text) {
   }
   return out + "\"";
 }
-/// Formats an integer, true or false.
 std::string value(std::integral auto x) {
   return fmt::format("{}", x);
 }

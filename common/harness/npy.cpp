@@ -45,8 +45,7 @@ NpyArray parse_npy(const std::string& path, const unsigned char* data, size_t si
   static const std::regex kHeader(
       R"(\{'descr': '<f([24])', 'fortran_order': False, 'shape': \(([\d, ]*)\),? ?\}\s*)");
   std::smatch parts;
-  // A valid header is far shorter than 1,000 characters. std::regex recurses for each character, so
-  // a longer one could overflow the stack.
+  // Valid headers are short, and std::regex's recursion on a long one could overflow the stack.
   if (length > 1000 || !std::regex_match(header, parts, kHeader))
     bad_usage(
         "'{}' has the header {}; it must be an array of '<f2' or '<f4' (little-endian float16 or "

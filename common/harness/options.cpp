@@ -41,8 +41,7 @@ struct GivenOption {
     bad_usage("--{} '{}': give {}", option, text, accepted);
   }
 
-  /// Reads the whole text as a number from `least` to `most`, inclusive; `accepted` describes the
-  /// accepted numbers in the error message.
+  /// Reads the whole text as a number in [least, most]; the error message says: give `accepted`.
   template <class T>
   T number(T least, const std::string& accepted, T most = std::numeric_limits<T>::max()) const {
     const char* const end = text + std::strlen(text);
@@ -100,8 +99,7 @@ void read(const GivenOption& given, Options& options) {
       value = {given.choice<Order>(), 0};
     }
   } else {
-    // --sram is the only int64_t. It is limited to 1 MiB, more than any SM has, because the
-    // simulator allocates that much per core.
+    // The only int64_t, --sram, is at most 1 MiB, because the simulator allocates it per core.
     constexpr T least = std::is_unsigned_v<T> ? 0 : 1;
     constexpr T most = std::is_same_v<T, int64_t> ? 1 << 20 : std::numeric_limits<T>::max();
     value = given.number(least, fmt::format("a whole number from {} to {}", least, most), most);
@@ -121,8 +119,7 @@ constexpr auto to_tile = read<&Options::run, &RunOptions::tile, member>;
 template <auto member>
 constexpr auto to_sim = read<&Options::sim, member>;
 
-/// The subject of an option. Options about the simulator exclude --device gpu; options about shapes
-/// exclude --load, whose files give the shapes.
+/// An option's subject: `sim` excludes --device gpu; `shape` excludes --load, which gives shapes.
 enum class About { run, sim, shape };
 
 struct OptionSpec {

@@ -23,7 +23,6 @@ struct RunOptions {
   bool operator==(const RunOptions&) const = default;
 };
 
-/// All options of one command line.
 struct Options {
   WorkloadSpec workload;
   RunOptions run;
@@ -38,7 +37,7 @@ struct Options {
 };
 
 /// Parses the command line of the program of `rung`. If --help is given, prints the help to stdout
-/// and returns nothing; the program then ends with status 0. Throws Error(bad_usage) for unknown
+/// and returns nullopt; the program then ends with status 0. Throws Error(bad_usage) for unknown
 /// options, bad values, and options that exclude each other. (choose_step() checks --step.)
 std::optional<Options> parse_options(int argc, char** argv, const std::string& rung);
 

@@ -39,8 +39,7 @@ QuantisedRows quantise(std::vector<float> x, int columns, int rows, int tile,
   return out;
 }
 
-/// Returns the rows of a tensor in fp32, padded with zeros from d to `columns` elements; if
-/// `transformed`, hadamard() is applied to them.
+/// Returns a tensor's rows in fp32, zero-padded to `columns`, after hadamard() if `transformed`.
 std::vector<float> rows_of(const Tensor& tensor, int d, int columns, bool transformed) {
   const int64_t rows = tensor.size() / d;
   std::vector<float> x(rows * columns, 0.0f);

@@ -26,7 +26,6 @@ double dot(const double* a, const double* b, size_t n) {
   return std::accumulate(sums, sums + 8, 0.0);
 }
 
-/// Adds x·row to `to`; both are vectors of n numbers.
 void add(double* to, double x, const double* row, size_t n) {
   for (size_t c = 0; c < n; ++c) to[c] += x * row[c];
 }
@@ -34,9 +33,8 @@ void add(double* to, double x, const double* row, size_t n) {
 /// Returns a bound of the tensor cores' error in a sum of n products of e4m3 values, term(0), …,
 /// term(n − 1). Tensor cores add 32 terms at a time to the sum so far, and cut off bits: of each
 /// term, and of the sum before and after the addition. Each cut loses less than 2⁻¹³ of the largest
-/// magnitude (fp8_test measures this). The losses of terms have either sign, so by Hoeffding's
-/// inequality they add up to more than 6·√n losses in only 3 of 10⁸ cases. The sum's may all have
-/// one sign.
+/// magnitude (fp8_test measures this). The terms' losses have either sign, so by Hoeffding's
+/// inequality they exceed 6·√n losses in only 3 of 10⁸ cases. The sum's may all have one sign.
 double sum_bound(size_t n, auto term) {
   double largest = 0, sum = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -74,7 +72,6 @@ struct Row {
   bool overflows = false;  // if S is stored: Σ exp(S) leaves float32's normal range
 };
 
-/// The values that belong to an element of S.
 struct Element {
   double P, dS, plain_P, plain_dS;
   double of_O;  // V's weight in the plain O: the stored P, or the rounded exp(S − m) divided by l
@@ -108,7 +105,7 @@ struct Head {
   double stored_P(const Row& row, double S) const {
     return rounded(std::exp(rounded(S) - row.stored_m) / row.stored_l);
   }
-  /// Returns the values of an element; e is exp(S − m).
+  /// Returns the values that belong to an element of S; e is exp(S − m).
   Element element(const Row& row, double e, double S, double dP) const {
     const double P = e / row.l, dS = P * (dP - row.D);
     if (row.lost) return {P, dS, kInf, kInf, kInf};
@@ -178,7 +175,6 @@ struct Head {
   /// Fills the plain row of O for an e4m3 step, given the exact row `o`, and returns plain − exact
   /// for the row's LSE. The plain values differ from the exact ones by half the error that a step
   /// may make, because the tolerance doubles it. With e_j = exp(S_j − m), there are three errors:
-  ///
   /// - in S, by its sum of products and by rounding to float32. An error t changes e_j by t·e_j.
   /// - in P: with E = p_exponent, the step rounds 2^E·s_V·e_j or a larger multiple of e_j to e4m3;
   ///   the row's largest is at least 2^E. Rounding to 4 significant bits costs at most 2⁻⁴ of a
@@ -214,8 +210,7 @@ struct Head {
     return of_lse / 2;
   }
 
-  /// Adds the contributions of all queries to dK and dV of key j, whose row begins at element `at`
-  /// of each. This needs the `rows` of all queries that attend to a key, which compute_row() fills.
+  /// Adds all queries' contributions to dK and dV of key j, from element `at` on; reads all `rows`.
   void add_key(size_t j, size_t at) {
     for (size_t r = p.first_query(static_cast<int>(j)) - queries.front(); r < rows.size(); ++r) {
       const double S = score(r, j);
@@ -343,9 +338,8 @@ TensorError compare_with_full_precision(const ExpectedTensor& expected, const Te
 }
 
 RowsToCheck to_check(const Problem& p, Check how, bool gradients) {
-  // A core does about 2·10⁹ multiply-adds per second. `in_a_second` is what all cores do, divided
-  // by the keys and heads. Per key, a row needs `each` if all rows are checked, and `of_dQ` in a
-  // sample of dQ, which is computed without dK and dV.
+  // All cores' multiply-adds per second, per key and head, at about 2·10⁹ per core. Per key a row
+  // needs `each`, or `of_dQ` in a sample of dQ, which is computed without dK and dV.
   const double in_a_second = 2e9 * host_cores() / (1.0 * p.B * p.H * p.N_kv);
   const double each = 10.0 * p.d + 80, of_dQ = 5.0 * p.d + 60;
   const bool all = how == Check::full || (how == Check::automatic && p.N <= in_a_second / each);

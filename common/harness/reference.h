@@ -29,8 +29,7 @@ struct TensorError {
   bool pass() const { return nonfinite == 0 && !wrong(); }
   /// Whether the output has to pass; false if its error is only reported.
   bool judged() const { return is_finite(tolerance); }
-  /// Whether a pass is conclusive, that is, an output of zeros would fail. If all values should be
-  /// 0, only exact zeros are conclusive.
+  /// Whether a pass is conclusive: zeros would fail, or all values should be 0 and are exactly 0.
   bool decides() const { return tolerance < largest / 2 || (largest == 0 && max == 0); }
   bool undecided() const { return judged() && pass() && !decides(); }
   /// Whether the output fails for another reason than overflow of the I/O type or of float32.
@@ -58,8 +57,7 @@ TensorError compare(const ExpectedTensor& expected, const std::vector<float>& ou
 /// error is only reported, as "o_full": the tolerance is infinite.
 TensorError compare_with_full_precision(const ExpectedTensor& expected, const Tensor& out);
 
-/// How much is compared. `automatic` is full if that takes under about a second, else sampled.
-enum class Check { automatic, full, sampled, off };
+enum class Check { automatic, full, sampled, off };  // how much is compared: see to_check()
 
 /// The rows to compare: `rows` of O, LSE and dQ in every head, and all rows of dK and dV in
 /// `kv_heads` (in [0, B·Hk)). If `kv_heads` is empty, no gradients are computed.
@@ -92,9 +90,8 @@ struct Reference {
             const std::optional<Quantisation>& quantisation = {});
 
   ExpectedTensor o, lse, dq, dk, dv;
-  /// If S is stored: the number of checked rows whose Σ exp(S), with S rounded to the I/O type,
-  /// leaves float32's normal range. A rung that subtracts no maximum must fail in these rows. (Rows
-  /// that attend to no key are not counted.)
+  /// If S is stored: how many checked rows that attend to a key have a Σ exp(S), with S rounded,
+  /// outside float32's normal range. A rung that subtracts no maximum must fail in these rows.
   int64_t overflowing_rows = 0;
 };
 

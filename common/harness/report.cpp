@@ -14,7 +14,7 @@ namespace {
 
 using json::Members;
 
-/// Returns n, or nothing if n is 0: the plan then contains no such quantity.
+/// Returns n, or nullopt if n is 0: the plan then contains no such quantity.
 std::optional<int> or_null(int n) {
   return n ? std::optional(n) : std::nullopt;
 }
@@ -30,7 +30,7 @@ std::optional<ReadWrite> predicted_traffic_of(const Report& r, const std::string
   return sum;
 }
 
-/// Returns the sum of all kernels' counts; nothing if they were not counted.
+/// Returns the sum of all kernels' counts, or nullopt if they were not counted.
 std::optional<Counts> sum_of(const Report& r) {
   std::optional<Counts> sum;
   for (const auto& k : r.kernels) {
@@ -41,7 +41,6 @@ std::optional<Counts> sum_of(const Report& r) {
   return sum;
 }
 
-/// Returns a member of *c, or nothing if c is empty.
 template <class C, class T>
 std::optional<T> member_of(const std::optional<C>& c, T C::*member) {
   return c ? std::optional((*c).*member) : std::nullopt;
@@ -117,7 +116,6 @@ std::string ms_text(double ms) {
   return in_units(ms, {{1e3, "s"}, {1, "ms"}, {1e-3, "µs"}});
 }
 
-/// Formats times and bytes: one line per kernel, then one for the whole run.
 std::string traffic_table(const Report& r) {
   // The simulator shows counted requests and distinct bytes. A GPU shows predicted requests (tests
   // compare them with the counts) and, with --dram, its counters.
@@ -259,13 +257,11 @@ std::string to_table(const Report& r) {
     out +=
         fmt::format("tiles of {} rows of Q × {} of K and V, {} warps, {} of shared memory\n",
                     r.plan.block_q, r.plan.block_kv, r.plan.warps, bytes_text(r.plan.smem_bytes));
-
   if (!r.plan.settings.empty()) {
     out += "settings";
     for (const auto& [name, chosen] : r.plan.settings) out += fmt::format(" {}={}", name, chosen);
     out += "\n";
   }
-
   out += traffic_table(r);
   if (r.timing)
     out += fmt::format("{:.3g} TFLOP/s (median of {} runs, {} to {})\n",

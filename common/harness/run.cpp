@@ -39,7 +39,6 @@ struct DeviceArrays {
       for (const auto& array : plan->workspace) make(array.name, array.bytes);
   }
 
-  /// Copies the outputs that exist to the host.
   void download(Device& device, DType dtype, Outputs& out) const {
     const auto into = [&](const std::string& name, auto& values) {
       const Array* const array = by_name.find(name);
@@ -56,13 +55,10 @@ struct DeviceArrays {
   }
 };
 
-/// The forward or the backward pass of a run: its launch and its report.
 struct PassRun {
   std::function<void()> launch;
   Report report;
 };
-
-// ------------------------------------------------------------------------------------ verification
 
 /// Prints a line if an output's check decides nothing, and another if values of it overflow
 /// although the step computed them correctly.
@@ -122,9 +118,6 @@ void verify(const Step& step, const Plans& plans, const Outputs& out, Workload& 
     for (const TensorError& e : *pass.report.errors) explain(step, p, e);
 }
 
-// ----------------------------------------------------------------------------------- measurements
-
-/// Stores the bytes that DRAM served in the reports, or prints why they cannot be counted.
 void count_dram(Device& device, std::vector<PassRun>& passes) {
   try {
     const Progress progress("counting DRAM bytes");
@@ -139,7 +132,6 @@ void count_dram(Device& device, std::vector<PassRun>& passes) {
   }
 }
 
-/// Times each pass on a GPU, and with --dram counts the bytes that DRAM served.
 void measure(Device& device, const RunOptions& options, std::vector<PassRun>& passes) {
   const bool timed = device.info().kind == DeviceKind::gpu;
   if (options.time_ms && !timed) say("--time has no effect: the simulator counts and is not timed");

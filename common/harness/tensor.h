@@ -21,10 +21,8 @@ struct Tensor {
 
 /// Rounds x to the I/O type, to nearest even, and returns the bits of the result.
 uint16_t round_to(DType dtype, float x);
-/// Returns the number that these bits stand for.
-float widen(DType dtype, uint16_t bits);
-/// Rounds x to the I/O type and returns the result in float64. (It rounds to float32 first; the
-/// tolerance covers the difference that this makes.)
+float widen(DType dtype, uint16_t bits);  // the number that these bits stand for
+/// Rounds x to float32 and then to the I/O type; the tolerance covers the double rounding.
 double rounded(DType dtype, double x);
 Tensor round_all(DType dtype, const std::vector<float>& values);
 std::vector<float> widen_all(const Tensor& tensor);

@@ -20,8 +20,6 @@
 namespace ladder {
 namespace {
 
-// ----------------------------------------------------------------------------------- source lines
-
 /// Returns a file's name quoted for a shell: within single quotes, ' becomes '\''.
 std::string quoted(std::string name) {
   for (size_t at = 0; (at = name.find('\'', at)) != std::string::npos; at += 4)
@@ -86,8 +84,7 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
     say(fmt::format(
         "the trace has no source lines: install {}, or build the program with line tables", kTool));
 
-  // A line that begins with 0x starts the answer for the next address. Of the lines that follow it,
-  // the first in a rung's file counts.
+  // A line that begins with 0x starts the answer for the next address.
   std::istringstream all(text);
   auto next = lines.begin();
   std::string* line = nullptr;
@@ -106,8 +103,6 @@ std::vector<std::string> source_lines(const std::vector<std::vector<uintptr_t>>&
   }
   return found;
 }
-
-// ------------------------------------------------------------------------------------------- lines
 
 using json::Members;
 

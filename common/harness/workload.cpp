@@ -29,8 +29,7 @@ Inputs make_inputs(WorkloadSpec& spec, bool backward) {
   using Shape = std::vector<int64_t>;
   namespace fs = std::filesystem;
   const auto path = [&](const char* name) { return fmt::format("{}/{}.npy", spec.load, name); };
-  // Returns whether the file exists. Throws if it is missing but a file with a similar name exists,
-  // such as dO.npy, do.NPY or do.npy.txt.
+  // Returns whether the file exists; refuses a similar one in its place (dO.npy, do.npy.txt).
   const auto is_there = [&](const char* name) {
     std::error_code error;
     if (fs::exists(fs::symlink_status(path(name), error))) return true;
@@ -89,9 +88,8 @@ void WorkloadSpec::complete() {
     bad_usage("head-dim {}: give a multiple of 8 from 8 to 256", p.d);
   if (p.Hk < 1 || p.H % p.Hk != 0)
     bad_usage("kv-heads {} does not divide heads {}; give a divisor of {}", p.Hk, p.H, p.H);
-  // Kernels count the rows of all heads in ints, and therefore also heads, tiles and blocks. 2³⁰ is
-  // a factor of 2 below 2³¹, because a count may run past the end by a tile, a GPU full of blocks
-  // or a group of heads (schedule.h). Sizes in bytes are 64-bit integers and do not overflow.
+  // Kernels count rows, and therefore heads, tiles and blocks, in ints. A count may run past the
+  // end by a tile, a GPU full of blocks or a group of heads, so the limit is 2³⁰, not 2³¹.
   constexpr int kMostRows = 1 << 30;
   const auto require = [&](const char* heads, int of, const char* length, int rows) {
     if (__int128{p.B} * of * rows > kMostRows)

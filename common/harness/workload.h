@@ -14,7 +14,6 @@
 
 namespace ladder {
 
-/// A workload as the options specify it.
 struct WorkloadSpec {
   Problem problem;  // with `load`, the files determine the shapes once they are read
   Input input = Input::normal;

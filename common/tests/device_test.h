@@ -29,9 +29,9 @@ using OnHost = std::conditional_t<
     std::conditional_t<sizeof(T) == 1, ladder::e4m3,
                        std::conditional_t<std::is_same_v<T, fp16>, ladder::fp16, ladder::bf16>>>;
 
-/// Returns what a kernel's parameter gets: an Hbm for an Array, and any other argument unchanged.
 template <class T>
-std::type_identity<T> element_of(Hbm<T>);
+std::type_identity<T> element_of(Hbm<T>);  // only declared, to name T
+/// Returns what a kernel's parameter gets: an Hbm for an Array, and any other argument unchanged.
 template <class Parameter>
 auto argument(Array& array) {
   return hbm<typename decltype(element_of(std::declval<Parameter>()))::type>(array);
@@ -41,7 +41,7 @@ const Parameter& argument(const Parameter& value) {
   return value;
 }
 
-/// A test that runs kernels on the machine that it is compiled for. It is skipped without a GPU.
+/// A test whose kernels run on their machine; the GPU's version is skipped if no GPU can be used.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -64,24 +64,26 @@ class DeviceTest : public ::testing::Test {
     while (std::ssize(numbers) < n) numbers.emplace_back(uniform(random_));
     return numbers;
   }
+  /// Allocates an array with these values, which lives until the test ends.
   template <class T>
   Array& upload(const char* name, const std::vector<OnHost<T>>& values) {
     Array& array = make(name, std::ssize(values) * int64_t{sizeof(T)});
     device_->upload(array, values.data());
     return array;
   }
-  /// Allocates a poisoned array, whose elements are NaN in every type.
+  /// Allocates a poisoned array, whose elements are NaN in every floating-point type.
   Array& make(const char* name, int64_t bytes) {
     return *arrays_.emplace_back(device_->allocate(name, bytes));
   }
+  /// Returns a copy of the array's values.
   template <class T>
   std::vector<OnHost<T>> values(const Array& array) {
     std::vector<OnHost<T>> all(static_cast<size_t>(array.bytes) / sizeof(T));
     device_->download(all.data(), array);
     return all;
   }
-  /// Runs one kernel and returns its counts; nothing on a GPU, which does not count. `smem_bytes`
-  /// is the shared memory per block. For each Array argument the kernel gets an Hbm.
+  /// Runs one kernel and returns its counts, or nullopt on a GPU, which does not count.
+  /// `smem_bytes` is the shared memory per block. For each Array argument the kernel gets an Hbm.
   template <class... P>
   std::optional<Counts> run(void (*kernel)(P...), dim3 grid, dim3 block, int64_t smem_bytes,
                             auto&&... arguments) {

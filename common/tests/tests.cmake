@@ -1,7 +1,6 @@
 # Defines the tests that ctest and scripts/test run. A GoogleTest program runs its cases in one
-# process, because there are thousands and each process would start the simulator or open the GPU
-# again. scripts/test counts the cases in the programs' output, and takes the reasons for skipped
-# tests from the output of the Python tests (-v).
+# process, because thousands of processes would each start the simulator or open the GPU.
+# scripts/test finds the number of cases and the reasons for skipped tests in the output (hence -v).
 set(tests ${PROJECT_SOURCE_DIR}/common/tests)
 set(scripts ${PROJECT_SOURCE_DIR}/scripts/tests)
 
@@ -108,7 +107,6 @@ ladder_test(harness cli Python3::Interpreter ${scripts} cli
 ladder_test(harness cli_files Python3::Interpreter ${scripts} cli
   ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} 06_backward FilesTest PlacesTest -v)
 
-# Tests of the scripts and of the lessons.
 foreach(name run ready style diff bench figures)
   ladder_test(scripts ${name} Python3::Interpreter ${scripts} ${name} -v)
 endforeach()

@@ -1,5 +1,5 @@
-// Tests the gpu implementation of machine.h on a GPU: the message of a failed launch names the
-// kernel and the place, and --dram counts a copy.
+// Tests machine.h's implementation for GPUs: the message of a failed launch names the kernel and
+// the source line, and --dram counts a copy.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ __global__ void copy_all(Hbm<const float> x, Hbm<float> y) {
 class GpuMachine : public DeviceTest {};
 
 TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
-  const auto x = hbm<float>(make("x", 4096));
+  const auto x = hbm<float>(make("x", 4096));  // not touched: 2048 threads exceed CUDA's limit
   try {
     device().run("test", [&] { launch("add_one", add_one, dim3(1), dim3(2048), 0, x); });
     FAIL() << "a block of 2048 threads was launched";
@@ -32,8 +32,8 @@ TEST_F(GpuMachine, FailedLaunchNamesKernelAndPlace) {
   }
 }
 
-// A copy must read and write each byte in DRAM once, whether it is many times larger than L2 or
-// leaves all its output in L2, to be written back later.
+// A copy must read and write each byte in DRAM once, whether the arrays are much larger than L2 or
+// fit there, so that the output is written back only later.
 TEST_F(GpuMachine, DramCountsACopy) {
   for (const int64_t bytes : {int64_t{16} << 20, int64_t{512} << 20}) {
     const auto x = device().allocate("x", bytes), y = device().allocate("y", bytes);
@@ -45,7 +45,7 @@ TEST_F(GpuMachine, DramCountsACopy) {
                  hbm<const float>(*x), hbm<float>(*y));
       });
     } catch (const Error& e) {
-      GTEST_SKIP() << e.what();
+      GTEST_SKIP() << e.what();  // the counters cannot be read
     }
     ASSERT_EQ(report.kernels.size(), 2u);
     for (const auto& [name, dram] : report.kernels) {
@@ -53,7 +53,7 @@ TEST_F(GpuMachine, DramCountsACopy) {
       EXPECT_NEAR(static_cast<double>(dram.read), expected, 0.1 * expected) << name;
       EXPECT_NEAR(static_cast<double>(dram.write), expected, 0.1 * expected) << name;
     }
-    // In the whole run, the second copy finds the data in L2 if they fit there.
+    // In report.all, L2 is emptied only before the first copy; the second finds data that fit.
     if (2 * bytes < device().info().l2_bytes)
       EXPECT_LT(report.all.read, bytes + bytes / 2);
     else

@@ -28,7 +28,6 @@ const Setting kSettings[] = {{"scale", {"tile", "head"}, "what shares a scale"},
                              {"spread", {"on", "off"}, "whether"}};
 constexpr auto kSim = DeviceKind::sim, kGpu = DeviceKind::gpu;
 
-/// Registers steps as steps of `rung` that are compiled for `device`.
 void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device = kSim) {
   for (Step step : steps) {
     step.rung = rung;
@@ -37,7 +36,6 @@ void add_all(const char* rung, const std::vector<Step>& steps, DeviceKind device
   }
 }
 
-// The names of the rungs in the tests.
 constexpr const char* kFlash = "05_test";
 constexpr const char* kNaive = "00_test";
 constexpr const char* kTiled = "01_test";
@@ -58,8 +56,7 @@ class OptionsTest : public testing::Test {
     all_steps().clear();
     for (const DeviceKind device : {kGpu, kSim}) {
       // A ladder like 05's, registered in arbitrary order: first - mma - copies - fast, with asides
-      // eight_bits and, on the GPU only, alone. `copies`, `fast` and `eight_bits` need Hopper,
-      // where `fast` is the GPU's default.
+      // eight_bits and, on the GPU only, alone. On Hopper `fast` is the GPU's default.
       std::vector<Step> steps = {
           {.name = "fast", .after = "copies", .is_default = device == kGpu},
           {.name = "eight_bits", .after = "fast", .aside = true, .settings = kSettings},
@@ -96,7 +93,6 @@ class OptionsTest : public testing::Test {
     return parse(rung, line).value();
   }
 
-  /// Parses a command line and returns its workload as the JSON report shows it.
   static std::string workload(const std::string& line) {
     std::string json = to_json({.workload = options(line).workload});
     std::erase(json, '"');
@@ -104,7 +100,6 @@ class OptionsTest : public testing::Test {
     return json.substr(begin, json.find(", settings") - begin);
   }
 
-  /// Expects that a command line is refused with a message that contains `message`.
   static void expect_bad(const std::string& rung, const std::string& line,
                          const std::string& message) {
     const std::string said = refusal([&] { parse(rung, line); });
@@ -238,7 +233,6 @@ TEST_F(OptionsTest, FillsInUnsetSettings) {
   EXPECT_TRUE(sim.smem_bytes == 4096 && sim.multiprocessors == 7);
 }
 
-// A step is refused if either pass needs a byte more shared memory per block than there is.
 TEST(Memory, PerBlockIsCheckedForBothPasses) {
   Step step{.name = "both", .is_default = true};
   step.forward = {.plan = [](auto& p, auto&, auto&) -> Plan { return {.smem_bytes = p.N}; },
@@ -335,7 +329,6 @@ TEST(Steps, AStepMayBorrowAnEarlierForwardPass) {
   EXPECT_TRUE(steps[2]->has_lse);
 }
 
-// choose_tile() takes the first of a step's tiles for the head size that fits, to the byte.
 TEST(Tiles, TakesTheFirstThatFits) {
   constexpr TileSize kTiles[] = {{64, 128, 64}, {64, 64, 64}, {128, 64, 32}};
   // Returns the chosen tile and the plan's note; each tile takes Br · Bc bytes.
@@ -372,8 +365,6 @@ TEST(Tiles, TakesTheFirstThatFits) {
 
 // ------------------------------------------------------------------------------------- .npy files
 
-// Files as NumPy writes them, and files with one defect each. (cli_test.py tests written files.)
-
 std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
@@ -397,7 +388,6 @@ const std::vector<float> kSix = {1, -2, 0.5f, 0, 65504, 1e-7f};
 const std::string kValues = bytes_of(kSix);
 // 1, −2, the smallest subnormal, the largest finite value.
 const std::string kHalves("\x00\x3c\x00\xc0\x01\x00\xff\x7b", 8);
-
 const std::string kGood = npy(header_of("'<f4'", "(2, 3)"), kValues);
 
 const std::pair<std::string, const char*> kBad[] = {
@@ -448,10 +438,9 @@ TEST(Npy, RefusesEverythingElse) {
     refuses(npy(header_of("'<f4'", shape), kValues), words);
   for (size_t size = 1; size < kGood.size(); ++size)
     refuses(kGood.substr(0, size), size < 10 ? "is not a .npy file" : "truncated");
-  // A header with a wrong length.
   for (int length = 0; length < 256; ++length) {
     std::string file = kGood;
-    file[8] = static_cast<char>(length);
+    file[8] = static_cast<char>(length);  // the header's length
     EXPECT_EQ(refusal([&] { parse(file); }).empty(), file == kGood) << length;
   }
 }

@@ -1,6 +1,5 @@
 // Tests the float64 reference against common/CONTRACTS.md, "Correct means". results_of() is a short
 // attention that shares no code with the reference or with the kernels of 06.
-
 #include "harness/workload.h"
 
 #include <fmt/format.h>
@@ -47,8 +46,7 @@ std::vector<double> in_double(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-/// The inputs in float64.
-struct Point {
+struct Point {  // the inputs in float64
   std::vector<double> Q, K, V, dO;
   explicit Point(const Inputs& in)
       : Q(in_double(in.Q)), K(in_double(in.K)), V(in_double(in.V)), dO(in_double(in.dO)) {}
@@ -59,8 +57,7 @@ struct Results {
   std::vector<double> o, lse, dq, dk, dv, weight;
 };
 
-/// Computes attention in float64: with the roundings that an algorithm cannot avoid if `rounding`
-/// is given, otherwise without rounding.
+/// Computes attention in float64, with the unavoidable roundings if `rounding` is given.
 Results results_of(const Problem& p, const Point& x, std::optional<Rounding> rounding) {
   const bool stored = rounding == Rounding::S_and_P_stored, any = rounding.has_value();
   const auto round = [&](bool when, double y) { return when ? rounded(p.dtype, y) : y; };
@@ -177,7 +174,6 @@ TEST_P(References, FollowTheContract) {
       std::string of_keys = fmt::format("{} of {} rows", p.N_kv, p.N_kv);
       if (std::ssize(choice.kv_heads) < p.B * p.Hk)
         of_keys += fmt::format(", {} of {} heads", choice.kv_heads.size(), p.B * p.Hk);
-
       const Reference reference(p, in, rounding, choice);
       expect_expected(reference.o, exact.o, plain.o, rows, p.d, of_rows, 0);
       expect_expected(reference.lse, exact.lse, exact.lse, rows, 1, of_rows, 0);
@@ -351,8 +347,6 @@ TEST(Samples, AreEvenlySpacedFromFirstToLastRow) {
   EXPECT_LE(to_check(slow, Check::automatic, true).rows.size(), 256u);
 }
 
-// The following tests cover what quantised steps need: the Hadamard transform and the tolerance.
-// (The suite tests which elements share a scale.)
 TEST(Hadamard, KeepsLengths) {
   for (const int n : {32, 64, 128, 256}) {
     std::vector<float> x(static_cast<size_t>(n), 0.0f);

@@ -42,7 +42,6 @@ void expect_in(const std::string& text, std::initializer_list<const char*> parts
     EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
 }
 
-/// Expects this text under the heading `name` in report.md.
 void expect_report(const std::string& name, const std::string& text) {
   expect_written(std::filesystem::path(__FILE__).replace_filename("report.md"), name, text);
 }
@@ -74,8 +73,7 @@ TEST(Report, SimulatorCountsAreAsWritten) {
 TEST(Report, PassesOnlyIfEveryTensorDoes) {
   Report r = on_the_gpu();
   EXPECT_EQ(r.pass(), true);
-  // A check decides nothing if zeros would almost pass, that is, if its tolerance is at least half
-  // of `largest`. But if all values should be 0, zeros are correct, and the check decides.
+  // A check decides if tolerance < largest / 2, or if all values should be 0 and are exactly 0.
   for (const auto& [largest, max, decides] :
        {std::tuple(2.0, 0.0, false), {2.001, 0.5, true}, {0, 0, true}, {0, 1e-30, false}}) {
     (*r.errors)[1] = {.name = "lse", .max = max, .tolerance = 1, .largest = largest};

@@ -154,7 +154,6 @@ TEST_F(HopperCopies, LoadsOfAnUnfinishedPhase) {
   });
 }
 
-/// Two groups of 128 threads meet at named barriers with wrong numbers, counts and partners.
 TEST_F(HopperCopies, NamedBarriers) {
   expect(256, [&] {
     const bool first = thread() < 128;

@@ -29,8 +29,7 @@ using Place = std::pair<unsigned, unsigned>;  // line, column
 inline std::map<Place, Said> mistakes;        // the mistakes in the kernel run last
 inline Place made;                            // the mistake switched on; {0, 0}: none
 
-/// Returns whether to make the mistake at this place in a kernel. A first run without mistakes
-/// registers every place; expect() then makes them one by one. For `said` see expect_says().
+/// Returns whether to make the mistake at this place in a kernel. For `said` see expect_says().
 inline bool wrong(const std::string& said, const std::string& in_reverse = "",
                   Where where = Where::current()) {
   const Place here = {where.line(), where.column()};
@@ -54,7 +53,6 @@ class Planted : public SimTest {
   TensorMap map_of_X(int64_t rows, int box_rows, int box_bytes = 128) {
     return tensor_map<fp16>(*array_of_X_, 64, rows, 1, 1, box_rows, box_bytes);
   }
-  /// Sets out[i] = i.
   void number_out() { device().upload(out.array(), iota(64 * 64).data()); }
 
   /// Expects that the correct kernel ends without a fault, and that each planted mistake is found.
@@ -87,7 +85,6 @@ class Planted : public SimTest {
 
   TensorMap X, Y;  // of 128 × 64 fp16 ones, and of 64 × 64 fp16 numbers, not written at first
   Hbm<float> out;  // 64 × 64, not written at first
-
   Array* array_of_X_ = nullptr;
 };
 

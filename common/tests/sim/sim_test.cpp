@@ -15,8 +15,7 @@ const Schedule kSchedules[] = {
 
 // ------------------------------------------------------------------------------------------ counts
 
-// Counts of launches with the same name are added up. (The suite compares each step's counts with
-// its traffic(), and results_test compares them with the committed counts.)
+// The suite compares each step's counts with traffic(), results_test with the committed counts.
 TEST_F(SimTest, AddsUpLaunchesWithTheSameName) {
   const auto x = array("x", iota(32));
   const Counts c = run([&] {
@@ -47,8 +46,7 @@ TEST_F(SimTest, ShufflesFromLanesOutsideTheWarp) {
   }
 }
 
-// Schedules change the order of blocks, warps and lanes, so that a kernel that lacks a barrier is
-// correct in one order and wrong in another.
+// A kernel that lacks a barrier must be right in one order of threads and wrong in another.
 TEST_F(SimTest, SchedulesReorderBlocksWarpsAndLanes) {
   // Returns the positions of block 0's 128 threads at three times, then those of the 128 blocks.
   const auto order = [&](const Schedule& schedule) {

@@ -1,5 +1,4 @@
-// Supports tests of the simulator: opens it with options, makes arrays, runs lambdas as kernels,
-// and checks the messages of faults.
+// Supports tests of the simulator: opens it, runs lambdas as kernels, and checks faults' messages.
 #pragma once
 
 #include <functional>
@@ -39,8 +38,7 @@ inline void expect_says(const std::string& said, std::string_view wanted) {
   }
 }
 
-/// The shared memory per block in bytes, unless a test gives another size: enough for three tiles
-/// of 64 rows of 128 bytes, and for small arrays.
+/// The default shared memory per block: three tiles of 64 rows of 128 bytes, and small arrays.
 constexpr int64_t kSharedBytes = 3 * 64 * 128 + 256;
 
 class SimTest : public DeviceTest {

@@ -145,9 +145,8 @@ MadeInputs logits_rising(const Case& c) {
   return {8.0f / static_cast<float>(c.d), [](int i, int) { return i % 3 ? 1.0f : 0.5f; }, K};
 }
 
-/// Constructs queries of 0, like padding: all keys have the same weight. A query that attends to
-/// only one key has LSE = 0 and must not be treated as one that attends to none. All elements of V
-/// are below 1, so that FP8's scale must adapt to them.
+/// Constructs queries of 0, like padding: all keys weigh the same, and LSE is 0 for a query with
+/// one key, unlike one with none. All of V is below 1, so that FP8's scale must adapt to it.
 MadeInputs queries_of_0(const Case&) {
   const auto V = [](int j, int column) { return static_cast<float>(7 * j % 13 + column) / 64; };
   return {0, constant(0), {}, V};
@@ -237,18 +236,16 @@ MadeInputs of_shares(const Case& c, std::function<float(int)> share, std::functi
 
 /// Finds kernels that round the factor that rescales O when the maximum grows. The P of the first
 /// 256 keys, the next 256 and the last 45 are bf16 numbers in the ratio of about 2⁻¹⁷ : 2⁻⁸ : 1,
-/// but the factor from the first group to the second is not a bf16 number. The first group
-/// contributes about 20 times the final O, so an error in the factor shows. (So does rounding S.)
+/// but the first factor is not. The first group adds about 20 times the final O, so errors show.
 MadeInputs tiles_that_rise(const Case& c) {
   const auto share = [](int j) { return j < 256 ? 0x1.fep-18f : j < 512 ? 0x1.fcp-9f : 1; };
   const auto V = [](int j) { return j < 256 ? 473088.0f : j < 512 ? 0 : -19.375f; };
   return of_shares(c, share, V, 554);
 }
 
-/// Like tiles_that_rise, but for warps or blocks that split the keys, and rescale O when they agree
-/// on a maximum. In each of the first two groups of 128 keys, the first 32 have the smallest P; the
-/// other keys' P is larger, and larger still in the second group. The next 256 keys have P = 1, and
-/// the last few have a P of about 0.28. All P are bf16 numbers; the factors are not.
+/// Like tiles_that_rise, but for warps or blocks that split the keys and rescale O when they agree
+/// on a maximum. P is smallest for keys 0 to 31 and 128 to 159, larger for 32 to 127, still larger
+/// for 160 to 255, and 1 for the next 256. All P are bf16 numbers; the factors are not.
 MadeInputs parts_that_rise(const Case& c) {
   const float first = 0x1.fep-18f;
   const auto share = [=](int j) {
@@ -273,10 +270,9 @@ MadeInputs rounds_that_rise(const Case& c) {
       c, share, [](int j) { return j < 64 ? 1024.0f : 0; }, 1024);
 }
 
-/// Finds kernels that round the sum l, or the exponentials that it adds. The 13 keys in the middle
-/// have P = 1 (unnormalised), and V is nonzero only for three of them, so rounding P changes
-/// nothing else. P is 0.502 for the 256 keys before them (first query) or after them (second
-/// query). Neither 0.502 nor l is a bf16 number.
+/// Finds kernels that round the sum l, or the exponentials in it. P (unnormalised) is 1 for 13 keys
+/// in the middle, and 0.502 for 256 keys before (query 0) or after them (query 1); neither 0.502
+/// nor l is a bf16 number. V is 0 except for 3 of the 13, so rounding P changes nothing else.
 MadeInputs sums_that_rise(const Case& c) {
   const float share = 0.5019140625f, sum = 13 + 256 * share;
   const auto K = [=](int j, int column) {
@@ -291,18 +287,16 @@ MadeInputs sums_that_rise(const Case& c) {
   return {1, Q, K, V, {}, true};
 }
 
-/// Like sums_that_rise, but with six keys, so one lane holds a whole row. S is 0 for the first key
-/// and −1.6015625 for the others, whose V is 0. The sum l = 2.008 is not a bf16 number, but P = 1/l
-/// is within 2⁻¹⁵ of one.
+/// Like sums_that_rise, but with six keys, so one lane holds a whole row. V is 0 except for the
+/// first key. The sum l = 2.008 is not a bf16 number, but P = 1/l is within 2⁻¹⁵ of one.
 MadeInputs six_keys(const Case&) {
   const auto K = [](int j, int column) { return j > 0 && column == 0 ? -1.6015625f : 0; };
   const auto V = [](int j, int) { return j > 0 ? 0.0f : 4; };
   return {1, [](int, int column) { return column == 0 ? 1.0f : 0; }, K, V, {}, true};
 }
 
-/// Each query scores the keys of every eighth group of 16 so far above the rest that the rest's P
-/// underflows. If warps or blocks split the keys, each holds the maximum of some rows and must take
-/// the others' from another warp or block.
+/// Each query scores every eighth group of 16 keys so far above the rest that their P underflows.
+/// Warps or blocks that split the keys hold the maxima of some rows and must get the others.
 MadeInputs keys_far_above(const Case&) {
   const auto K = [](int j, int column) { return column == j / 16 % 8 ? 1.0f : 0; };
   return {1, [](int i, int column) { return column == i % 8 ? 200.0f : 0; }, K};
@@ -337,12 +331,10 @@ Workload& workload_of(const Case& c) {
   return all.try_emplace(key, spec, std::move(inputs)).first->second;
 }
 
-/// Returns `type`, or fp16 if the device lacks bf16.
 DType type_on(const Device& device, DType type) {
   return device.info().has_bf16() ? type : fp;
 }
 
-/// Returns options that limit a GPU's timing to about a millisecond.
 RunOptions quick(const Device& device, const TileRequest& tile = {}) {
   RunOptions options{.tile = tile};
   if (device.info().kind == DeviceKind::gpu) options.time_ms = 1.0f;

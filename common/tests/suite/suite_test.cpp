@@ -37,7 +37,6 @@ std::vector<Step> steps_on(DeviceKind device) {
   return all;
 }
 
-/// A test of one step with one case.
 struct Param {
   DeviceKind device;
   Step step;
@@ -100,15 +99,13 @@ class OnGpu : public Test {
 using GpuTest = OnGpu<::testing::Test>;
 class GpuLarge : public GpuTest {};
 
-/// Returns the largest head size that a step is compiled for.
 int widest(const Step& step) {
   return step.tiles.empty() ? 256 : std::ranges::max(step.tiles, {}, &TileSize::max_d).max_d;
 }
 
-/// Returns whether a step refuses this case, for one of three reasons. The GPU has less shared
-/// memory than an H100 (SmallerSharedMemory tests which steps may then refuse). The step is
-/// compiled only for narrower heads; the message must then name a step for wider ones, such as
-/// `sm90` or `large_tiles`. Or several parts are requested with a tile that blocks cannot share.
+/// Returns whether a step refuses this case: the GPU has less shared memory than an H100; the step
+/// is compiled only for narrower heads, so the message must name a step for wider ones; or
+/// several parts are requested with a tile that blocks cannot share.
 bool refuses(const Device& device, const Step& step, const Case& c, const TileRequest& tile = {}) {
   const bool narrow = c.d > (step.needs.exact_architecture ? 128 : widest(step));
   const bool shared = tile.block_q > 0 && tile.settings.contains("parts");
@@ -211,7 +208,6 @@ TEST_P(Gpu, IsCorrect) {
 INSTANTIATE_TEST_SUITE_P(, Gpu, ::testing::ValuesIn(params(DeviceKind::gpu)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Gpu);
 
-/// Returns the simulator's steps that wanted() accepts, each as the parameter of a test.
 template <class Wanted>
 auto steps(Wanted wanted) {
   std::vector<Step> all;
@@ -222,7 +218,6 @@ auto steps(Wanted wanted) {
 const auto step_name = [](const auto& info) { return info.param.name; };
 const auto every = [](const Step&) { return true; };
 
-// Each output must be checked with the step's roundings: all rows if that is quick, or a sample.
 class Verification : public ::testing::TestWithParam<Step> {};
 TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
   const Step& step = GetParam();
@@ -237,7 +232,6 @@ TEST_P(Verification, CoversAllOutputsWithTheStepsRoundings) {
     const auto& quantised = reports.front().plan.quantisation;
     std::vector<TensorError> got;
     for (const Report& r : reports) got.insert(got.end(), r.errors->begin(), r.errors->end());
-
     const Check quick = how == Check::sampled ? how : Check::full;
     const Inputs& in = workload.inputs(bool{step.backward});
     const RowsToCheck choice = to_check(p, quick, bool{step.backward});
@@ -263,7 +257,6 @@ INSTANTIATE_TEST_SUITE_P(, Verification, steps(every), step_name);
 // With less shared memory, as on smaller GPUs, a step takes a smaller tile, fewer warps or fewer
 // stages, and each of these choices must be correct. Given exactly the bytes that its plan needs, a
 // step must make the same plan, or choose another tile that fits twice.
-//
 // The 99 KB of compute capability 8.6, 8.9 and 12.0 suffice for all steps that run there (not
 // Hopper's). The 64 KB of 7.5 may be too few for wide heads; the message then names steps that fit.
 constexpr int64_t kOf86 = 101376, kOf75 = 65536;
@@ -357,8 +350,7 @@ TEST_F(GpuTest, FitsIntoSharedMemoryOfSmallerGpus) {
 }
 INSTANTIATE_TEST_SUITE_P(, SmallerSharedMemory, steps(every), step_name);
 
-// Tests every value of each setting alone, and all settings together at values other than the
-// defaults. (The other tests run the defaults.)
+// Tests each value of every setting alone, and all settings together, none with its default.
 void check_settings(Device& device, const Step& step) {
   const Case kShapes[] = {
       {"ragged", 1, 4, 2, 113, 203, 80, true, fp},
@@ -377,8 +369,7 @@ void check_settings(Device& device, const Step& step) {
     other[setting.name] = setting.values.back();
   }
   if (other.size() > 1) each.push_back(other);
-  // Inputs that reveal roundings that some values of the settings add. They run only on the
-  // simulator, for the reason in params().
+  // These inputs reveal roundings that settings add. They run only on the simulator: see params().
   std::vector<Case> shapes(std::begin(kShapes), std::end(kShapes));
   const bool decodes = step.device == DeviceKind::sim && step.shown.decoding;
   for (const Case& c : kCases)
@@ -469,9 +460,8 @@ TEST_F(GpuTest, TwoRunsGiveTheSameBits) {
   }
 }
 
-// Tests sizes whose product exceeds 31 bits, or whose byte offsets exceed 32, so that a kernel that
-// computes them in too few bits accesses a wrong address. The checked sample has rows of every
-// head. A step may refuse a size as too large for its grid, but only with the status for bad usage.
+// Tests sizes whose product exceeds 31 bits, or whose byte offsets exceed 32, so that computing
+// them in too few bits gives a wrong address. A step may refuse a size only as bad usage.
 void check_large(Device& device, const std::vector<Step>& steps, Case c) {
   c.dtype = type_on(device, c.dtype);
   WorkloadSpec spec = spec_of(c);
@@ -576,8 +566,7 @@ std::string plans_text(const Step& step, const Problem& p, const DeviceInfo& inf
   }
 }
 // Compares the tile, warps, stages, parts and note of a step's plans for an H100 with plans.jsonl,
-// so that no choice changes unnoticed. Covers many sizes, causal and not, and less shared memory at
-// several head sizes. (A plan equal to the previous one is written as "".)
+// so that no choice changes unnoticed. (A plan equal to the previous one is written as "".)
 TEST_P(Sizes, PlansAreAsWritten) {
   const Step& step = GetParam();
   DeviceInfo info;
@@ -620,10 +609,9 @@ TEST_P(Sizes, PlansAreAsWritten) {
   }
 }
 // Compares a step's plans for six GPUs, without needing any, with gpu_plans.jsonl: tile, warps,
-// parts and bytes of shared memory. Two shapes suffice for steps without settings. The choices of
-// the others depend on the whole shape; large_tiles even uses a model of a GPU's time, which it
-// leaves out on the simulator.
-// scripts/ladder/show/cards.py shows the first two shapes in a table.
+// parts and bytes of shared memory. Steps without settings need only the two shapes that cards.py
+// shows in a table; the choices of the others depend on the whole shape and, in large_tiles, on a
+// model of a GPU's time.
 TEST_P(Sizes, GpuPlansAreAsWritten) {
   const Step& step = GetParam();
   if (step.needs.exact_architecture) return;

@@ -1,6 +1,5 @@
 // Tests two properties of common/tile that no result shows: tiles without bank conflicts, and the
-// order of work. (The rungs' suites test the functions' results on both machines, and results_test
-// compares their counts with the committed ones.)
+// order of work. (The rungs' suites test the functions' results, and results_test their counts.)
 
 #include <algorithm>
 #include <utility>
