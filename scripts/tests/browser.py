@@ -56,7 +56,6 @@ const text = (selector) => each((pane) => pane.find(selector).textContent);
 
 
 def find():
-    """Returns the path of the first of NAMES that is installed, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 

@@ -4,8 +4,7 @@ them. Copies with planted mistakes end in bounded time, and the test suite finds
 
 `python3 scripts/tests build_tasks BIN` checks four steps and those whose file the last commit
 changed, and runs three bug hunts; with LADDER_BUILD_TASKS=all in the environment, which
-`scripts/test build_tasks` sets, it checks and runs all.
-"""
+`scripts/test build_tasks` sets, it checks and runs all."""
 
 import collections
 import concurrent.futures
@@ -272,7 +271,6 @@ class BugHunts(Scratch):
                         self.assertNotIn(one, seen.text)
 
     def test_answers_and_the_list(self):
-        """(commands.md has the messages for an answer.)"""
         known = self.exercise()
         self.assertGreaterEqual(len(BUG_HUNTS), 15)
         for name, broken in BUG_HUNTS.items():

@@ -3,8 +3,7 @@
 Runs the program as a subprocess, on the simulator unless a test says otherwise. CTest runs class
 `Rung` for every rung. The other classes test what all programs share, and are run only for
 06_backward, which has LSE, tiles and a backward pass. options_test.cpp tests the messages for
-refused options, and which .npy files are refused.
-"""
+refused options, and which .npy files are refused."""
 
 import glob
 import json
@@ -33,13 +32,11 @@ SIZES = "batch heads kv_heads seqlen seqlen_kv head_dim".split()
 
 
 def steps():
-    """Returns the steps that --list names for the simulator."""
     return [step for step in steps_of(PROGRAM) if step.device == "sim"]
 
 
 def npy(shape, values=None, descr="<f2"):
-    """Returns the bytes of a .npy file of this shape and type; by default its values are multiples
-    of 1/8 from −0.75 to 0.75."""
+    """Returns a .npy file's bytes; the default values are multiples of 1/8 from −0.75 to 0.75."""
     if values is None:
         values = [(i * 7 % 13 - 6) / 8 for i in range(math.prod(shape))]
     return arrays.npy(shape, values, descr)
@@ -108,8 +105,7 @@ class Rung(ProgramTest):
         self.assertIn("wrong result", self.execute("--device sim --load in --step fp8", 1).stderr)
 
     def test_json_has_the_documented_keys_and_types(self):
-        """(report_test.cpp tests the keys' values, results_test the simulator's counts, and
-        lessons_test the overflows that lessons show.)"""
+        """report_test.cpp tests the keys' values, and results_test the simulator's counts."""
         default, = (step for step in steps() if step.default)
         objects = self.objects(SMALL)
         self.assertEqual([o["direction"] for o in objects], ["fwd", "bwd"][:1 + default.backward])
@@ -172,8 +168,6 @@ class Options(ProgramTest):
 
 
 class FilesTest(ProgramTest):
-    """Tests the files that a program loads and saves."""
-
     def test_saved_files_have_the_types_and_shapes_of_the_contract(self):
         for dtype, o in (("fp16", "<f2"), ("bf16", "<f4")):
             saved = self.saved(f"{SMALL} --dtype {dtype} --causal")
@@ -229,7 +223,6 @@ class FilesTest(ProgramTest):
         self.execute("--device sim --load in --causal --step stored")
 
     def test_bad_input_files_are_refused(self):
-        """(options_test.cpp tests files with other contents.)"""
         many = (1, 2, 3, 8)
         self.put_inputs(many)
         self.write("in/do.npy", npy(many))

@@ -62,11 +62,12 @@ class Answers(unittest.TestCase):
             for i, what in enumerate(getattr(exercise.check, "answers", ())):
                 with self.subTest(name, what=what):
                     self.assertEqual(exercise.check.check(right)[:2], (True, "Correct."))
-                    # The lesson's answer states the number (a 0 in words); lessons_test compares it
-                    # with what the program prints.
+                    # The lesson's answer states the number, but a 0 in words. lessons_test compares
+                    # these numbers with the program's.
                     if right[i]:
                         self.assertRegex(exercise.answer.replace(",", ""),
                                          rf"(?<![\d.]){right[i]}(?!\d|\.\d)", what)
+                    # A number just outside the tolerance is the only one reported as wrong.
                     near = max(2 * exercise.check.tolerance, 1e-6)
                     for off, size in ((1 + near, "large"), (1 - near, "small")):
                         wrong = [*right[:i], right[i] * off or off - 1, *right[i + 1:]]
@@ -81,6 +82,7 @@ class Experiments(unittest.TestCase):
     def test_experiments_make_exactly_the_expected_outputs_wrong(self):
         mistake = Mistake({"--a": {"o"}}, "it shows", ())
         for wrong, seen in (({"o"}, True), ({"o", "lse"}, False), (set(), False)):
+            # An error of 2 exceeds the tolerance, one of 1 does not.
             errors = {name: {"max": 1 + (name in wrong), "tolerance": 1, "nonfinite": 0}
                       for name in ("o", "lse")}
             program = mock.Mock(
@@ -106,7 +108,8 @@ class Code(unittest.TestCase):
 
     @classmethod
     def program(cls, file, *folder, text=""):
-        """Returns a program built with the file or, in its place, a text, stored in `folder`."""
+        """Returns a program built with the file or, if `text` is given, with that text, stored in
+        `folder`. A file of an earlier build is written first, to show that it is replaced."""
         if text:
             write(cls.folder, *folder, f"{file}.made", file.split("/")[0], text="of before")
         return Program(BUILD, file, text and write(cls.folder, *folder, file, text=text))
@@ -130,8 +133,7 @@ class Code(unittest.TestCase):
                                  .get(type(exercise.check), r"^Not yet: .*\.$"))
 
     def test_the_verdict_names_what_is_wrong(self):
-        """It names code that does not compile, a traffic() that differs from the count, and wrong
-        results."""
+        """It names a compiler's error, traffic() unlike the count, and wrong results."""
         file = "00_naive/attention.cu"
         with self.assertRaisesRegex(CommandError, "^Not yet: it does not compile: .*error.*$"):
             self.program(file, "00/last_key", "0", text="what?")  # replaces a correct copy
@@ -150,6 +152,7 @@ class Code(unittest.TestCase):
             part = run.records[0][where]
             (part["o"] if where == "errors" else part[0])[key] += 1
             self.assertRegex(wrong_or_unlike(run, asked), said)
+        # The verdict names the options of the first wrong case, here the second of two.
         with mock.patch.object(Program, "cases", lambda _: [
                 Case("a", "", "", "--a"), Case("b", "", "it counts other bytes", "--b")]):
             self.assertIn("--b: it counts other bytes", IN_CODE["03/skip"].check.check(

@@ -1,6 +1,5 @@
 """Tests traces, scripts/explore, and its page in a browser, where each pane shows one step. The
-page's tests need Chromium. The word before unittest's options is the programs' folder (build/bin).
-"""
+page's tests need Chromium. The word before unittest's options is the programs' folder."""
 
 import base64
 import collections
@@ -196,8 +195,6 @@ class TraceTest(unittest.TestCase):
 
 
 class CommandTest(Scratch):
-    """Tests scripts/explore itself."""
-
     def test_pages_of_lessons_ask_what_the_lesson_asks(self):
         """The page's number is its own count, and the lesson's answer states it (`words`)."""
         shown = [one for one in shown_in_lessons() if one.lesson in ASKED]
@@ -278,8 +275,6 @@ class PageTest(unittest.TestCase):
     def found(self, script, fragment="#t=0", page=None, **how):
         return browser.found_in(page or self.page, script, fragment, **how)
 
-    # ---- what it counts ----
-
     def test_every_step_ends_at_its_programs_counts(self):
         steps = ladder_of(programs_in(BIN), "sim").steps
         self.assertGreaterEqual(len(steps), 18)
@@ -318,8 +313,7 @@ class PageTest(unittest.TestCase):
             ends[warp] = end
 
     def test_playing_to_the_end_gives_the_programs_counts(self):
-        """Moving back and forth gives the same counts, and a count that differs from the program's
-        is reported."""
+        """Moving back and forth gives them too, and a count that differs is reported."""
         end, exact, third, again, wrong = self.found("""
             await press([" "]);
             await until(() => explorer.now > 0 && explorer.playing);
@@ -391,8 +385,6 @@ class PageTest(unittest.TestCase):
             expect_output(self, f"scripts/explore {words}".strip(), "\n".join(shown) + "\n")
             self.assertEqual(sizes, ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB"])
 
-    # ---- what it looks like ----
-
     def test_the_page_is_self_contained(self):
         page = read(self.page)
         self.assertIn("<title>04 flash_v1 and 05 large_tiles</title>", page)
@@ -420,8 +412,6 @@ class PageTest(unittest.TestCase):
                     both("left")(".timeline")];""", width=390)
         for pair in (*tops, lefts):
             self.assertEqual(*pair)
-
-    # ---- how it is used ----
 
     def test_keys_move_through_time(self):
         table = (
@@ -490,8 +480,6 @@ class PageTest(unittest.TestCase):
         self.assertIn("In 01 tile each of Q, K, P and V is read", re.sub(r"\s+", " ", asked))
         self.assertIn("V is read 4 times (you answered 3.6). Each is read four times, because "
                       "there are", answer)
-
-    # ---- faults ----
 
     def test_a_missing_barrier(self):
         file, folder = "01_tiled_matmul/tile.cu", os.path.join(self.folder, "broken")

@@ -6,8 +6,7 @@ A line that starts with "$ " is a command, and one that ends in a backslash cont
 line. The lines up to the next command are its stdout and stderr. Integers and numbers of bytes must
 be equal, other numbers equal to two significant digits; times and rates may differ. A line "…"
 stands for any lines, "…" within a line for any text. A command must succeed, unless "$ echo $?"
-after it shows another status.
-"""
+after it shows another status."""
 
 import dataclasses
 import functools
@@ -75,7 +74,6 @@ def same(expected, actual):
 
 # ---- reading the lessons ----
 
-
 def name_of(path):
     return os.path.relpath(path, ROOT)
 
@@ -106,10 +104,8 @@ def commands(first_line, lines):
 
 # ---- the tests ----
 
-
 def in_scratch(text):
-    """Runs a command in a temporary copy of the repository, made of symlinks; returns the
-    result."""
+    """Runs a command in a temporary copy of the repository (symlinks); returns the result."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in os.listdir(ROOT):
             if name not in ("build", ".git"):
@@ -154,8 +150,6 @@ for page in [*course_pages(), os.path.join(SCRIPTS, "tests/commands.md")]:
 
 
 class Comparison(unittest.TestCase):
-    """Tests the comparison itself."""
-
     def test_which_outputs_count_as_equal(self):
         for agree, expected, *others in (
                 (True, "scores   65536 B", "scores 65536 B"), (False, "65536 bytes", "65537 bytes"),
@@ -181,9 +175,9 @@ EXERCISES = list(read_exercises().values())
 
 @functools.cache
 def files(pattern):
-    """Returns a list of lines for each file that matches the pattern."""
-    return [read(path).splitlines() for path in
-            paths_in(ROOT, pattern)]
+    """Returns a list of lines for each file that matches the pattern, but for Python's caches."""
+    return [read(path).splitlines() for path in paths_in(ROOT, pattern)
+            if not path.endswith(".pyc")]
 
 
 @functools.cache

@@ -6,8 +6,7 @@ correct, so no other test notices. Reads from an Hbm<T> that a kernel never writ
 read-only path (ld.global.nc), as reads through a raw T* __restrict__ do.
 
 To run it alone, give the build folder, the CUDA version that built it, and a compiler:
-  python3 scripts/tests machine_code build 13.0 nvcc
-"""
+  python3 scripts/tests machine_code build 13.0 nvcc"""
 
 import json
 import os

@@ -160,8 +160,6 @@ class Ready(Machine):
 
 
 class Configuring(Scratch):
-    """Tests what CMake finds and decides."""
-
     def configure(self, gpu, *options, **environment):
         """Runs CMake as if there were a GPU of this compute capability ("90" is 9.0, "" no GPU).
         Returns its message on whether programs for the GPU are built."""

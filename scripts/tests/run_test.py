@@ -71,8 +71,6 @@ class RunTest(FakeLadder):
         self.assertIn("05_flash_v2 --batch 8 --seqlen 2048 --heads 32 --head-dim 64 --time 50 "
                       "--dtype fp16 --dram --step large_tiles --device gpu --json", self.calls())
 
-    # ---- failures ----
-
     def assert_said(self, *words):
         """Compares all that the command prints, and its status, with expected_output.md."""
         said = self.table(*words, status=None)
@@ -211,8 +209,7 @@ NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 class AloneTest(Scratch):
     """Tests scripts/run --alone, which writes a step as one file, without plan, traffic() and
-    choice of types. If nvcc is available, some of the files are compiled, with only the flags that
-    their head comments name."""
+    choice of types. nvcc, if any, compiles some, with only the flags in their head comments."""
 
     def test_every_portable_step_has_what_it_names(self):
         contract = alone.common("machine/machine.h", set())

@@ -1,5 +1,5 @@
-"""Tests rules for the whole repository: a clone has the same bytes under any setting of git,
-modules of scripts/ladder import only what they may, and Python and help stay in 100 columns."""
+"""Tests rules for the whole repository: a clone has the same bytes even if git converts line
+ends, modules of scripts/ladder import only what they may, and lines have at most 100 columns."""
 
 import os
 import re
@@ -33,7 +33,7 @@ class Width(unittest.TestCase):
 
 class Modules(unittest.TestCase):
     """Each folder of scripts/ladder is a module. Code that several modules need is in base or
-    trace, the only modules that others import."""
+    trace, the only modules that others import; base itself imports no other module."""
 
     SHARED = r"base\b|trace\b"
 
@@ -52,7 +52,7 @@ class Modules(unittest.TestCase):
 
 class Help(Scratch):
     def test_every_command_has_help_of_100_columns(self):
-        """The help works with every setting of Python's module path."""
+        """The help also works if PYTHONSAFEPATH keeps scripts/ off the module path."""
         commands = [name for name in os.listdir(SCRIPTS)
                     if os.path.isfile(f"{SCRIPTS}/{name}") and "." not in name]
         self.assertIn("figures", commands)

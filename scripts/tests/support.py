@@ -45,7 +45,6 @@ def scratch(test):
 
 
 def read(*path):
-    """Returns the text of the file at the joined path."""
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()
 
@@ -85,7 +84,6 @@ def fences(text, language):
 
 
 def like(record, **wanted):
-    """Returns whether the record has all of these values."""
     return wanted.items() <= record.items()
 
 

@@ -1,6 +1,4 @@
-"""Lists the rungs and steps that figures and tables single out. This file holds only data, which
-generic code reads.
-
+"""Lists the rungs and steps that figures and tables single out. This file holds only data.
 Everything else about a step comes from its own registration, through `--list`. A new rung needs an
 entry here only if a figure singles it out."""
 

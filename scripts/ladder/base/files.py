@@ -23,8 +23,7 @@ def course_pages() -> list[str]:
 
 
 def paths_in(folder: str, pattern: str) -> list[str]:
-    """Returns the sorted paths in a folder that match a glob pattern. Wildcards in the folder's own
-    path stand for themselves."""
+    """Returns a folder's sorted paths that match a glob pattern; `folder` itself is no pattern."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True))
 
 
@@ -35,7 +34,6 @@ def read(path: str) -> str:
 
 
 # ---- result files: lines of JSON, one file per GPU, and sim.jsonl ----
-
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> list[Any]:
@@ -82,9 +80,6 @@ def newest_measured(folder: str = RESULTS) -> str | None:
         if dates:
             dated.append((max(dates), os.path.basename(path), path))
     return max(dated)[-1] if dated else None
-
-
-# ---- writing ----
 
 
 def write_whole(path: str, content: str | bytes) -> None:

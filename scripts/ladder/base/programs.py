@@ -16,8 +16,7 @@ from ladder.base.records import Record
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step as built for one device: the fields of a line of --list, which Step in common/rung.h
-    explains, and `program`."""
+    """A step as built for one device: a line of --list (Step in common/rung.h), and `program`."""
     rung: str  # "05_flash_v2"
     name: str
     device: str  # "gpu" or "sim"
@@ -41,7 +40,6 @@ class Step:
 
     @property
     def key(self) -> tuple[str, str]:
-        """(rung, name), which identifies the step."""
         return self.rung, self.name
 
     @property
@@ -51,8 +49,7 @@ class Step:
         return self.by_name_only and not self.decoding and not self.change[0]
 
     def tiles_for(self, head_dim: int) -> list[tuple[int, int]]:
-        """Returns the compiled tiles [(Br, Bc)] for a head size: those with the smallest max_d that
-        is at least `head_dim`."""
+        """Returns the compiled tiles [(Br, Bc)] with the smallest max_d not below `head_dim`."""
         least = min((d for d, _, _ in self.tiles if d >= head_dim), default=None)
         return [(rows, keys) for d, rows, keys in self.tiles if d == least]
 
@@ -76,11 +73,9 @@ class Ladder:
         self.steps = list(steps)
 
     def rungs(self) -> list[str]:
-        """Returns the names of the rungs that have steps, in order."""
         return list(dict.fromkeys(step.rung for step in self.steps))
 
     def of(self, rung: str) -> list[Step]:
-        """Returns a rung's steps, in order."""
         return [step for step in self.steps if step.rung == rung]
 
     def before(self, step: Step) -> Step | None:
@@ -139,8 +134,7 @@ def refuse_output(program: str, words: Iterable[str], *more: str) -> None:
 
 
 def json_lines(text: str, name: str) -> list[Record]:
-    """Returns the objects that a program printed as JSON, one per line. For anything else, raises
-    CommandError, with the program's `name`."""
+    """Parses lines of JSON objects; for other text, raises CommandError with a program's `name`."""
     try:
         # Python accepts NaN and Infinity, which are not JSON; int() rejects them.
         return [json.loads(line, parse_constant=int) for line in text.splitlines() if line.strip()]

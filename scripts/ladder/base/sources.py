@@ -23,9 +23,8 @@ DEFINITION = re.compile(
 
 
 def included(path: str, text: str) -> dict[str, str]:
-    """Returns {path: text} for the headers that a file includes, directly or not, with #include "…"
-    relative to the including file. All paths are relative to the repository. Each header comes
-    after the headers that it includes."""
+    """Returns {path: text} for the headers that a file includes with #include "…", directly or not.
+    Paths are relative to the repository; each header comes after those that it includes."""
     found: dict[str, str] = {}
     for name in re.findall('#include "(.*)"', text):
         header = os.path.normpath(os.path.join(os.path.dirname(path), name))
@@ -54,7 +53,6 @@ class Source:
 
 
 def read_sources() -> list[Source]:
-    """Returns the .cu files of all rungs."""
     return [Source(os.path.relpath(path, ROOT)) for rung in rungs()
             for pattern in ("*.cu", "*/*.cu") for path in paths_in(ROOT, f"{rung}/{pattern}")]
 
@@ -100,8 +98,7 @@ def cases_of(sources: list[Source], step: Source) -> str:
 
 
 def names_of(definition: str) -> set[str]:
-    """Returns the names that a match of DEFINITION defines: none for an operator, several for an
-    #if."""
+    """Returns the names that a match of DEFINITION defines: none for operators, several for #if."""
     inner = re.sub(r"\A(//.*\n)*#if .*\n", "", definition)
     if inner != definition:
         return set().union(*map(names_of, DEFINITION.findall(inner)))

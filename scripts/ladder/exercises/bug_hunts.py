@@ -27,7 +27,6 @@ ORDERS = ("forward", "reverse", "random:7")  # of threads
 
 class Observed(NamedTuple):
     """The symptoms of a step with a mistake."""
-
     line: str          # all of them in one line, as a rung's BUG_HUNTS lists them
     text: str          # one line per shape, without the simulator's messages
     faults: list[str]  # the simulator's messages

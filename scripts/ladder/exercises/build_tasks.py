@@ -87,7 +87,6 @@ class Task:
                               for source in (self.old, real))
 
     def start(self) -> str:
-        """Returns the text that the reader starts from, for scripts/exercise."""
         return self.begin.text
 
     def diffs(self) -> list[str]:
@@ -207,7 +206,6 @@ def built(task: Task, build: str, path: str) -> Program:
 
 # ---- comparing counts ----
 
-
 def counts_of(record: Record) -> dict[str, int]:
     """Returns a record's counts by name: its own, each array's bytes ("K") and its sectors ("K
     sectors"), each the sum of reads and writes over all kernels."""
@@ -220,7 +218,6 @@ def counts_of(record: Record) -> dict[str, int]:
 
 
 def arrays_of(*records: Record) -> list[str]:
-    """Returns the sorted names of the arrays that the records' kernels access."""
     return sorted({array for record in records for kernel in record["kernels"]
                    for array in kernel["arrays"]})
 
@@ -278,8 +275,7 @@ def unit(name: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def counted_by(build: str, step: Source, options: str) -> Record:
-    """Returns the last record that one of the course's own steps prints; later calls get it from a
-    cache. Raises CommandError if the run fails."""
+    """Returns the last record that a step of the course prints. Raises CommandError if it fails."""
     run = Program(build, step.path).run(f"{options} --check off")
     if not run.records:
         raise CommandError(f"{step.name}: {run.last_words()}", NO_DEVICE)
@@ -384,7 +380,6 @@ def times(task: Task, build: str, path: str) -> str:
 
 
 def check(task: Task, copy: Program) -> Verdict:
-    """Returns the verdict on a reader's copy."""
     if task.check.stages:
         return check_stages(task, copy)
     of_copy = judged(copy, {**SHAPES, **{case: case for case in task.check.cases}})

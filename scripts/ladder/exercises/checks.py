@@ -19,7 +19,6 @@ MUST = {"less": "must fall", "more": "must rise", "to 0": "must fall to 0",
 
 class Check(NamedTuple):
     """The outcome of one check of a reader's copy, and the line about it that the reader gets."""
-
     name: str
     held: bool
     share: float  # the fraction that holds, from 0 to 1
@@ -31,7 +30,6 @@ class Check(NamedTuple):
 class Move:
     """A demand that a count differ from the preceding step's, in a run with 256 queries: a step's
     registered `.change`, or an additional demand of its build task."""
-
     count: str  # a key of records, or product_blocks: the blocks of kernels that multiply matrices
     how: str  # a key of MOVES
     more: str = ""  # options in addition to --seqlen 256
@@ -41,7 +39,6 @@ class Move:
         return f"--seqlen 256 {self.more}".rstrip()
 
     def value(self, record: Record) -> int:
-        """Returns the count in a record."""
         if self.count == "product_blocks":
             return sum(kernel["blocks"] for kernel in record["kernels"] if kernel["matmul_flops"])
         return count_of(record, self.count) or 0
@@ -55,8 +52,7 @@ class Move:
 
 
 def wrong_outputs(run: ProgramRun) -> dict[str, Record]:
-    """Returns {output: its record of errors} for the outputs that exceed their tolerance or contain
-    values that are not finite."""
+    """Returns {output: its errors} for the outputs that exceed a tolerance or are not finite."""
     return {name: error for record in run.records
             for name, error in (record["errors"] or {}).items()
             if error["tolerance"] is not None and (error["nonfinite"] or error["max"] is None
@@ -95,7 +91,6 @@ def uneven_in(run: ProgramRun) -> str:
 
 class Judged(NamedTuple):
     """The outcomes of a copy's runs and cases."""
-
     runs: Mapping[str, ProgramRun]  # run with given options, keyed by name
     cases: list[Case]   # the suite's cases, then `runs` as cases
     orders: list[Case]  # the cases under other orders of threads

@@ -16,8 +16,6 @@ from ladder.exercises.program import Program, ProgramRun
 
 
 class Verdict(NamedTuple):
-    """The judgement of an answer."""
-
     right: bool
     why: str  # what the reader is told
     cases: Sequence[Tuple[str, str]] = ()  # (case, what is wrong with it or "")
@@ -47,7 +45,6 @@ COUNTED = ("--heads 1 --seqlen 300 --head-dim 80 --causal",
 @dataclasses.dataclass(frozen=True)
 class Words:
     """A question answered in words, which only a person can judge."""
-
     name: str
 
     asks, file, solutions = "an answer in words", "", ()
@@ -58,7 +55,6 @@ class Words:
 class Numbers:
     """A calculation, whose answers are one or more numbers. If a program counts them, the lesson's
     answer shows them in a console block, which a test runs and compares."""
-
     name: str
     answers: dict[str, float]  # the quantity asked for → its value
     tolerance: float = 0  # relative
@@ -86,7 +82,6 @@ class Numbers:
 class Change:
     """A change to a file of the rung, after which all cases of the test suite pass and the bytes
     that traffic() predicts equal the bytes that the simulator counts."""
-
     name: str
     file: str
     predicted: Sequence[int]  # requested bytes in total, for each of COUNTED
@@ -130,7 +125,6 @@ class Mistake(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """A task to make one of `mistakes` on purpose in a file of the rung, and to see its effect."""
-
     name: str
     file: str
     mistakes: List[Mistake]
@@ -153,7 +147,6 @@ class Stage(NamedTuple):
     """A part of a kernel that a reader writes from an empty body. It is reached if the outputs in
     `right` are correct in all of `runs` and each count in `at_least` is high enough in the first of
     them. In the last stage no count may exceed 1.5 times that of the real step."""
-
     name: str
     asks: str  # what to write
     hint: str  # where the lesson teaches it
@@ -167,7 +160,6 @@ class Stage(NamedTuple):
 class BuildTask:
     """The step of this name as an exercise. It starts from the preceding step or, if it has
     `stages`, from the real step with an empty kernel; in that case only the stages are checked."""
-
     name: str
     minutes: int
     # The counts that the idea is about; the preceding step fails their checks. "K" stands for an
@@ -189,7 +181,6 @@ class BuildTask:
 
 class BugHunt(NamedTuple):
     """A mistake in a file of the rung, which readers find from its symptoms."""
-
     name: str
     file: str
     shows: str  # the symptoms, as in bug_hunts.Observed.line; a test compares them

@@ -22,7 +22,6 @@ sys.path.append(ROOT)  # makes a rung's exercises.py importable
 
 class Exercise(NamedTuple):
     """An exercise: its texts as plain text, the lesson's path, its rung and its check."""
-
     title: str
     task: str
     answer: str
@@ -45,7 +44,6 @@ class Exercise(NamedTuple):
         return [edited(self.start(), edits) for edits in self.check.solutions]
 
     def diffs(self) -> list[str]:
-        """Returns a unified diff for each correct change."""
         old = self.start().splitlines(True)
         return ["".join(difflib.unified_diff(old, new.splitlines(True), self.file, self.file))
                 for new in self.solutions()]

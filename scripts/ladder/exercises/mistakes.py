@@ -7,14 +7,13 @@ from typing import Pattern, Sequence, Union
 
 from ladder.base.console import WRONG_RESULT, CommandError
 
-# Changes to a text: (old, new). A string must occur exactly once. A pattern may match several
-# times, and `new` may refer to its groups.
+# Changes to a text: (old, new). A string must occur exactly once, a pattern at least once. For a
+# pattern, `new` may refer to its groups.
 Edits = Sequence[tuple[Union[str, Pattern[str]], str]]
 
 
 def edited(text: str, edits: Edits) -> str:
-    """Returns the text with the edits made. Raises CommandError for an edit whose old text is
-    missing, or a string that occurs more than once."""
+    """Returns the text with the edits made. Raises CommandError for an edit that does not fit."""
     for old, new in edits:
         if isinstance(old, str):
             if text.count(old) != 1:

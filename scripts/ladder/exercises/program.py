@@ -34,7 +34,6 @@ NOT_RUN = "it was not run, because an earlier case ended the program"
 class ProgramRun(NamedTuple):
     """The result of a run: its exit status (negative for a signal), its records, one per pass, or
     [] if it failed, and its messages; after a failure, their last line gives the reason."""
-
     status: int
     records: list[Record]
     err: str
@@ -46,7 +45,6 @@ class ProgramRun(NamedTuple):
 
 class Case(NamedTuple):
     """The outcome of one case of the test suite, or of a run that is judged like one."""
-
     name: str
     said: str  # what is wrong with its results; "" if they are correct
     uncounted: str = ""  # what is wrong with its counts, although it finished
@@ -99,8 +97,7 @@ class Program:
             self.included = [file for file in listed if file != self.made]
 
     def printed(self, program: str, *options: str, **environment: str) -> tuple[int, str]:
-        """Runs `program` within the limits. Returns its status, negative for a signal, and its
-        stdout and stderr together."""
+        """Runs `program` within the limits. Returns its status (negative: a signal) and output."""
         if self.stopped:  # another run would only reach the limit again
             return GOOD, NOT_RUN
         with tempfile.TemporaryFile() as out:  # a file, so that the limit on file sizes applies

@@ -37,9 +37,7 @@ ASKED = {"00_naive/README.md": (0, ["K is read"]),
 
 
 class Shown(NamedTuple):
-    """An explorer command that a lesson shows: its words, and the lesson's question about it, if
-    any, with the answer."""
-
+    """An explorer command in a lesson: its words, and the question about it, if any, and answer."""
     lesson: str
     title: str
     words: list[str]
@@ -48,7 +46,6 @@ class Shown(NamedTuple):
 
 
 def shown_in_lessons() -> list[Shown]:
-    """Returns the explorer's commands in all lessons, in order."""
     found = []
     for path in course_pages():
         text, lesson = read(path), os.path.relpath(path, ROOT)
@@ -154,8 +151,6 @@ def times(what: str, pane: dict[str, Any]) -> float:
     return sum(event["bytes"] for event in pane["events"]
                if (event.get("name"), event.get("direction")) == (name, way)) / size
 
-
-# ---- running ----
 
 def chosen(asked: argparse.Namespace) -> list[Step]:
     """Returns the steps that the command line names, or else DEFAULT_STEPS."""

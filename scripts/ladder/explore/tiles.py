@@ -16,7 +16,6 @@ PIECE = 64  # bytes of shared memory that are followed as one unit
 
 class Rows(NamedTuple):
     """Rows [first, last) of an array in HBM, or COMPUTED or ZEROS."""
-
     array: str | None
     first: int
     last: int

@@ -21,7 +21,6 @@ BARRIERS = ("__syncthreads", "mbarrier_arrive", "mbarrier_wait", *NAMED)
 class Meeting(NamedTuple):
     """The events that must happen before one wait ends: one phase of an mbarrier, one round of a
     barrier, or the groups of copies or products that one wait completes."""
-
     title: str  # in words for the page, such as "mbarrier Q_full[0], phase 0"
     parts: list[Event]
 
@@ -79,9 +78,8 @@ def put_in_order(trace: Trace) -> list[Meeting]:
     meetings: list[Meeting] = []
     for events in trace.blocks().values():
         meet(events, meetings)
-        # In the trace, a wait may precede the events that it waits for, so the loop repeats until
-        # no tick changes. In the trace of a fault, warps may wait for each other in a cycle, so the
-        # loop ends after 50 rounds at most.
+        # A wait may precede the events that it awaits, so the loop repeats until no tick changes.
+        # Before a fault, warps may wait for each other in a cycle, so 50 rounds are the limit.
         for _ in range(50):
             last: dict[int, Event] = {}
             moved = False

@@ -25,8 +25,7 @@ TYPE = re.compile(r"^(?:struct|class|enum|using) ", re.MULTILINE)
 
 
 def value(text: str, start: int) -> str:
-    """Returns the C++ expression that begins at text[start], without the comma, semicolon or
-    bracket that ends it."""
+    """Returns the C++ expression at text[start], without the comma, semicolon or bracket after."""
     depth, end = 0, start
     while end < len(text) and (depth > 0 or text[end] not in ",;)}"):
         depth += (text[end] in "({[") - (text[end] in ")}]")
@@ -78,8 +77,7 @@ def common(path: str, seen: set[str]) -> str:
 
 
 def body(source: Source) -> str:
-    """Returns the code of the headers of a step's folder, followed by that of its file without the
-    registration."""
+    """Returns the code of a step's own headers, then that of its file without the registration."""
     return re.sub(r"(?m)^(?:\}  // )?namespace(?: \{)?\n|^const Register (?:.*\n)*?\}\};\n", "",
                   "".join(map(inner, (*source.headers.values(), source.text))))
 

@@ -1,8 +1,6 @@
-"""Runs every rung of the ladder and prints the table. scripts/run builds the programs, then calls
-this module.
-
-The programs do the work, and this module collects the results: `PROGRAM --list` names a rung's
-steps, and `PROGRAM --json` runs them and prints their counts and times. table.py formats these."""
+"""Runs every rung of the ladder and prints the table, after scripts/run has built the programs:
+`PROGRAM --list` names a rung's steps, and `PROGRAM --json` runs them and prints their counts and
+times, which table.py formats."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def gpu_answers(program: str) -> tuple[str, str]:
-    """Returns (the I/O type to measure with on the GPU, "") or, if `program` finds no usable GPU,
-    ("", the reason)."""
+    """Returns (I/O type to measure with on a GPU, "") or, if none is usable, ("", the reason)."""
     for dtype in ("bf16", "fp16"):  # GPUs before 8.0 refuse bf16
         status, _, message = run_json(
             [program, "--device", "gpu", "--seqlen", "1", "--heads", "1", "--dtype", dtype,

@@ -19,8 +19,7 @@ from ladder.base.text import NO_VALUE, bytes_text, counts_text, rate_text, time_
 
 @dataclasses.dataclass
 class StepRun:
-    """A run of one step on one device: its records, one per pass, or the message that says why
-    there are none."""
+    """A step's run on one device: its records, one per pass, or a message why there are none."""
     step: Step
     device: str  # a key of MACHINES
     status: int = GOOD
@@ -204,9 +203,6 @@ def story_table(story: Story, runs: list[StepRun],
     return header, draw([header, *rows], (0, 1, BAR, BAR + 2), steps, paint)
 
 
-# ---- all columns ----
-
-
 def details_table(runs: list[StepRun], paint: Paint) -> tuple[list[str], list[str]] | None:
     """Returns the header and the table's lines, one row per record; None if there are no rows."""
     steps = records_of(runs)
@@ -236,7 +232,6 @@ def messages(runs: list[StepRun], paint: Paint) -> Iterator[str]:
 
 
 def print_tables(tables: list[Table]) -> None:
-    """Prints the tables, the failures, and the meanings of the columns."""
     paint = Paint(sys.stdout)
     all_runs = [run for table in tables for run in table.runs]
     parts: list[str] = []

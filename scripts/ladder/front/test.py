@@ -189,8 +189,7 @@ def reasons_in(said: str) -> collections.Counter[str]:
 
 
 def tally(said: str) -> dict[str, int]:
-    """Returns {"ran", "failed", "skipped"}, counted in the tests' output. A skipped test did not
-    run; a failed one did."""
+    """Returns {"ran", "failed", "skipped"} counted in the output. Skipped tests did not run."""
     skipped = sum(reasons_in(said).values())
     return {"ran": max(0, sum(map(int, RAN.findall(said))) - skipped),
             "failed": len(FAILED.findall(said)), "skipped": skipped}

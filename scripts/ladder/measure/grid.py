@@ -76,7 +76,6 @@ class Measurement(NamedTuple):
                 "options": shlex.join(self.options)}
 
     def text(self) -> str:
-        """Returns the run in words, for messages."""
         return ", ".join([" ".join(self.step.key), self.point.text(),
                           *filter(None, [" ".join(self.options)])])
 
@@ -179,7 +178,6 @@ def checks(steps: list[Step], dtype: str) -> list[Work]:
 
 
 def tile_sizes(steps: list[Step], point: Point) -> list[Work]:
-    """Returns runs of the steps with each of their tile sizes."""
     return [Measurement(step, point, ("--block-q", str(rows), "--block-kv", str(keys), *UNCHECKED))
             for step in steps for rows, keys in step.tiles_for(point.head_dim)]
 
@@ -203,8 +201,7 @@ def loaded(words: list[str]) -> list[str]:
 
 
 def quantised(steps: list[Step]) -> list[Work]:
-    """Returns runs of the FP8 step with each of its table's settings, and of the step that it is
-    compared with."""
+    """Returns runs of the FP8 step with each setting in its table, and of the step beside it."""
     settings_of = {QUANTISED["step"]: [settings for _, settings in QUANTISED["rows"]],
                    QUANTISED["beside"]: [{}]}
     return [Measurement(step, point, (*options, *(["--set", chosen] if chosen else []),
@@ -215,7 +212,6 @@ def quantised(steps: list[Step]) -> list[Work]:
 
 
 def plan_sim(steps: list[Step], dtype: str) -> list[Work]:
-    """Returns the runs on the simulator."""
     works: list[Work] = [Measurement(step, Point(1, 1, n, d, False, dtype))
                          for n in SIM_LENGTHS for d in HEAD_DIMS for step in steps]
     works += [Measurement(step, Point(1, 1, 512, 64, True, dtype)) for step in steps

@@ -36,9 +36,6 @@ def import_torch() -> Any:
     return torch
 
 
-# ---- timing ----
-
-
 class Gpu:
     """The GPU, used through PyTorch, with a buffer larger than its L2, for flushing the L2."""
 
@@ -58,9 +55,8 @@ class Gpu:
         # If Python is slower than the kernel, the GPU waits before each batch until the batch is
         # queued, so that no gap between launches is measured.
         head_start_ms = queueing_ms if queueing_ms > 0.5 * span_ms else 0.0
-        # Warm-up and samples take the longest time that our programs allow themselves
-        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both. Nothing stops
-        # them early.
+        # Warm-up and samples always take the longest time that our programs allow themselves
+        # (common/machine/gpu/sampling.h), so that the GPU is equally warm for both.
         times: list[float] = []
         for budgets in (2, 3):
             start, times = time.monotonic(), []
@@ -70,8 +66,7 @@ class Gpu:
 
     @functools.lru_cache(maxsize=None)
     def copy_bytes_per_s(self, budget_ms: float) -> float:
-        """Returns the rate of a device copy of COPIED bytes, in bytes read plus bytes written per
-        second; measured once."""
+        """Returns a device copy's rate, bytes read plus written per second; measures it once."""
         source, target = (self.torch.empty(COPIED, device="cuda", dtype=self.torch.uint8)
                           for _ in range(2))
         times = self.time(functools.partial(target.copy_, source), budget_ms)
@@ -100,9 +95,6 @@ class Gpu:
         cuda.synchronize()
         return ([begin.elapsed_time(end) for begin, end in events], queueing_ms,
                 events[0][0].elapsed_time(events[-1][1]))
-
-
-# ---- measurements ----
 
 
 def measure(gpu: Gpu, peer: Peer, budget_ms: float) -> tuple[Record, str]:

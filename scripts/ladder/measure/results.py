@@ -42,8 +42,7 @@ def filled(counts: dict[str, Any]) -> dict[str, Any]:
 
 class Results:
     """The result file of `gpu`, or of the simulator if that is None; `texts` holds each run's lines
-    by key(). Every change is written to the file at once. Raises CommandError for another GPU's
-    file or another format."""
+    by key(). Changes are written at once. Raises CommandError for another GPU's file or format."""
 
     def __init__(self, path: str, gpu: str | None) -> None:
         self.path = path
@@ -63,7 +62,6 @@ class Results:
                                f"measure ({error}): choose another with --out", BAD_USAGE) from None
 
     def put(self, name: Key, lines: list[Record]) -> None:
-        """Replaces the lines of a key, and writes the file."""
         self.texts[name] = json_text(lines)
         self.save()
 

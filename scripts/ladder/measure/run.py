@@ -155,8 +155,7 @@ class Bench:
         rung, words = measurement.step.rung, loaded(measurement.command())
         if not self.options.sim:
             words += ["--time", f"{self.options.time:g}"]
-            # Only for runs that a figure or table may show, because reading the counters doubles a
-            # run's time.
+            # Only for runs that may be shown, because reading the counters doubles a run's time.
             if (measurement.options == UNCHECKED and not measurement.point.causal
                     and measurement.point.batch * measurement.point.seqlen == TOKENS):
                 words.append("--dram")
@@ -223,9 +222,8 @@ def main(words: list[str]) -> int:
     gpu, about = (None, {}) if options.sim else machine(options.commit)
     path = os.path.abspath(options.out or file_of(gpu))
     results = Results(path, gpu)
-    # Steps for decoding, with a grid of their own, are not listed, nor are steps that repeat another
-    # one if this file holds times. A step that the file lists stays listed, even if its program is
-    # gone.
+    # Lists neither steps for decoding, which have their own grid, nor in a file of times steps that
+    # repeat another. A step that the file lists stays listed, even if its program is gone.
     now = [{"kind": "step", **step.registered()} for step in ladder.steps
            if not step.decoding and (options.sim or not step.repeats)]
     names = {step.key for step in ladder.steps}

@@ -1,7 +1,6 @@
-"""Lists every figure and table with its functions.
-
-For a figure, the first function takes Files and returns JSON-like data, or raises Missing; the
-second draws the data with matplotlib. For a table, one function takes Files and returns lines."""
+"""Lists every figure and table with its functions. A figure's first function takes a Files and
+returns JSON-like data, or raises Missing; the second draws the data with matplotlib. A table's
+function takes a Files and returns lines."""
 
 from __future__ import annotations
 
@@ -59,8 +58,6 @@ def figure_data(files: Files) -> dict[str, Data | None]:
                                        parse_float=lambda text: float(f"{float(text):.6g}"))
     return data_of
 
-
-# ---- tables ----
 
 # Name → function; "pays 05/rows" is about one step, "fp8_errors 05/scale" about one setting.
 TABLES: dict[str, Callable[..., list[str]]] = {

@@ -1,5 +1,5 @@
-"""Reads result files, and names the steps, points and amounts that figures and tables show. Their
-functions get Files: one GPU's file and the simulator's."""
+"""Reads result files, and names the steps, points and amounts that figures and tables show. The
+functions that make these take a Files object: one GPU's results and the simulator's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def step_key(record: Record) -> StepKey:
 
 
 def bytes_a_head(record: Record | None, kind: str) -> float | None:
-    """Returns bytes per query head of a kind: requested, distinct, dram or workspace; or None."""
+    """Returns a record's bytes of a kind (requested, distinct, dram or workspace) per query head;
+    None if there is no record or it lacks them."""
     if not record:
         return None
     amount = (record["workspace_bytes"] if kind == "workspace" else
@@ -105,12 +106,12 @@ class Measured:
         return [r for r in self.records if fields <= r.items()]
 
     def plain(self, direction: str = "fwd", **wanted: Any) -> list[Record]:
-        """Returns what find() does, of runs with the step's own tiles and the usual inputs only."""
+        """Like find(), but returns only runs with the step's own tiles and the usual inputs. These
+        have no options or, on a GPU, only --check off."""
         return self.find(direction, options="--check off" if self.name else "", **wanted)
 
     def times(self) -> dict[tuple[str, Contender], dict[Shape, Record]]:
-        """Returns the paper workload's timed records by (direction, contender), then by shape, in
-        the order of N."""
+        """Returns the paper workload's records, {(direction, contender): {shape: record}}, by N."""
         timed: dict[tuple[str, Contender], dict[Shape, Record]] = collections.defaultdict(dict)
         records: list[tuple[Contender, Record]] = [
             (step_key(r), r) for way in ("fwd", "bwd") for r in self.plain(way)]
@@ -126,12 +127,12 @@ class Measured:
         return {shape: r["tflops"] for shape, r in self.timed[way, contender].items()}
 
     def rates_by_n(self, way: str, contender: Contender, d: int, causal: bool) -> dict[int, float]:
+        """Returns {N: TFLOP/s} of a contender for one head size and mask."""
         return {n: rate for (n, *point), rate in self.rates(way, contender).items()
                 if point == [d, causal]}
 
     def ratios(self, way: str, contender: Contender, rival: Contender) -> dict[Point, float]:
-        """Returns the rival's time divided by the contender's, at all workloads that have both
-        times."""
+        """Returns a rival's time divided by the contender's, for all workloads with both times."""
         times: list[dict[Point, float]] = []
         for who in (contender, rival):
             records = (self.plain(way, rung=who[0], step=who[1]) if isinstance(who, tuple) else
@@ -145,8 +146,8 @@ class Measured:
         return f"{self.name}, {self.dtype}"
 
     def machine(self, n: int | None = None) -> str:
-        """Returns the GPU, its latest driver and CUDA version, and the range of its runs' dates; if
-        n is given, of the dates of runs_at(n)."""
+        """Returns the GPU's name, its latest driver and CUDA version, and the range of dates: over
+        all runs or, if n is given, over runs_at(n)."""
         oldest, *_, newest = sorted(self.runs_at(n) if n else self.runs, key=lambda r: r["date"])
         first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
         return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
@@ -193,7 +194,7 @@ class Files:
 
     def own_way(self, step: StepKey) -> str:
         """Returns the direction that a step is about: "bwd" if it has a backward pass, because its
-        forward pass is an earlier rung's."""
+        forward pass is an earlier rung's or nearly so."""
         return "bwd" if self.about[step].backward else "fwd"
 
     def stands_for_its_rung(self, step: StepKey) -> bool:
@@ -211,7 +212,6 @@ class Files:
 
 
 # ---- names of steps, points and amounts ----
-
 
 def number(rung: str) -> str:
     """Returns "05" for "05_flash_v2"."""
@@ -247,13 +247,12 @@ def point_text(d: int, causal: bool) -> str:
 
 
 def length_text(n: float, _: Any = None) -> str:
+    """Returns "2k" for 2048; the second argument is the position that matplotlib passes."""
     return f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"
 
 
-# ---- tables ----
-
-
 def ratios_text(ratios: Mapping[str, float]) -> str:
+    """Returns the mean of {workload: ratio}, the worst, and how many are 1 or more, in words."""
     worst = min(ratios, key=ratios.__getitem__)
     return (f"geometric mean {geometric_mean(ratios.values()):.2f}, worst {ratios[worst]:.2f} "
             f"({worst}), 1 or more for {sum(r >= 1 for r in ratios.values())} of {len(ratios)}")
@@ -261,8 +260,7 @@ def ratios_text(ratios: Mapping[str, float]) -> str:
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]],
              right: Container[int] = (), note: str = "") -> list[str]:
-    """Returns the lines of a table and its note; `right` holds the indices of right-aligned
-    columns."""
+    """Returns a table's lines and its note; `right` holds the indices of right-aligned columns."""
     lines = ["| " + " | ".join(header) + " |",
              "|" + "|".join("--:" if i in right else "---" for i in range(len(header))) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

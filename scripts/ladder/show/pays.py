@@ -59,8 +59,7 @@ def pairs(measured: Measured, way: str, old: Step, new: Step) -> list[Pair]:
 
 
 def pays(files: Files, only: str = "") -> list[str]:
-    """Returns a table of all steps that follow another or, for one step ("05/rows"), the sentence
-    for its lesson."""
+    """Returns a table of all steps that follow another or, for one ("05/rows"), its sentence."""
     ladder, gpu, rows = Ladder(files.sim.steps.values()), files.gpu.name, []
     for step in ladder.steps:
         old, name = ladder.before(step), f"{number(step.rung)}/{step.name}"

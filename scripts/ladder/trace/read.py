@@ -43,7 +43,6 @@ class Event:
     """What a warp did at one line. The fields up to `counts` are those of TraceEvent in
     common/machine/trace.h; the explorer derives the others. `ranges` are the bytes of the array
     `name` in HBM that the event accesses; `bytes` counts each as often as it is requested."""
-
     kind: str
     name: str = ""
     barrier: str = ""
@@ -64,14 +63,11 @@ class Event:
     source: Event | None = None  # the read whose data this store writes to shared memory
     rows: list[int] | None = None  # [first, last] that it accesses in its array
     tile: list[int] | None = None  # [first row, past the last, first key, past the last] of S
-    # Array of shared memory → its contents.
-    holds: dict[str, list] = dataclasses.field(default_factory=dict)
-    # The ticks at which it begins and ends and, from put_landings() on, at which the operation that
-    # it starts completes.
+    holds: dict[str, list] = dataclasses.field(default_factory=dict)  # shared array → contents
+    # The ticks at which it begins, ends and, from put_landings() on, its operation completes.
     ticks: list[int] = dataclasses.field(default_factory=lambda: [-1, -1])
-    # Indices of Meetings (ladder/explore/times.py).
-    awaits: int | None = None  # the meeting that ends its wait
-    lands: int | None = None   # the meeting that its completion is a part of
+    awaits: int | None = None  # index of the Meeting (ladder/explore/times.py) that ends its wait
+    lands: int | None = None   # index of the Meeting that its completion is a part of
     index: int = -1  # its place among the page's events
 
     @classmethod
@@ -186,7 +182,6 @@ def merge_ranges(runs: Ranges) -> Ranges:
 
 
 def union(some: Ranges, others: Ranges) -> Ranges:
-    """Returns ranges that cover both."""
     return merge_ranges(some + others) if some and others else some or others
 
 

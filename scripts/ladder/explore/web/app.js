@@ -55,8 +55,6 @@ const explorer = {
     };
   },
 
-  // ---- the current tick ----
-
   seek(now) {
     this.show({ now: clamp(now, 0, this.last) });
   },
@@ -69,8 +67,6 @@ const explorer = {
     const moments = this.panes.flatMap(({ run }) => run.events.map((e) => -by * e.begin));
     this.seek(-by * most(moments.filter((t) => t < -by * this.now), (t) => t));
   },
-
-  // ---- playing ----
 
   play() {
     if (this.now >= this.last) this.now = 0;
@@ -90,8 +86,6 @@ const explorer = {
     requestAnimationFrame(frame);
   },
   pause() { return this.show({ playing: false }); },
-
-  // ---- drawing ----
 
   show(state) {
     Object.assign(this, state);
@@ -141,8 +135,6 @@ const explorer = {
     });
     this.seek(this.now);
   },
-
-  // ---- controls ----
 
   listen() {
     addEventListener("keydown", (event) => {

@@ -1,14 +1,17 @@
 // Replays a run up to a tick. Every number on the page is counted here, event by event; at the end
 // pane.js compares the counts with the program's own.
 
-const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;  // most cells in a map, on a side of S
+// A map has at most MAP_ROWS × MAP_COLUMNS cells, and the picture of S at most SCORES × SCORES.
+const MAP_ROWS = 128, MAP_COLUMNS = 16, SCORES = 128;
 
-/// Returns n's largest divisor in (most / 4, most] or, without one, the smaller of n and `most`.
+/// Returns the number of cells for n rows: n's largest divisor in (most / 4, most], so that cells
+/// stand for equally many rows, or, without one, the smaller of n and `most`.
 function parts(n, most) {
   for (let k = Math.min(n, most); k > most / 4; --k) if (n % k === 0) return k;
   return Math.min(n, most);
 }
 
+/// A Run (data.js) up to a tick: each array's map, the times each cell of S was computed, counts.
 class Replay {
   constructor(run) {
     this.run = run;
@@ -23,7 +26,9 @@ class Replay {
       const width = array.bytes / array.rows;
       const rows = parts(array.rows, MAP_ROWS);
       const columns = Math.max(1, Math.min(MAP_COLUMNS, Math.floor(width / 8)));
-      const side = () => ({  // a flag of `seen` is for 2 bytes: all addresses and sizes are even
+      // Per cell: bytes requested, and the tick of the last access. `seen` has a flag per 2 bytes,
+      // because all addresses and sizes are even.
+      const side = () => ({
         bytes: new Float64Array(rows * columns), seen: new Uint8Array(Math.ceil(array.bytes / 2)),
         when: new Float64Array(rows * columns).fill(-Infinity) });
       return { array, width, rows, columns, inCell: array.bytes / rows / columns,
@@ -54,10 +59,11 @@ class Replay {
     if (e.tile) this.score(e.tile, e.begin);
   }
 
+  /// Adds an access to its array's map and to the counts of requested and distinct bytes.
   access(e) {
     const map = this.maps.find(({ array }) => array.name === e.name), side = map[e.direction];
     const touched = e.ranges.reduce((sum, [begin, end]) => sum + end - begin, 0);
-    // Where lanes requested the same bytes, each byte was requested this many times.
+    // `times` is how often a byte was requested on average: lanes may request the same bytes.
     const times = e.bytes / touched, perCell = map.width / map.columns;
     let fresh = 0;
     for (const [begin, end] of e.ranges) {
@@ -77,7 +83,7 @@ class Replay {
   /// Marks a tile of S, which may contain rows of several query heads that share K and V.
   score([firstRow, lastRow, firstKey, lastKey], now) {
     const { seqlen: N, seqlen_kv: keys, heads, kv_heads } = this.run.head;
-    const of = Math.floor(firstKey / keys);  // head of K
+    const of = Math.floor(firstKey / keys);  // the head of K, counted over the batch
     const cells = (first, last, size, n) =>
       [Math.floor(Math.max(first, 0) * n / size), Math.ceil(Math.min(last, size) * n / size)];
     const [k0, k1] = cells(firstKey - of * keys, lastKey - of * keys, keys, this.scoreColumns);
