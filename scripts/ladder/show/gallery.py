@@ -61,8 +61,8 @@ def figure_data(files: Files) -> dict[str, Data | None]:
 
 # Name → function; "pays 05/rows" is about one step, "fp8_errors 05/scale" about one setting.
 TABLES: dict[str, Callable[..., list[str]]] = {
-    "ladder": tables.door_table, "headline": partial(tables.headline, whole=False),
-    "beside": partial(tables.headline, whole=True), "findings": tables.findings,
+    "ladder": tables.door_table, "headline": tables.headline,
+    "beside": tables.beside_libraries, "findings": tables.findings,
     "peers": tables.peers_table, "models": tables.models_table,
     "steps": partial(tables.ladder_table, root="../../"),
     "flash_v2": partial(tables.steps_table, rung="05_flash_v2", first="swap", last="large_tiles",

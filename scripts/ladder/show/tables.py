@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from statistics import geometric_mean
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
 from ladder.base.hardware import EXPS, MATMUL_FLOPS
@@ -46,44 +46,54 @@ def door_table(files: Files) -> list[str]:
             f"memory, per head with d = {HEADS[0]}."))
 
 
-def over(files: Files, rival: str,
-         steps: Mapping[str, StepKey]) -> tuple[str, list[tuple[float, Point]]]:
-    """Returns how many times as fast as a rival `steps`, {pass: step}, are over all measured points
-    in both I/O types: the passes' geometric means in words, and all (ratio, point), worst first."""
+def over(files: Files, rival: str, steps: Mapping[str, StepKey]) -> list[list[float]]:
+    """Returns how many times as fast as a rival `steps`, {pass: step}, are at all measured points
+    in both I/O types: for each pass its ratios, worst first."""
     types = [Measured(files.gpu.path, dtype) for dtype in ("bf16", "fp16")]
-    ratios = [[(ratio, point) for gpu in types
-               for point, ratio in gpu.ratios(way, step, rival).items()]
-              for way, step in steps.items()]
-    return (" and ".join(f"{geometric_mean(ratio for ratio, _ in need(its)):.2f}"
-                         for its in ratios), sorted(itertools.chain(*ratios)))
+    return [sorted(ratio for gpu in types for ratio in gpu.ratios(way, step, rival).values())
+            for way, step in steps.items()]
 
 
-def headline(files: Files, whole: bool) -> list[str]:
-    """Returns a sentence that compares the last steps with cuDNN over all measured points; if
-    `whole`, a paragraph that adds FlashAttention-2 and the last portable steps."""
+def means(ratios: Sequence[Sequence[float]]) -> str:
+    """Returns the geometric mean of each pass's ratios in words, such as "1.16 and 1.19"."""
+    return " and ".join(f"{geometric_mean(need(of_pass)):.2f}" for of_pass in ratios)
+
+
+def last_steps(files: Files) -> tuple[dict[str, StepKey], dict[str, StepKey]]:
+    """Returns {pass: step} of the last steps for this GPU, and of the last portable ones."""
     rungs = need(files.ladder.beside_peers())
     need(set(rungs.values()) <= files.gpu.defaults.keys())
-    last = {way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()}
-    portable = {way: (step.rung, step.name) for way, rung in rungs.items()
-                if (step := files.ladder.last_portable(rung))}
-    def names(steps: Mapping[str, StepKey]) -> str:
-        return " and ".join(f"{number(rung)} `{step}`" for rung, step in steps.values())
+    return ({way: (rung, files.gpu.defaults[rung]) for way, rung in rungs.items()},
+            {way: (step.rung, step.name) for way, rung in rungs.items()
+             if (step := files.ladder.last_portable(rung))})
 
-    (means, ratios), (over_flash, by_flash) = over(files, "cudnn", last), over(files, "flash", last)
-    passes = " and ".join(WAYS[way] for way in last)
-    if not whole:
-        return [f"On an {files.gpu.name}, the last {passes} kernels are **{means} times as fast as "
-                f"cuDNN** (geometric means; at {sum(ratio >= 1 for ratio, _ in ratios)} of "
-                f"{len(ratios)} measured points the ratio is 1 or more, and the worst ratio is "
-                f"{ratios[0][0]:.2f})."]
-    means_of_portable, [(worst, point), *_] = over(files, "flash", portable)
-    return [f"Over all measured points, the last steps for this card, {names(last)}, are {means} "
-            f"times as fast as cuDNN {passes} (worst ratio {ratios[0][0]:.2f}), and {over_flash} "
-            f"times as fast as FlashAttention-2 (worst ratio {by_flash[0][0]:.2f}). The last steps "
-            f"that need no Hopper GPU, {names(portable)}, reach {means_of_portable} times "
-            f"FlashAttention-2's rate on the same card; their worst ratio is {worst:.2f}, with "
-            f"{point.seqlen:,} queries and {point.seqlen_kv:,} keys. Both libraries run through "
-            f"{files.gpu.peers[0]['version']}."]
+
+def headline(files: Files) -> list[str]:
+    """Returns a sentence that compares the last steps with cuDNN over all measured points."""
+    last, _ = last_steps(files)
+    ratios = over(files, "cudnn", last)
+    flat = sorted(itertools.chain(*ratios))
+    return [f"On an {files.gpu.name}, the last {' and '.join(WAYS[way] for way in last)} kernels "
+            f"are **{means(ratios)} times as fast as cuDNN** (geometric means; at "
+            f"{sum(ratio >= 1 for ratio in flat)} of {len(flat)} measured points the ratio is 1 or "
+            f"more, and the worst ratio is {flat[0]:.2f})."]
+
+
+def beside_libraries(files: Files) -> list[str]:
+    """Returns a table of the last steps' and the last portable steps' ratios to cuDNN and
+    FlashAttention-2 over all measured points."""
+    last, portable = last_steps(files)
+    rows = []
+    for what, steps, rival in (("last steps", last, "cudnn"), ("last steps", last, "flash"),
+                               ("last portable steps", portable, "flash")):
+        names = " and ".join(f"{number(rung)} `{step}`" for rung, step in steps.values())
+        rows.append([f"{what}, {names}", library(rival),
+                     *(f"{geometric_mean(need(of_pass)):.2f} ({of_pass[0]:.2f})"
+                       for of_pass in over(files, rival, steps))])
+    return markdown(["our kernels", "library", *(WAYS[way] for way in last)], rows, (2, 3), (
+        "How many times as fast our kernels are: geometric means over all measured workloads, with "
+        f"the worst ratio in brackets, on an {files.gpu.name}. Both libraries run through "
+        f"{files.gpu.peers[0]['version']}."))
 
 
 def findings(files: Files) -> list[str]:
@@ -91,17 +101,17 @@ def findings(files: Files) -> list[str]:
     2k, and their ratios to PyTorch's libraries. (The fastest step of one run would not do, because
     two runs of a step may differ by more than the last steps do.)"""
     n, d = LADDER_LENGTH, HEADS[0]
-    steps = {way: (rung, need(files.gpu.defaults.get(rung)))
-             for way, rung in files.ladder.beside_peers().items()}
+    steps, _ = last_steps(files)
     rates = [f"{linked(step, '../../')} {WAYS[way]} with "
              f"{rate_text(need(files.at(way, n, d).get(step))['tflops'])} TFLOP/s"
              for way, step in steps.items()]
-    means = [over(files, rival, steps)[0] for rival in ("cudnn", "flash")]
     return [f"- **[Last steps](#the-ladder):** {' and '.join(rates)} (N = {n:,}, d = {d}, no "
             f"mask, {files.gpu.text()}).",
             "- **[PyTorch's kernels](#compared-with-pytorch):** over all measured points, our last "
-            f"steps {' and '.join(WAYS[way] for way in steps)} are {means[0]} times as fast as "
-            f"cuDNN, and {means[1]} times as fast as FlashAttention-2 (geometric means)."]
+            f"steps {' and '.join(WAYS[way] for way in steps)} are "
+            f"{means(over(files, 'cudnn', steps))} times as fast as cuDNN, and "
+            f"{means(over(files, 'flash', steps))} times as fast as FlashAttention-2 (geometric "
+            "means)."]
 
 
 def ladder_table(files: Files, root: str) -> list[str]:
