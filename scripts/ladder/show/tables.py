@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 
 from ladder.base.course import HIDDEN, LADDER_LENGTH, MODELS, PROFILED_LENGTH, TOKENS
 from ladder.base.hardware import EXPS, MATMUL_FLOPS
-from ladder.base.records import Point, Record, flops, shape_text
+from ladder.base.records import Record, flops, shape_text
 from ladder.base.text import NO_VALUE, bytes_text, rate_text, time_text
 from ladder.show.measured import (HEADS, PEERS, POINTS, WAYS, Files, Measured, StepKey,
                                   bytes_a_head, length_text, library, linked, markdown, need,
