@@ -72,6 +72,7 @@ def pays(files: Files, only: str = "") -> list[str]:
         text = (f"*Time:* it is no faster than `{old.name}` at any of the {len(timed)} workloads "
                 f"measured ({gpu})." if timed else "*Time:* it is not measured yet.")
         if step.repeats:
+            cells[0] = "the same kernel in another form"
             text = f"*Time:* the tables leave it out, because it is `{old.name}` in another form."
         best = max(timed, key=lambda pair: pair.gain, default=None)
         if best and best.gain > 1:

@@ -197,8 +197,7 @@ def peers_table(files: Files) -> list[str]:
     return ["Each cell has three rates in TFLOP/s: ours / FlashAttention-2's / cuDNN's, on the "
             f"{gpu.name}; ours is {' and '.join(names)}. The libraries run through "
             f"{gpu.peers[0]['version']}. At each point the three were measured in turn, within "
-            "seconds; some of ours have been measured again since, and two runs of one step may "
-            "differ by 5% or more.", "",
+            "seconds. Two runs of one step may differ by 5% or more.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))]
 
