@@ -98,8 +98,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     tma_store_wait_read<0>();
     Q.set_last_free();
   };
-  // Skips key tiles that only other consumers' rows attend to. It still takes this consumer's turns
-  // and releases the stages.
+  // Skips key tiles of other consumers' rows, but takes this consumer's turns and releases stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       // Without a wait, the release would be counted towards an earlier tile that other consumers

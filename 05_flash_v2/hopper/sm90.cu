@@ -59,7 +59,10 @@ __device__ __forceinline__ void wait_for_scores(Accumulator<16, Bc>& S,
     wgmma_wait<groups>(S);
 }
 
-/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q.
+/// Runs a consumer warpgroup: computes O and LSE for its rows in each of the block's tiles of Q. A
+/// stage of Q is free once the O of its tile has left through it. With two stages the previous
+/// tile's stage is freed early in this tile, so that the next tile of Q arrives during this one.
+/// With one stage, this tile's own stage is freed at the end of the tile.
 template <class T, int Dh, int Br, int Bc, bool kSplit, class StagesQ, class StagesKV>
 __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const TensorMap& map_O,
                                         Hbm<float> LSE, Smem<WorkTile> smem_work,
@@ -100,10 +103,6 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     wgmma_AB(O_sum, P, V.tile());
     wgmma_commit();
   };
-
-  // A stage of Q is free once the O of its tile has left through it. With two stages the previous
-  // tile's stage is freed early in this tile, so that the next tile of Q arrives during this one.
-  // With one stage, this tile's own stage is freed at the end of the tile.
   const auto free_stage = [&] {
     if (!first_thread) return;
     tma_store_wait_read<0>();
@@ -115,8 +114,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
   const auto free_this_tiles = [&] {
     if (!kTwoStages) free_stage();
   };
-  // Skips key tiles that only other consumers' rows attend to. It still takes this consumer's turns
-  // and releases the stages.
+  // Skips key tiles of other consumers' rows, but takes this consumer's turns and releases stages.
   const auto skip = [&](int kv_tiles) {
     for (int kv_tile = 0; kv_tile < kv_tiles; ++kv_tile) {
       // Without a wait, the release would be counted towards an earlier tile that other consumers
@@ -145,7 +143,6 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
     // m is kept in units of ln 2, like the exponents of 2^(c·s). alpha is set before it is used.
     auto m = fill_rows<16>(-INFINITY), l = fill_rows<16>(0), alpha = m;
     O_sum = {};
-
     // Prologue: the first tile's S and softmax, which no product of this consumer overlaps.
     if constexpr (q_in_registers(Dh)) load(Q_rows, Q.tile(), warp_id() % 4 * 16);
     K.wait();
