@@ -5,10 +5,11 @@
 //   merge:       combines all parts into O and LSE of each row, by 03's rule
 #pragma once
 
+#include <limits>
+
 #include "machine/machine.h"
 #include "rung.h"
 #include "tile/rows.h"
-#include "tile/schedule.h"
 #include "tile/warp.h"
 
 namespace ladder::MACHINE {
@@ -179,8 +180,8 @@ struct Choice {
 /// Chooses the tile and the number of parts with the lowest estimated time, among the tiles for
 /// heads of Dh columns that fit in shared memory and match the request. If asked_parts is 0, any
 /// number of parts up to kMostParts is allowed. A number above 1 must save 3% over the best choice
-/// so far. Returns the request if no tile fits. warps(Dh, Br), may_split(Br) and
-/// smem_bytes(Dh, Br, Bc) are the step's functions of these names.
+/// so far; of two equal times the smaller tile's counts. Returns the request if no tile fits.
+/// warps(Dh, Br), may_split(Br) and smem_bytes(Dh, Br, Bc) are the step's functions of these names.
 template <class Tiles, class Warps, class MaySplit, class SmemBytes>
 Choice fastest_of(const Tiles& tiles, const Problem& p, int Dh, const DeviceInfo& device,
                   const TileRequest& asked, int asked_parts, Warps warps, MaySplit may_split,

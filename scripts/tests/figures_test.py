@@ -145,6 +145,16 @@ class TablesTest(Changed):
                                 if "/" not in name), sorted(TABLES))
         self.assertEqual([name for name in FIGURES if f"figures/{name}.svg)" not in pages], [])
 
+    def test_a_table_names_the_date_of_a_single_run(self):
+        """Without any run at its N the table is missing."""
+        [run] = self.records(seqlen=2048, batch=8, heads=32, step="large_tiles", causal=False,
+                             dtype="bf16", options="--check off")
+        self.drop(lambda r: r["seqlen"] == 2048 and r != run)
+        self.assertIn(f", {run['date']}. ", self.table("ladder"))
+        self.drop(lambda r: r["seqlen"] == 2048)
+        for name in ("ladder", "steps", "flash_v2"):
+            self.assertIn("Not measured yet", self.table(name))
+
     def test_each_lesson_says_where_its_steps_pay(self):
         steps = re.findall(r"\| \[(\d+) `(\w+)`\]\(\.\./\.\./([\w/.]+)", self.table("pays"))
         found = [(*step, os.path.relpath(page, ROOT)) for page in course_pages()

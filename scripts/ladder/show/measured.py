@@ -148,7 +148,8 @@ class Measured:
     def machine(self, n: int | None = None) -> str:
         """Returns the GPU's name, its latest driver and CUDA version, and the range of dates: over
         all runs or, if n is given, over runs_at(n)."""
-        oldest, *_, newest = sorted(self.runs_at(n) if n else self.runs, key=lambda r: r["date"])
+        runs = sorted(need(self.runs_at(n) if n else self.runs), key=lambda r: r["date"])
+        oldest, newest = runs[0], runs[-1]
         first = f"{oldest['date']} to " if oldest["date"] != newest["date"] else ""
         return (f"{self.name}, driver {newest['driver']}, CUDA {newest['cuda']}, "
                 f"{first}{newest['date']}")

@@ -83,6 +83,7 @@ def beside_libraries(files: Files) -> list[str]:
     """Returns a table of the last steps' and the last portable steps' ratios to cuDNN and
     FlashAttention-2 over all measured points."""
     last, portable = last_steps(files)
+    need(len(portable) == len(last))
     rows = []
     for what, steps, rival in (("last steps", last, "cudnn"), ("last steps", last, "flash"),
                                ("last portable steps", portable, "flash")):
