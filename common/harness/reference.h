@@ -1,5 +1,6 @@
 // Declares the float64 reference and the rule for how far a correct output may deviate from it,
-// which common/CONTRACTS.md states under "Correct means". run.cpp checks every run with them.
+// which common/CONTRACTS.md states under "When a result counts as correct". run.cpp checks every
+// run with them.
 #pragma once
 
 #include <cstdint>

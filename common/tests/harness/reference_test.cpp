@@ -1,5 +1,5 @@
-// Tests the float64 reference against common/CONTRACTS.md, "Correct means". results_of() is a short
-// attention that shares no code with the reference or with the kernels of 06.
+// Tests the float64 reference against common/CONTRACTS.md, "When a result counts as correct".
+// results_of() is a short attention that shares no code with the reference or the kernels of 06.
 #include "harness/workload.h"
 
 #include <fmt/format.h>
