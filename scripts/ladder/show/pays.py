@@ -92,12 +92,11 @@ def pays(files: Files, only: str = "") -> list[str]:
         if only:
             return [text]
         rows.append([linked(step.key, "../../"), f"`{old.name}`", *cells])
-    return markdown(["step", "follows", "gains most time at", "time", "ratio", "its count", "at"],
-                    need(rows), (3, 4), (
-        "*Gains most time at*: of all workloads with times for both steps, the one with the "
-        f"largest gain, on an {gpu} in {files.gpu.dtype}. Unless it says otherwise, there are 16k "
+    return [
+        f"Times are from an {gpu} in {files.gpu.dtype}. Unless a row says otherwise, there are 16k "
         "tokens in total and a hidden size of 2,048. *Time*: the previous step's → this step's. "
-        f"*Ratio*: counts as a gain from {1 + ONE_RUN:.2f} on or, between two runs (*), from "
-        f"{1 + TWO_RUNS:.2f} on, because two runs of one step may differ by 5% or more. *Its "
-        "count*: the count that the step's idea is about, for one head on the simulator, at the "
-        "workload where it changes most. Some ideas raise their count, and some steps have none."))
+        f"*Nowhere*: all ratios are below {1 + ONE_RUN:.2f} or, between two runs (*), below "
+        f"{1 + TWO_RUNS:.2f}, so a gain may be chance. *Its count* is for one head. Some ideas "
+        "raise their count, and some steps have none.",
+        "", *markdown(["step", "follows", "gains most time at", "time", "ratio", "its count",
+                       "at"], need(rows), (3, 4))]

@@ -103,13 +103,13 @@ def findings(files: Files) -> list[str]:
     two runs of a step may differ by more than the last steps do.)"""
     n, d = LADDER_LENGTH, HEADS[0]
     steps, _ = last_steps(files)
-    rates = [f"{linked(step, '../../')} {WAYS[way]} with "
+    rates = [f"{WAYS[way]}, {linked(step, '../../')} reaches "
              f"{rate_text(need(files.at(way, n, d).get(step))['tflops'])} TFLOP/s"
              for way, step in steps.items()]
-    return [f"- **[Last steps](#the-ladder):** {' and '.join(rates)} (N = {n:,}, d = {d}, no "
+    return [f"- **[Last steps](#the-ladder):** {'; '.join(rates)} (N = {n:,}, d = {d}, no "
             f"mask, {files.gpu.text()}).",
-            "- **[PyTorch's kernels](#compared-with-pytorch):** over all measured points, our last "
-            f"steps {' and '.join(WAYS[way] for way in steps)} are "
+            "- **[PyTorch's kernels](#compared-with-pytorch):** over all measured workloads, our "
+            f"last steps {' and '.join(WAYS[way] for way in steps)} are "
             f"{means(over(files, 'cudnn', steps))} times as fast as cuDNN, and "
             f"{means(over(files, 'flash', steps))} times as fast as FlashAttention-2 (geometric "
             "means)."]
@@ -198,7 +198,7 @@ def peers_table(files: Files) -> list[str]:
     return ["Each cell has three rates in TFLOP/s: ours / FlashAttention-2's / cuDNN's, on the "
             f"{gpu.name}; ours is {' and '.join(names)}. The libraries run through "
             f"{gpu.peers[0]['version']}. At each point the three were measured in turn, within "
-            "seconds. Two runs of one step may differ by 5% or more.", "",
+            "seconds.", "",
             *markdown(["", "d", "causal", *(f"N = {length_text(n)}" for n in lengths)], rows,
                       range(3, 3 + len(lengths)))]
 
