@@ -134,7 +134,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
+      // ptxas sinks the exponentials below the wait for P·V; we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const bool raised = softmax(S, m, l, alpha, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);

@@ -14,7 +14,7 @@
 // Since `ping_pong`: there is one block per SM, and block b takes tiles b, b + gridDim.x, … of Q.
 // Q's tiles pass through a ring of two stages, and O leaves through the same ring. So the next tile
 // of Q is fetched, and the previous tile's O is stored, while the consumers compute the current
-// tile. scheduling_barrier() is gone: without it ptxas sinks the softmax below the wait for P·V,
+// tile. scheduling_barrier() is gone: without it ptxas sinks exponentials below the wait for P·V,
 // and that order is faster here.
 
 #include "block.h"
@@ -169,7 +169,7 @@ __device__ __forceinline__ void consume(StagesQ Q, StagesKV K, StagesKV V, const
       end_turn();
       wgmma_wait<1>(S);  // P·V, committed last, may still run
       K.release();
-      // ptxas sinks this softmax below the wait for P·V, and we let it: V's stage is freed sooner,
+      // ptxas sinks the exponentials below the wait for P·V; we let it: V's stage is freed sooner,
       // other consumers' products overlap the softmax, and the kernel is 2% faster.
       const auto alpha = softmax(S, m, l, row, kv_tile * Bc, p);
       wgmma_wait<0>(O_sum, P);
