@@ -260,15 +260,17 @@ function(ladder_kernels name)
     file(CONFIGURE OUTPUT ${stub} CONTENT "#include \"@path@\"\n" @ONLY)
     list(APPEND stubs ${stub})
     list(APPEND sources ${path})
-    # The Hopper steps and each rung's default step are linked. In CI without a GPU only the GPU
-    # half of the others is compiled (-cubin): the simulator's build compiles the same host code.
+    # In CI without a GPU each rung's default step and the sm90 steps are linked. Only the GPU half
+    # of the others is compiled (-cubin): that reports errors of the host half, too, and the
+    # simulator's build compiles the same host code.
+    set(options)
     if(NOT path MATCHES "/hopper/")
       set(options ${compiles_only})
-      if(compiles_only AND NOT path MATCHES "/attention[.]cu$")
-        list(APPEND options -cubin)
-      endif()
-      set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")
     endif()
+    if(compiles_only AND NOT path MATCHES "/(attention|sm90)[.]cu$")
+      list(APPEND options -cubin)
+    endif()
+    set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}")
   endforeach()
   add_library(${name}_sim OBJECT ${stubs})
   target_link_libraries(${name}_sim PUBLIC ladder_flags)
