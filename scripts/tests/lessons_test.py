@@ -104,6 +104,7 @@ def commands(first_line, lines):
 
 # ---- the tests ----
 
+@functools.cache  # several pages quote some commands
 def in_scratch(text):
     """Runs a command in a temporary copy of the repository (symlinks); returns the result."""
     with tempfile.TemporaryDirectory() as scratch:
