@@ -113,21 +113,24 @@ def shares(files: Files, key: tuple[str, str, str], d: int) -> tuple[float, floa
 
 
 def shared_roof(files: Files) -> Data:
-    """Returns each step's shares() and fraction of the matmul rate, and the peers' fractions."""
+    """Returns each step's shares() and fraction of the matmul rate, and the peers' fractions, at
+    the largest N for which all of these steps are measured."""
     roofs, panels = files.gpu.roofs(), []
-
-    def at_the_end(contender: Contender, d: int) -> Data:
-        """Returns the rate at the largest N measured, its fraction of the matmul rate, and N."""
-        n, rate = max(files.gpu.rates_by_n("bwd", contender, d, False).items(), default=(0, 0))
-        return {"y": rate / roofs["matmul_tflops"], "tflops": rate, "n": n} if n else {}
-
     for d in HEADS:
-        points = [{**files.look(key[:2]), "operands": counted[0], "every": counted[1], **rate}
-                  for key in course.SHARED_ROOF if (counted := shares(files, key, d))
-                  and (rate := at_the_end(key[:2], d))]
-        peers = [{"rung": backend, "label": library(backend), **rate}
-                 for backend in course.SHARED_ROOF_PEERS if (rate := at_the_end(backend, d))]
-        panels.append({"title": f"d = {d}", "points": need(points), "peers": peers})
+        contenders: list[Contender] = [key[:2] for key in course.SHARED_ROOF]
+        contenders += course.SHARED_ROOF_PEERS
+        rates = {who: files.gpu.rates_by_n("bwd", who, d, False) for who in contenders}
+        steps = need([(rates[key[:2]], key[:2], counted) for key in course.SHARED_ROOF
+                      if rates[key[:2]] and (counted := shares(files, key, d))])
+        n = max(need(set.intersection(*(set(by_n) for by_n, *_ in steps))))
+        points = [{**files.look(step), "operands": operands, "every": every, "tflops": by_n[n],
+                   "y": by_n[n] / roofs["matmul_tflops"]}
+                  for by_n, step, (operands, every) in steps]
+        peers = [{"rung": backend, "label": library(backend),
+                  "y": rates[backend][n] / roofs["matmul_tflops"]}
+                 for backend in course.SHARED_ROOF_PEERS if n in rates[backend]]
+        panels.append({"title": f"d = {d}, N = {length_text(n)}", "points": points,
+                       "peers": peers})
     return {"title": f"The roof set by shared memory: backward pass, {files.gpu.text()}",
             "matmul_tflops": roofs["matmul_tflops"], "flops": MATMUL_FLOPS, "bytes": SHARED_BYTES,
             "panels": panels}
@@ -139,8 +142,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
         plt, data, (1.5 + 4.8 * len(panels), 4.6),
         f"From the simulator's counts per iteration, with {data['flops']:,} FLOPs and "
         f"{data['bytes']} bytes of shared memory per cycle and SM. Filled marks and dotted lines: "
-        "all bytes. Hollow marks: only\nthe bytes that products read. N = "
-        f"{length_text(course.TOKENS)} unless a label says otherwise.", sharey=True)
+        "all bytes. Hollow marks: only\nthe bytes that products read.", sharey=True)
     most = 1.25 * max(1.5, *(p["every"] for panel in panels for p in panel["points"]))
     for axis, panel in pairs:
         axis.set(xlim=(0, most), ylim=(0, 1.12),
@@ -158,9 +160,7 @@ def draw_shared_roof(plt: Pyplot, data: Data) -> Drawing:
             tint, dashes = PEER_LINES[peer["rung"]]
             axis.axhline(peer["y"], color=tint, lw=0.9, ls=dashes, zorder=1)
         spread(axis, [
-            *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}"
-               + (f", N = {length_text(p['n'])}" if p["n"] < course.TOKENS else ""))
-              for p in points),
+            *((p["every"], p["y"], p, f"{p['label']} {p['tflops']:.0f}") for p in points),
             *((most, peer["y"], peer, peer["label"]) for peer in panel["peers"])])
         axis.yaxis.set_major_formatter("{x:.0%}")
     pairs[0][0].set_ylabel("fraction of the matmul rate")
