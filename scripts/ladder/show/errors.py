@@ -4,6 +4,7 @@ errors."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from ladder.base import course
 from ladder.base.records import Point, Record, flops
@@ -99,18 +100,27 @@ def draw_fp8_error(plt: Pyplot, data: Data) -> Drawing:
     return figure
 
 
-def fp8_errors(files: Files, setting: str = "") -> list[str]:
-    """Returns a sentence on FP8's errors for each input: with all remedies, as multiples of the I/O
-    type's errors; with one setting ("05/hadamard"), as fractions of the errors without any."""
-    name = setting.partition("/")[2]
-    chosen = {**course.NONE, name: course.ALL[name]} if name else course.ALL
-    row = 1 + [settings for _, settings in course.QUANTISED["rows"]].index(chosen)
-    ratios = {panel["title"]: panel["rows"][row]["rms"] / panel["rows"][bool(name)]["rms"]
-              for panel in fp8_error(files)["panels"]}
-    return [("With this remedy only, the error of FP8 is this fraction of the error without any "
-             "remedy: " if name else "With all remedies, the error of FP8 divided by fp16's is ")
-            + ", ".join(f"{f'{x:.0%}' if name else rate_text(x)} ({title})"
-                        for title, x in ratios.items()) + "."]
+def fp8_errors(files: Files) -> list[str]:
+    """Returns a table with one column per input in course.QUANTISED: FP8's error with each setting
+    alone and with all of them, as a percentage of its error without any; and with all of them as a
+    multiple of the I/O type's error."""
+    panels = fp8_error(files)["panels"]
+    settings = [chosen for _, chosen in course.QUANTISED["rows"]]
+
+    def row(label: str, chosen: Record, over: int, text: Callable[[float], str]) -> str:
+        at = 1 + settings.index(chosen)
+        return f"| {label} | " + " | ".join(
+            text(panel["rows"][at]["rms"] / panel["rows"][over]["rms"]) for panel in panels) + " |"
+
+    def percent(ratio: float) -> str:
+        return f"{ratio:.0%}"
+
+    return ["| remedy | " + " | ".join(panel["title"] for panel in panels) + " |",
+            "|---|" + "--:|" * len(panels),
+            *(row(f"`{name}={value}`", {**course.NONE, name: value}, 1, percent)
+              for name, value in course.ALL.items()),
+            row("all four", course.ALL, 1, percent),
+            row("all four, divided by the error of fp16", course.ALL, 0, rate_text)]
 
 
 def fp8_times_table(files: Files) -> list[str]:

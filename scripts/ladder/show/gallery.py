@@ -59,7 +59,7 @@ def figure_data(files: Files) -> dict[str, Data | None]:
     return data_of
 
 
-# Name → function; "pays 05/rows" is about one step, "fp8_errors 05/scale" about one setting.
+# Name → function; "pays 05/rows" is about one step.
 TABLES: dict[str, Callable[..., list[str]]] = {
     "ladder": tables.door_table, "headline": tables.headline,
     "beside": tables.beside_libraries, "findings": tables.findings,
