@@ -15,14 +15,14 @@ from typing import Callable, Iterator
 
 from ladder.base.npy import read_npy, write_rows
 from ladder.exercises.checks import wrong_outputs
-from ladder.exercises.kinds import (BugHunt, BuildTask, Change, Experiment, Mistake, Numbers,
-                                    Program, Stage, Verdict, verdict_of, wrong_or_unlike)
+from ladder.exercises.kinds import (SHAPES, BugHunt, BuildTask, Change, Experiment, Mistake,
+                                    Numbers, Program, Stage, Verdict, verdict_of, wrong_or_unlike)
 
 # ---- a reference for the masks of two exercises, which the programs' own reference lacks ----
 
 D = 8  # head size
 WINDOW, SINKS = 96, 4  # keys
-SHAPES = ((400, 400), (70, 400))   # (queries, keys)
+MASK_SHAPES = ((400, 400), (70, 400))  # (queries, keys)
 Attends = Callable[[int, int], bool]  # (key, the query's last key if the mask is causal)
 
 
@@ -48,15 +48,15 @@ def attention(n: int, n_kv: int, attends: Attends) -> Iterator[tuple[float, list
 
 @dataclasses.dataclass(frozen=True)
 class Mask(Change):
-    """Asks for a change of the mask. `predicted` holds the requested bytes for each of SHAPES (not
-    of COUNTED) if a block reads only tiles with a key that one of its rows attends to."""
+    """Asks for a change of the mask. `predicted` holds the requested bytes for each of MASK_SHAPES
+    (not of COUNTED) if a block reads only tiles with a key that one of its rows attends to."""
 
     attends: Attends
 
     def check(self, program: Program) -> Verdict:
         return verdict_of([(f"{shape[0]} queries, {shape[1]} keys, causal",
                             self.wrong(program, predicted, *shape))
-                           for shape, predicted in zip(SHAPES, self.predicted)],
+                           for shape, predicted in zip(MASK_SHAPES, self.predicted)],
                           "Right: each query attends to its keys, and no other tile is read.")
 
     def wrong(self, program: Program, predicted: int, n: int, n_kv: int) -> str | None:
@@ -244,9 +244,7 @@ BUILD_TASKS = [
               "05_flash_v2/README.md, the table of waits in The main loop, whole.",
               r"(?m)^ *(?:cp_async_[wc]|(?:if.*)?copy\.t|__syncthr|for \(int key|[KV]_ti).*\n",
               {"flops_under_copies": 0.5}, ["o", "lse"],
-              ["--heads 1 --seqlen 256",
-               "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal",
-               "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
+              [*SHAPES.values(),
                # K and V of two heads fill a group, so the second group has a block without a head.
                "--heads 3 --seqlen 1 --seqlen-kv 16384 --head-dim 128 --causal"])]),
     BuildTask("wgmma", 90, ["products", "sram_operand_bytes"], blanks=True),

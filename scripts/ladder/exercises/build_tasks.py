@@ -20,14 +20,10 @@ from ladder.base.programs import json_lines, run_json
 from ladder.base.records import Record
 from ladder.base.sources import Diff, Source, defined, find, read_sources
 from ladder.exercises.checks import MUST, Check, Judged, Move, judged, wrong_in
-from ladder.exercises.kinds import BuildTask, Stage, Verdict
+from ladder.exercises.kinds import SHAPES, BuildTask, Stage, Verdict
 from ladder.exercises.lessons import of_rungs
 from ladder.exercises.program import OTHER_BITS, Case, Program, ProgramRun
 
-# The runs whose counts are compared: a shape's name → the program's options.
-SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
-          "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
-          "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
 TIMED = "--batch 2 --heads 16 --seqlen 2048 --head-dim 128 --dtype bf16 --causal"
 # Names of checks. BY_CASES are about cases; OTHERS sum up the arrays that a task does not name.
 RESULTS, ORDERS, FORMULA = BY_CASES = "results", "orders of threads", "formula"

@@ -14,6 +14,11 @@ from ladder.exercises.checks import judged, uneven_in, wrong_in, wrong_outputs
 from ladder.exercises.mistakes import Edits
 from ladder.exercises.program import Program, ProgramRun
 
+# The runs whose counts are compared: a shape's name → the program's options.
+SHAPES = {"whole tiles": "--heads 1 --seqlen 256",
+          "ragged": "--batch 2 --heads 2 --kv-heads 1 --seqlen 100 --seqlen-kv 150 --head-dim 40",
+          "causal": "--heads 1 --seqlen 300 --head-dim 128 --dtype bf16 --causal"}
+
 
 class Verdict(NamedTuple):
     right: bool

@@ -108,9 +108,9 @@ def fp8_errors(files: Files) -> list[str]:
     settings = [chosen for _, chosen in course.QUANTISED["rows"]]
 
     def row(label: str, chosen: Record, over: int, text: Callable[[float], str]) -> str:
-        at = 1 + settings.index(chosen)
+        errors = [[row["rms"] for row in panel["rows"]] for panel in panels]
         return f"| {label} | " + " | ".join(
-            text(panel["rows"][at]["rms"] / panel["rows"][over]["rms"]) for panel in panels) + " |"
+            text(by_row[1 + settings.index(chosen)] / by_row[over]) for by_row in errors) + " |"
 
     def percent(ratio: float) -> str:
         return f"{ratio:.0%}"
